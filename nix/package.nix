@@ -91,7 +91,7 @@ python.pkgs.buildPythonApplication {
     "nsm.cli.main"
     "nsm.shim"
     "nsmbox.cli.claudebox"
-    "nsmd.daemon"
+    "nsmd.app.daemon"
     "nsmd.mcp.endpoint"
     "sandbox_agent"
   ];

@@ -27,8 +27,8 @@ import sandbox_template
 from nsm.jail.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
-from nsmd.jail.programcode import source_of
-from nsmd.values import Artifact, Environment, Interpreter
+from nsmd.jail.program_code import source_of
+from nsmd.model.values import Artifact, Environment, Interpreter
 from realjail import BWRAP
 
 PYTHON = "/usr/bin/python3"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
-from nsmd.descriptors import raise_limit
+from nsmd.host.descriptors import raise_limit
 from runworkers import PLUGIN, join_run, worker_count
 
 if TYPE_CHECKING:

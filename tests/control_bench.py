@@ -14,31 +14,31 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
-from nsmd.boundary import Boundary
 from nsmd.boxes import Boxes
 from nsmd.bridge.bridge import Bridge, Places
-from nsmd.builds.workshop import Workshop, open_workshop
-from nsmd.catalog import Catalog
+from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
-from nsmd.draining import Draining
-from nsmd.ending import Ending
-from nsmd.fleet import Fleet
-from nsmd.hostpaths import trusted_owners
-from nsmd.nix.program import NixFinder
-from nsmd.provision import Provision
-from nsmd.reconfiguration import Reconfiguration
-from nsmd.registry import Registry
-from nsmd.settings import Defaults, PoolSettings, SessionSettings, Settings
-from nsmd.survival.store import NoStore
+from nsmd.environments.builds.builder import Workshop, open_workshop
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.provider import Provision
+from nsmd.fdstore.store import NoStore
+from nsmd.host.paths import trusted_owners
+from nsmd.host.watching.source_watcher import Keeper
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_manager import Fleet
+from nsmd.model.client_limits import Boundary
+from nsmd.model.settings import Defaults, PoolSettings, SessionSettings, Settings
+from nsmd.model.shutdown import Ending
+from nsmd.restart.drain import Draining
 from nsmd.telemetry import Telemetry
-from nsmd.watching.keeper import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from fakes import Behaviour, FakeLauncher
-    from nsmd.values import Environment
+    from nsmd.model.values import Environment
 
 MAX_FILE_BYTES = 1024 * 1024
 

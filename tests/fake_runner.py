@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.values import (
+from nsmd.model.values import (
     Client,
     Environment,
     Interpreter,

@@ -11,17 +11,17 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.jail import ProjectCopy
-from nsmd.policy import Policy, policy_of
-from nsmd.values import Environment, JailSizes, JailSpec, Remarks, SessionLimits
+from nsmd.model.policy import Policy, policy_of
+from nsmd.model.values import Environment, JailSizes, JailSpec, Remarks, SessionLimits
 from sandbox.framing import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from nsmd.agentframes import Noted, ResumedFrame
-    from nsmd.execution import Execution
-    from nsmd.procstats import Usage
-    from nsmd.session import Session
+    from nsmd.agent_link.frames import Noted, ResumedFrame
+    from nsmd.host.process_stats import Usage
+    from nsmd.sessions.execution import Execution
+    from nsmd.sessions.session import Session
 
 CAPABILITIES = [
     "sequence",

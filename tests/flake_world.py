@@ -13,11 +13,11 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
-from nsmd.devshell.keeper import DevShells
-from nsmd.nix.errors import NixExitError, NixOutputError, NixTimeoutError
-from nsmd.nix.program import MAX_OUTPUT_BYTES, NixFinder
-from nsmd.nix.runner import OnProgress
-from nsmd.values import Client, Environment, ProjectMount, ReadOnlyBind
+from nsmd.environments.devshell.project_shells import DevShells
+from nsmd.environments.nix.errors import NixExitError, NixOutputError, NixTimeoutError
+from nsmd.environments.nix.program import MAX_OUTPUT_BYTES, NixFinder
+from nsmd.environments.nix.runner import OnProgress
+from nsmd.model.values import Client, Environment, ProjectMount, ReadOnlyBind
 
 BASH = Environment(
     name="bash",

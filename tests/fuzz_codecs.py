@@ -15,15 +15,15 @@ from nsm.wire.connection import ClientConnection, ServerConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Hello
-from nsmd import agentframes
-from nsmd.agentframes import AgentProtocolError
-from nsmd.artifacts import metadata
-from nsmd.artifacts.metadata import MetadataError
-from nsmd.config import ConfigError, parse
-from nsmd.mcp import shape, wire
+from nsmd.agent_link import frames
+from nsmd.agent_link.frames import AgentProtocolError
+from nsmd.config.config_file import ConfigError, parse
+from nsmd.environments.artifacts import metadata
+from nsmd.environments.artifacts.metadata import MetadataError
+from nsmd.environments.nix.messages import Reader
+from nsmd.mcp import json_limits, wire
 from nsmd.mcp.attach import parse_attach, parse_inherited
-from nsmd.nix.messages import Reader
-from nsmd.settings import Defaults
+from nsmd.model.settings import Defaults
 from sandbox.framing import FrameError, FrameReader
 
 MAX_PIECES = 64
@@ -61,8 +61,8 @@ def from_agent(data: bytes) -> None:
         for piece in _pieces(data):
             reader.receive_data(piece)
             while (frame := reader.next_message()) is not None:
-                agentframes.parse(frame)
-                agentframes.sequence(frame)
+                frames.parse(frame)
+                frames.sequence(frame)
     except (FrameError, AgentProtocolError):
         pass
 
@@ -75,7 +75,7 @@ def from_mcp_client(data: bytes) -> None:
             if isinstance(line, TooLong):
                 wire.encode(wire.too_long(line))
                 continue
-            if why := shape.problem(line):
+            if why := json_limits.problem(line):
                 wire.encode(wire.misshapen(line, why))
                 wire.encode(wire.misshapen_error(line, why))
                 continue

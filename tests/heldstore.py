@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsmd.survival.store import NoStore
+from nsmd.fdstore.store import NoStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsmd.survival.store import StoreKind
+    from nsmd.fdstore.store import StoreKind
 
 
 class Held(NoStore):

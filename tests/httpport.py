@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from nsmd.http.port import bound
-from nsmd.loopback import Port
+from nsmd.config.http_address import Port
+from nsmd.http.held_port import bound
 
 UNAUTHORIZED = "HTTP/1.1 401"
 

@@ -10,11 +10,11 @@ import trio.testing
 
 from fake_runner import FakeRunner
 from json_peer import Peer
-from nsmd.boundary import Boundary
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.seam import Programs
+from nsmd.mcp.ports import Programs
+from nsmd.model.client_limits import Boundary
 
 
 @asynccontextmanager

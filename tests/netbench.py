@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import h11
 import trio
 
-from nsmd.catalog import Catalog
-from nsmd.fleet import Fleet
-from nsmd.hostrules import Address
-from nsmd.provision import Provision
-from nsmd.proxy import Gateway, SessionNetwork
-from nsmd.registry import Registry
-from nsmd.settings import PoolSettings, Settings
-from nsmd.templates import open_templates
-from nsmd.values import Client, Environment, NetworkRule, RunRequest, RunResult
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.provider import Provision
+from nsmd.jail.templates import open_templates
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_manager import Fleet
+from nsmd.model.host_rules import Address
+from nsmd.model.settings import PoolSettings, Settings
+from nsmd.model.values import Client, Environment, NetworkRule, RunRequest, RunResult
+from nsmd.network import Gateway, SessionNetwork
 from realjail import environments, new_launcher
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsmd.agentframes import ErrorFrame, ResultFrame
-from nsmd.agentlink import AgentLink
-from nsmd.environments import find_environments
+from nsmd.agent_link.frames import ErrorFrame, ResultFrame
+from nsmd.agent_link.link import AgentLink
+from nsmd.environments.host_presets import find_environments
 from nsmd.jail import BwrapLauncher, Jail, Launcher, find_bwrap
-from nsmd.settings import DEFAULT_JAIL_UID, Settings
-from nsmd.values import (
+from nsmd.model.settings import DEFAULT_JAIL_UID, Settings
+from nsmd.model.values import (
     Environment,
     Interpreter,
     JailSizes,

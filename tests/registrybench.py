@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from fakes import BASH, BROKEN, PYTHON, FakeLauncher, echo, launching, no_usage
-from nsmd.catalog import Catalog
-from nsmd.fleet import Fleet
-from nsmd.provision import Provision
-from nsmd.registry import Registry
-from nsmd.settings import PoolSettings, Settings
-from nsmd.values import Client, RunRequest, RunResult
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.provider import Provision
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_manager import Fleet
+from nsmd.model.settings import PoolSettings, Settings
+from nsmd.model.values import Client, RunRequest, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from fakes import FakeJail, FakeLauncher, Watcher, echo, launching, spec
-from nsmd.execution import Execution, Origin
-from nsmd.lifecycle import State
-from nsmd.proxy import Gateway
-from nsmd.session import Session
-from nsmd.timer import Timers
-from nsmd.transcripts import TranscriptStore
-from nsmd.values import Client, Output, RunRequest, SessionLimits, Tenancy
+from nsmd.host.timer import Timers
+from nsmd.model.lifecycle import State
+from nsmd.model.values import Client, Output, RunRequest, SessionLimits, Tenancy
+from nsmd.network import Gateway
+from nsmd.sessions.execution import Execution, Origin
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import TranscriptStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

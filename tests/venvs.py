@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nsmd.values import Environment, ReadOnlyBind
+from nsmd.model.values import Environment, ReadOnlyBind
 
 WRITES = """
 import os, pathlib

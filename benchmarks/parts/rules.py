@@ -13,15 +13,15 @@ import trio
 import sandbox_template
 from bench import Bench
 from measure import Comparison, Findings, LeftOut, Pair, Target
-from nsmd.agentframes import ResultFrame
-from nsmd.agentlink import AgentLink
-from nsmd.environments import find_environments
+from nsmd.agent_link.frames import ResultFrame
+from nsmd.agent_link.link import AgentLink
+from nsmd.environments.host_presets import find_environments
 from nsmd.jail import BwrapLauncher, Launcher, find_bwrap
 from nsmd.jail.arguments import TEMPLATE_PATH
-from nsmd.jail.programcode import ProgramCode, source_of
-from nsmd.settings import DEFAULT_JAIL_UID, Settings
-from nsmd.templates import TemplateLauncher
-from nsmd.values import JailSizes, JailSpec
+from nsmd.jail.program_code import ProgramCode, source_of
+from nsmd.jail.templates import TemplateLauncher
+from nsmd.model.settings import DEFAULT_JAIL_UID, Settings
+from nsmd.model.values import JailSizes, JailSpec
 
 PEER = "the same without filter and policy file"
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"

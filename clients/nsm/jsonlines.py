@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Longest line either end takes. Twice the largest code (`nsmd.values.MAX_CODE_BYTES`): escaping
-can double a text, and the limit on code should be the one that is met first."""
+"""Longest line either end takes. Twice the largest code (`nsmd.model.values.MAX_CODE_BYTES`):
+escaping can double a text, and the limit on code should be the one that is met first."""
 
 _SPACE = " \t\r\n"
 _KEPT_HEAD_BYTES = 4096

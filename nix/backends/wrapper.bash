@@ -66,7 +66,7 @@ umask 022
 HOME=/workspace # where jail.nix's base mounts a file system
 
 # Root is no jailer: whoever is root on the host owns files in /proc/sys, which a jail cannot make
-# read-only for their owner. The same user as in nsmd.settings.DEFAULT_JAIL_UID.
+# read-only for their owner. The same user as in nsmd.model.settings.DEFAULT_JAIL_UID.
 NSM_STARTER=()
 read -r _ outside _ </proc/self/uid_map
 if [[ $EUID == 0 && $outside == 0 ]]; then

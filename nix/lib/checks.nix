@@ -1,5 +1,5 @@
 # Checks of what users write. Each gives the value back or throws what is wrong and what to do. The
-# supervisor has the same bounds for artifacts (nsmd.artifacts.metadata), so what is built is taken.
+# supervisor has the same bounds for artifacts (nsmd.environments.artifacts.metadata), so what is built is taken.
 #
 # Type: { NAME = environment : String -> value -> value }
 let
@@ -21,7 +21,7 @@ let
     else
       "a ${builtins.typeOf value}";
 
-  # nsmd.settings.MAX_SECONDS, MAX_MEGABYTES
+  # nsmd.model.settings.MAX_SECONDS, MAX_MEGABYTES
   maxSeconds = 366 * 86400;
   maxMegabytes = 1024 * 1024;
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from nsmd.main import main
+from nsmd.app.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

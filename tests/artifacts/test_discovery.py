@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dummy_artifacts import artifact
-from nsmd.artifacts.discovery import (
+from nsmd.environments.artifacts.discovery import (
     MAX_ARTIFACTS,
     MAX_METADATA_BYTES,
     ArtifactError,
@@ -19,8 +19,8 @@ from nsmd.artifacts.discovery import (
     scan_directory,
     scan_metadata,
 )
-from nsmd.hostpaths import trusted_owners
-from nsmd.settings import Defaults
+from nsmd.host.paths import trusted_owners
+from nsmd.model.settings import Defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.artifacts.metadata import (
+from nsmd.environments.artifacts.metadata import (
     Metadata,
     MetadataError,
     Programs,
@@ -19,7 +19,7 @@ from nsmd.artifacts.metadata import (
     of_variable,
     with_said,
 )
-from nsmd.settings import Defaults, SessionSettings, Settings
+from nsmd.model.settings import Defaults, SessionSettings, Settings
 
 DEFAULTS = Defaults(timeout_seconds=20.0, memory_mb=300)
 

@@ -12,15 +12,15 @@ import pytest
 import trio
 
 from dummy_artifacts import artifact
-from nsmd.artifacts import discovery, sources
-from nsmd.artifacts.discovery import Scan
-from nsmd.artifacts.sources import Discovery, sources_of
-from nsmd.catalog import Catalog
-from nsmd.hostpaths import trusted_owners
-from nsmd.settings import Defaults
-from nsmd.values import Client, Sources
-from nsmd.watching import keeper
-from nsmd.watching.keeper import open_keeper
+from nsmd.environments.artifacts import discovery, sources
+from nsmd.environments.artifacts.discovery import Scan
+from nsmd.environments.artifacts.sources import Discovery, sources_of
+from nsmd.environments.catalog import Catalog
+from nsmd.host.paths import trusted_owners
+from nsmd.host.watching import source_watcher
+from nsmd.host.watching.source_watcher import open_keeper
+from nsmd.model.settings import Defaults
+from nsmd.model.values import Client, Sources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -96,7 +96,7 @@ async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -
 async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", 0.05)
     usual = discovery.scan_directory
     goes_on = threading.Event()
 
@@ -112,7 +112,7 @@ async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
             discovering(tmp_path) as (found, catalog),
             found.opened(Sources(directory="/net")),
         ):
-            monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", TIMEOUT_S)
+            monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", TIMEOUT_S)
             artifact(tmp_path / "usual", "one")
             with trio.fail_after(TIMEOUT_S / 2):
                 await found.look(Client(name="editor", scope="s"))

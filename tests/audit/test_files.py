@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.audit.files import AuditFile
+from nsmd.audit.audit_file import AuditFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -12,9 +12,9 @@ import trio.testing
 
 from nsmd.audit import journal as journal_module
 from nsmd.audit import open_journal
-from nsmd.audit.files import AuditFile
+from nsmd.audit.audit_file import AuditFile
 from nsmd.audit.journal import GATHER_S, Journal, Record, rfc3339
-from nsmd.settings import AuditSettings
+from nsmd.model.settings import AuditSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import trio
 from control_bench import Bench, bench
 from nsm.wire.errors import NsmError
 from nsmd.audit import Journal, Recorder
-from nsmd.settings import AuditSettings
+from nsmd.model.settings import AuditSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

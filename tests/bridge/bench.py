@@ -11,10 +11,10 @@ from typing import Any
 
 from nsmd.bridge.bridge import Bridge, Places, open_bridge
 from nsmd.bridge.values import Caller
-from nsmd.ending import Ending
-from nsmd.events import Events, Happening
-from nsmd.settings import BridgeSettings
-from nsmd.watching.keeper import open_keeper
+from nsmd.host.watching.source_watcher import open_keeper
+from nsmd.model.events import Events, Happening
+from nsmd.model.settings import BridgeSettings
+from nsmd.model.shutdown import Ending
 
 ANYONE = Caller(client="test", scope="test", way="control", peer=(1, 1000))
 

@@ -22,14 +22,14 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownProgramError,
 )
-from nsmd.bridge import call as call_module
-from nsmd.bridge import carrying, pacing
-from nsmd.bridge import kept as kept_module
+from nsmd.bridge import call, rate_limit
+from nsmd.bridge import call_handle as call_module
+from nsmd.bridge import finished_calls as kept_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
-from nsmd.bridge.call import ProgramCall
-from nsmd.draining import Draining, Work
-from nsmd.ending import How
-from nsmd.settings import BridgeSettings
+from nsmd.bridge.call_handle import ProgramCall
+from nsmd.model.settings import BridgeSettings
+from nsmd.model.shutdown import How
+from nsmd.restart.drain import Draining, Work
 
 BOX = replace(ANYONE, scope="box:a", granted=frozenset(("restart-db", "later")))
 
@@ -201,7 +201,7 @@ async def test_a_fault_of_ours_before_the_start_is_a_refusal(
     bench.script("deploy", "true")
     async with bench.open() as bridge:
         with monkeypatch.context() as patched:
-            patched.setattr(carrying, "open_command", fails)
+            patched.setattr(call, "open_command", fails)
             with pytest.raises(InternalError):
                 await bridge.submit(ANYONE, "deploy", ["eu"]).wait()
         assert (await bridge.submit(ANYONE, "deploy", []).wait()).succeeded
@@ -333,8 +333,8 @@ async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(
 async def test_refused_calls_that_wait_for_their_lines_hold_up_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "REFUSED_BURST_BYTES", 500)
-    monkeypatch.setattr(pacing, "REFUSED_BYTES_PER_S", 100)
+    monkeypatch.setattr(rate_limit, "REFUSED_BURST_BYTES", 500)
+    monkeypatch.setattr(rate_limit, "REFUSED_BYTES_PER_S", 100)
     began, go = waiting(bench)
     async with bench.open() as bridge, trio.open_nursery() as nursery:
         call = bridge.submit(ANYONE, "waits", [])

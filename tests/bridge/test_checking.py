@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from definition_files import definition
-from nsmd import daemon, main
+from nsmd.app import daemon, main
 from nsmd.bridge import checking
-from nsmd.settings import BridgeSettings, Settings
+from nsmd.model.settings import BridgeSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nsmd.setup import Setup
+    from nsmd.app.startup import Setup
 
 LS = shutil.which("ls") or "/bin/ls"
 ON, OFF = Settings(bridge=BridgeSettings(enabled=True)), Settings()

@@ -14,8 +14,8 @@ from definition_files import definition, executable
 from nsmd.bridge import definitions
 from nsmd.bridge.definitions import MAX_FILE_BYTES, read_definition, unique
 from nsmd.bridge.values import Problem, Program
-from nsmd.hostpaths import trusted_owners
-from nsmd.watching.trail import Trail
+from nsmd.host.paths import trusted_owners
+from nsmd.host.watching.trail import Trail
 
 if TYPE_CHECKING:
     from collections.abc import Callable

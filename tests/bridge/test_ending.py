@@ -16,7 +16,7 @@ from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended
-from nsmd.monitors.below import children, processes
+from nsmd.host.monitors.process_tree import children, processes
 from processes import Watched, ending
 
 SOON_S = 0.05

@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]  # it has none
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.bridge.frontmatter import MAX_FRONT_MATTER_CHARACTERS, FrontMatterError, read
+from nsmd.bridge.front_matter import MAX_FRONT_MATTER_CHARACTERS, FrontMatterError, read
 
 
 def refusal(text: str | bytes) -> tuple[int | None, str]:

@@ -7,9 +7,9 @@ import trio
 
 from bridge.bench import ANYONE
 from nsm.wire.errors import BadRequestError
-from nsmd.bridge import kept as module
-from nsmd.bridge.call import ProgramCall
-from nsmd.bridge.kept import MAX_KEPT, Kept
+from nsmd.bridge import finished_calls as module
+from nsmd.bridge.call_handle import ProgramCall
+from nsmd.bridge.finished_calls import MAX_KEPT, Kept
 from nsmd.bridge.values import Asked, Ended
 
 KEPT_OF_ONE = 100_000

@@ -16,9 +16,9 @@ import trio
 import trio.testing
 
 from nsm.wire.errors import AuditFailedError
-from nsmd.audit.files import AuditFile
+from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger as ledger_module
-from nsmd.bridge import pacing, settling
+from nsmd.bridge import rate_limit, recovery
 from nsmd.bridge.ledger import Ledger, open_ledger
 from nsmd.bridge.values import Asked, Caller, Ended
 
@@ -45,8 +45,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def story(path: Path) -> list[tuple[str, str, str | None]]:
     """Event, id and why a program was stopped, of each line that is one."""
     found: list[tuple[str, str, str | None]] = []
-    for each in settling.newest_first(str(path)):
-        read = [(f["event"], f["id"], f.get("why_stopped")) for f in settling.lines(each, b"")]
+    for each in recovery.newest_first(str(path)):
+        read = [(f["event"], f["id"], f.get("why_stopped")) for f in recovery.lines(each, b"")]
         found = read + found
     return found
 
@@ -495,13 +495,13 @@ async def test_two_supervisors_write_and_rotate_together(path: Path) -> None:
 async def test_starts_of_one_scope_that_come_too_fast_wait_or_are_counted(
     path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "BURST_BYTES", 20_000)
+    monkeypatch.setattr(rate_limit, "BURST_BYTES", 20_000)
     async with open_ledger(str(path), max_mb=1) as ledger:
         began_s = trio.current_time()
         for number in range(100):  # each waits for the one before
             await ledger.begin(asked(str(number), "x" * 4000))
         took_s = trio.current_time() - began_s
-        assert took_s >= (path.stat().st_size - 20_000) / pacing.BYTES_PER_S > 3
+        assert took_s >= (path.stat().st_size - 20_000) / rate_limit.BYTES_PER_S > 3
         began_s = trio.current_time()
         with pytest.raises(AuditFailedError, match="faster"):
             await ledger.begin(asked("y", "x" * 200_000))
@@ -517,7 +517,7 @@ async def test_starts_of_one_scope_that_come_too_fast_wait_or_are_counted(
 async def test_a_flood_of_refused_calls_waits_and_adds_little(
     path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "REFUSED_BURST_BYTES", 20_000)
+    monkeypatch.setattr(rate_limit, "REFUSED_BURST_BYTES", 20_000)
     at_once, calls = 32, 160
     counted = 0
     async with open_ledger(str(path), max_mb=1) as ledger:
@@ -536,7 +536,7 @@ async def test_a_flood_of_refused_calls_waits_and_adds_little(
             await ledger.begin(asked("starts"))
             assert trio.current_time() == before_s, "nobody else waits, nor what is started"
         took_s = trio.current_time() - began_s
-        assert took_s >= (path.stat().st_size - 21_000) / pacing.REFUSED_BYTES_PER_S > 15
+        assert took_s >= (path.stat().st_size - 21_000) / rate_limit.REFUSED_BYTES_PER_S > 15
         written = lines(path)
         assert len(written) == calls + 2, "each has its line"
 
@@ -568,7 +568,7 @@ async def test_a_flood_of_refused_calls_waits_and_adds_little(
 async def test_the_last_lines_wait_for_nothing_but_the_disk(
     path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "REFUSED_BURST_BYTES", 1000)
+    monkeypatch.setattr(rate_limit, "REFUSED_BURST_BYTES", 1000)
     async with open_ledger(str(path), max_mb=1) as ledger, trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(ledger.refuse, asked(str(number)), "no")
@@ -612,7 +612,7 @@ async def test_calls_are_looked_up_one_after_the_other_and_not_for_ever(
 
 
 async def test_who_waits_for_its_own_pace_lets_others_look_up_their_calls(path: Path) -> None:
-    all_of_it = pacing.BURST_BYTES // ledger_module.FATE_BYTES + 30
+    all_of_it = rate_limit.BURST_BYTES // ledger_module.FATE_BYTES + 30
     answers: list[str] = []
 
     async with open_ledger(str(path), max_mb=1) as ledger:

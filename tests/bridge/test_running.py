@@ -25,7 +25,7 @@ from bridge_programs import (
 )
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.commands import open_command
-from nsmd.bridge.lines import PIECE_CHARS
+from nsmd.bridge.output_lines import PIECE_CHARS
 from nsmd.bridge.running import run
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended

@@ -12,11 +12,18 @@ import pytest
 import trio
 
 from definition_files import definition, executable
-from nsmd.bridge import shelf as shelves
-from nsmd.bridge.shelf import MAX_DEFINITIONS, Found, Shelf, open_shelf, read_directory, render
+from nsmd.bridge import definitions_index as shelves
+from nsmd.bridge.definitions_index import (
+    MAX_DEFINITIONS,
+    Found,
+    Shelf,
+    open_shelf,
+    read_directory,
+    render,
+)
 from nsmd.bridge.values import Problem
-from nsmd.watching import keeper
-from nsmd.watching.keeper import open_keeper
+from nsmd.host.watching import source_watcher
+from nsmd.host.watching.source_watcher import open_keeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -204,7 +211,7 @@ async def test_each_subscriber_ends_its_own(tmp_path: Path) -> None:
 async def test_a_look_that_hangs_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", 0.01)
     goes_on = threading.Event()
 
     def hang(_: str) -> Found:

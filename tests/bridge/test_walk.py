@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.bridge.walk import state_of, walk, way_to, why_another
+from nsmd.bridge.path_walk import state_of, walk, way_to, why_another
 
 if TYPE_CHECKING:
     from collections.abc import Callable

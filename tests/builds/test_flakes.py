@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.flakes import check_reference, likely_name, shown, why_no_reference
+from nsmd.model.flakes import check_reference, likely_name, shown, why_no_reference
 
 
 @pytest.mark.parametrize(

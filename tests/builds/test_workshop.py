@@ -19,15 +19,15 @@ from nsm.wire.errors import (
     OverloadedError,
     UnknownEnvironmentError,
 )
-from nsmd.builds import builder
-from nsmd.builds import workshop as module
-from nsmd.builds.building import Building
-from nsmd.builds.workshop import Workshop, open_workshop
-from nsmd.catalog import Catalog
-from nsmd.hostpaths import trusted_owners
-from nsmd.nix.program import NixFinder
-from nsmd.settings import Defaults, EnvironmentSettings
-from nsmd.values import Artifact, Client, Sources
+from nsmd.environments.builds import build_run
+from nsmd.environments.builds import builder as module
+from nsmd.environments.builds.build_state import Building
+from nsmd.environments.builds.builder import Workshop, open_workshop
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.nix.program import NixFinder
+from nsmd.host.paths import trusted_owners
+from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.model.values import Artifact, Client, Sources
 
 SOMEBODY = Client(name="test", scope="here")
 
@@ -427,7 +427,7 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
     reference = it.nix.builds("science", ("out", it.artifact()))
     async with it.open() as workshop:
         with monkeypatch.context() as patch:
-            patch.setattr(builder, "built_path", wrong)
+            patch.setattr(build_run, "built_path", wrong)
             building = workshop.add(reference)
             await ended(building)
             assert building.failed is not None

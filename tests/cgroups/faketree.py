@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.cgroups import files
+from nsmd.jail.cgroups import files
 
 BY_CONTROLLER = {
     "memory": {

@@ -15,19 +15,19 @@ import pytest
 from cgroups.faketree import FakeTree
 from cgroups.programs import Programs
 from fakes import FakeJail, spec
-from nsmd.cgroups import anchor as anchors
-from nsmd.cgroups import files, find_keeper
-from nsmd.cgroups import keeper as keepers
-from nsmd.cgroups.anchor import Anchor
-from nsmd.cgroups.place import NoGroupsError, Place
-from nsmd.cgroups.tree import GroupTree
-from nsmd.survival.store import NoStore
-from nsmd.values import SessionLimits
+from nsmd.fdstore.store import NoStore
+from nsmd.jail.cgroups import enforcer as keepers
+from nsmd.jail.cgroups import files, find_keeper
+from nsmd.jail.cgroups import session_scope as anchors
+from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.session_scope import Anchor
+from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.model.values import SessionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsmd.survival.store import StoreKind
+    from nsmd.fdstore.store import StoreKind
 
 LIMITS = SessionLimits()
 EXECS = 'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'

@@ -11,13 +11,13 @@ import pytest
 
 from cgroups.faketree import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.cgroups import SessionKeeper, files
-from nsmd.cgroups.confinement import Confinement
-from nsmd.cgroups.group import Group
-from nsmd.cgroups.limits import AGENT_MB, limits_of
-from nsmd.cgroups.place import NoGroupsError, find_place
-from nsmd.cgroups.tree import GroupTree
-from nsmd.values import Outcome, SessionLimits
+from nsmd.jail.cgroups import SessionKeeper, files
+from nsmd.jail.cgroups.confinement import Confinement
+from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
+from nsmd.jail.cgroups.group import Group
+from nsmd.jail.cgroups.limits import AGENT_MB, limits_of
+from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.model.values import Outcome, SessionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

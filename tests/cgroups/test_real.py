@@ -22,11 +22,11 @@ import trio
 import nsm
 from cgroups.world import ALL_FILES_MB, MEMORY_MB, PROCESSES, open_world
 from e2e_support import supervisor, variables_for
-from nsmd.cgroups import SessionKeeper, files, find_keeper
-from nsmd.cgroups.limits import AGENT_MB
-from nsmd.cgroups.share import PART
-from nsmd.cgroups.tree import GroupTree
-from nsmd.values import LimitEvent, SessionLimits
+from nsmd.jail.cgroups import SessionKeeper, files, find_keeper
+from nsmd.jail.cgroups.limits import AGENT_MB
+from nsmd.jail.cgroups.share import PART
+from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.model.values import LimitEvent, SessionLimits
 from realjail import needs_bwrap
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cgroups.programs import Programs
-from nsmd.cgroups import scope
-from nsmd.cgroups.place import NoGroupsError, Place
-from nsmd.cgroups.scope import enter_scope, is_delegated
+from nsmd.jail.cgroups import scope
+from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.scope import enter_scope, is_delegated
 
 HERE = Place(
     mount_point="/sys/fs/cgroup",

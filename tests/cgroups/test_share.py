@@ -10,13 +10,13 @@ import pytest
 
 from cgroups.faketree import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.cgroups import SessionKeeper, files
-from nsmd.cgroups.confinement import Confinement, Look
-from nsmd.cgroups.group import Group
-from nsmd.cgroups.limits import limits_of
-from nsmd.cgroups.share import AT_REST, PART
-from nsmd.cgroups.tree import OWN_WEIGHT, GroupTree
-from nsmd.values import Outcome, SessionLimits
+from nsmd.jail.cgroups import SessionKeeper, files
+from nsmd.jail.cgroups.confinement import Confinement, Look
+from nsmd.jail.cgroups.group import Group
+from nsmd.jail.cgroups.limits import limits_of
+from nsmd.jail.cgroups.share import AT_REST, PART
+from nsmd.jail.cgroups.tree import OWN_WEIGHT, GroupTree
+from nsmd.model.values import Outcome, SessionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ import trio
 
 from cgroups.world import MEMORY_MB, PROCESSES, open_world
 from fakes import FakeJail, spec
-from nsmd.cgroups import Confinement, SessionKeeper
-from nsmd.cgroups.confinement import Look
-from nsmd.cgroups.limits import AGENT_MB
-from nsmd.cgroups.watchdog import PERIOD_S, Watchdog
-from nsmd.values import EACH_PROCESS, LimitEvent, SessionLimits
+from nsmd.jail.cgroups import Confinement, SessionKeeper
+from nsmd.jail.cgroups.confinement import Look
+from nsmd.jail.cgroups.limits import AGENT_MB
+from nsmd.jail.cgroups.watchdog import PERIOD_S, Watchdog
+from nsmd.model.values import EACH_PROCESS, LimitEvent, SessionLimits
 from realjail import needs_bwrap
 
 LIMIT_MB = MEMORY_MB + AGENT_MB

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsmd.catalog import Catalog
-from nsmd.fleet import Fleet
-from nsmd.provision import Provision
-from nsmd.registry import Registry
-from nsmd.settings import Defaults, PoolSettings, Settings
-from nsmd.templates import open_templates
-from nsmd.values import Client, RunRequest, RunResult, SessionLimits
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.provider import Provision
+from nsmd.jail.templates import open_templates
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_manager import Fleet
+from nsmd.model.settings import Defaults, PoolSettings, Settings
+from nsmd.model.values import Client, RunRequest, RunResult, SessionLimits
 from realjail import environments, new_launcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from nsmd.cgroups import Confinement, SessionKeeper
-    from nsmd.session import Session
+    from nsmd.jail.cgroups import Confinement, SessionKeeper
+    from nsmd.sessions.session import Session
 
 MEMORY_MB = 64
 PROCESSES = 40

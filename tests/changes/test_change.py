@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.changes.change import State, risk_of
+from nsmd.sessions.changes.change import State, risk_of
 
 FILE = State(type="file", mode=0o644, size=1, token="")
 LINK = State(type="symlink", mode=0, size=1, token="")

@@ -21,9 +21,17 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.changes import Change, Wanted, application, below, comparison, restoration, review
-from nsmd.changes.below import RENAME_EXCHANGE
-from nsmd.changes.comparison import MAX_PATH_BYTES, Sides, change_at, compare
+from nsmd.sessions.changes import (
+    Change,
+    Wanted,
+    application,
+    comparison,
+    copy_files,
+    restoration,
+    review,
+)
+from nsmd.sessions.changes.comparison import MAX_PATH_BYTES, Sides, change_at, compare
+from nsmd.sessions.changes.copy_files import RENAME_EXCHANGE
 
 
 @dataclass
@@ -261,9 +269,9 @@ def test_what_is_exchanged_while_it_is_shown_is_no_error(
     def exchanged(root: int, path: str) -> int:
         (world.upper / "file").unlink()
         os.mkfifo(world.upper / "file")
-        return below.open_file(root, path)
+        return copy_files.open_file(root, path)
 
-    monkeypatch.setattr("nsmd.changes.review.open_file", exchanged)
+    monkeypatch.setattr("nsmd.sessions.changes.review.open_file", exchanged)
     assert review.contents_of(world.sides, "file").change is None
 
 
@@ -345,7 +353,7 @@ def test_a_risk_has_to_be_named(world: World) -> None:
 
 def in_between(monkeypatch: pytest.MonkeyPatch, flags: int, act: Callable[[], None]) -> None:
     """Do something right before a file takes the place of another."""
-    rename = below.rename
+    rename = copy_files.rename
     acted = False
 
     def acting(parent: int, old: str, new: str, given: int) -> None:

@@ -12,7 +12,7 @@ import trio
 from e2e_support import program, variables_for
 from nsm.cli import audit_log, main
 from nsm.cli.verbs import bridge_audit
-from nsmd.bridge import entries
+from nsmd.bridge import ledger_entries
 from nsmd.bridge.ledger import open_ledger
 from nsmd.bridge.values import Asked, Caller, Ended
 
@@ -32,37 +32,39 @@ def asked(call_id: str = "0123456789abcdef", *arguments: str, **changes: str) ->
 
 
 def started(call_id: str, **changes: str) -> bytes:
-    return entries.start(asked(call_id, **changes), at_s=AT_S, supervisor="x")
+    return ledger_entries.start(asked(call_id, **changes), at_s=AT_S, supervisor="x")
 
 
 def ended(**changes: Any) -> bytes:
-    return entries.end(asked(), Ended(**changes), at_s=AT_S, supervisor="x")
+    return ledger_entries.end(asked(), Ended(**changes), at_s=AT_S, supervisor="x")
 
 
-BEGUN = entries.parsed(started("0123456789abcdef")) or {}
+BEGUN = ledger_entries.parsed(started("0123456789abcdef")) or {}
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         (
-            entries.start(asked("c" * 32, "a b", "-v", "\x1b[2J"), at_s=AT_S, supervisor="x"),
+            ledger_entries.start(
+                asked("c" * 32, "a b", "-v", "\x1b[2J"), at_s=AT_S, supervisor="x"
+            ),
             "starts deploy 'a b' -v '\\x1b[2J'",
         ),
         (
-            entries.start(asked("c" * 32, "x" * 400), at_s=AT_S, supervisor="x"),
+            ledger_entries.start(asked("c" * 32, "x" * 400), at_s=AT_S, supervisor="x"),
             f"starts deploy {'x' * 299} …",
         ),
         (
-            entries.failed(asked(), "nsm failed: OSError(5).", at_s=AT_S, supervisor="x"),
+            ledger_entries.failed(asked(), "nsm failed: OSError(5).", at_s=AT_S, supervisor="x"),
             "deploy ended: nsm failed: OSError(5).",
         ),
         (
-            entries.refused(asked("c" * 32, ";", "\udc80"), "semicolon", at_s=AT_S),
+            ledger_entries.refused(asked("c" * 32, ";", "\udc80"), "semicolon", at_s=AT_S),
             "was refused deploy ';' '\\udc80': semicolon",
         ),
         (
-            entries.refused(asked("c" * 32, *"a" * 200), "too many", at_s=AT_S),
+            ledger_entries.refused(asked("c" * 32, *"a" * 200), "too many", at_s=AT_S),
             f"was refused deploy{' a' * 100} …: too many",
         ),
         (ended(exit_code=3, duration_s=1.255), "deploy ended: exit code 3, 1.25 s"),
@@ -75,11 +77,11 @@ BEGUN = entries.parsed(started("0123456789abcdef")) or {}
             "deploy ended: timed out, 300.00 s",
         ),
         (
-            entries.not_started(asked(), "changed", at_s=AT_S, supervisor="x"),
+            ledger_entries.not_started(asked(), "changed", at_s=AT_S, supervisor="x"),
             "deploy was not started: changed",
         ),
         (
-            entries.settled(BEGUN, at_s=AT_S),
+            ledger_entries.settled(BEGUN, at_s=AT_S),
             "deploy ended: stopped, or had ended before: nsm was killed meanwhile",
         ),
         (b'{"at": "x", "event": "new", "id": 7}', "-: new"),
@@ -122,7 +124,7 @@ def test_lines_are_chosen(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         started("a1")
         + started("a2", program="restart-db")
         + started("b3", client="other")
-        + entries.refused(asked("b4"), "no", at_s=AT_S)
+        + ledger_entries.refused(asked("b4"), "no", at_s=AT_S)
         + b'{"at": "cut'
     )
     assert ids(capsys, "--program", "restart-db") == ["a2"]

@@ -15,9 +15,10 @@ from control_bench import Bench, Peer, bench
 from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownProgramError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Cancel
-from nsmd.control import bridging, stream
+from nsmd.control import output_stream
 from nsmd.control.call import ALL_RIGHTS, Right
-from nsmd.settings import BridgeSettings
+from nsmd.control.ops import bridge
+from nsmd.model.settings import BridgeSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -185,8 +186,8 @@ async def test_a_long_line_can_be_put_together(place: Place) -> None:
 
 
 async def test_an_answer_fits_into_a_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 2 * bridging.MAX_STREAM_BYTES < MAX_FRAME_BYTES - 64 * 1024
-    monkeypatch.setattr(bridging, "MAX_STREAM_BYTES", 10_000)
+    assert 2 * bridge.MAX_STREAM_BYTES < MAX_FRAME_BYTES - 64 * 1024
+    monkeypatch.setattr(bridge, "MAX_STREAM_BYTES", 10_000)
     await place.script("long", "printf '%30000d'; printf '%20000d' >&2; exit 1")
     peer = await place.person()
     answer = await peer.call("bridge_run", program="long")
@@ -268,7 +269,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_amount(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 1900 lines has a kilobyte: all of them are told when the program has ended."""
-    monkeypatch.setattr(stream, "MAX_PENDING_CHARS", 64 * 1024)
+    monkeypatch.setattr(output_stream, "MAX_PENDING_CHARS", 64 * 1024)
     lines = 1900
     await place.script("floods", f"yes {'x' * 1023} | head -n {lines}")
     peer = await place.person()

@@ -16,7 +16,7 @@ from control_bench import Bench, Peer, bench
 from fake_nix import FakeNix
 from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownEnvironmentError
 from nsm.wire.messages import Cancel
-from nsmd.control import building
+from nsmd.control.ops import environments
 
 ANSWER_TIMEOUT_S = 20
 
@@ -102,7 +102,7 @@ async def test_following_a_log_ends_when_the_client_wants(nix: FakeNix, tmp_path
 async def test_following_a_log_sees_an_end_that_comes_while_it_reads(
     nix: FakeNix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, over, read = tmp_path / "gate", threading.Event(), building.read_log
+    gate, over, read = tmp_path / "gate", threading.Event(), environments.read_log
     os.mkfifo(gate)
     reads: list[int] = []
 
@@ -113,7 +113,7 @@ async def test_following_a_log_sees_an_end_that_comes_while_it_reads(
         over.wait(ANSWER_TIMEOUT_S)
         return read(path, offset)
 
-    monkeypatch.setattr(building, "read_log", slow)
+    monkeypatch.setattr(environments, "read_log", slow)
     reference = science(nix, tmp_path, ("gate", str(gate)))
     async with opened(nix, tmp_path) as it:
         peer, other = await it.connect(), await it.connect()

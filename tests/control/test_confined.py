@@ -16,10 +16,10 @@ from nsm.wire.errors import (
     UnknownExecutionError,
     UnknownSessionError,
 )
-from nsmd.boundary import Boundary
 from nsmd.control.call import Right
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.server import Access
+from nsmd.model.client_limits import Boundary
 
 RUN: frozenset[Right] = frozenset({"run"})
 

@@ -12,13 +12,13 @@ import trio.testing
 from control_bench import bench
 from nsm.wire.errors import DrainingError, ShuttingDownError
 from nsm.wire.messages import Cancel
-from nsmd.draining import ANSWERS_S, INTERRUPTED_S, after_sigterm
-from nsmd.survival.store import NoStore
+from nsmd.fdstore.store import NoStore
+from nsmd.restart.drain import ANSWERS_S, INTERRUPTED_S, after_sigterm
 
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
-    from nsmd.ending import How
-    from nsmd.survival.store import StoreKind
+    from nsmd.fdstore.store import StoreKind
+    from nsmd.model.shutdown import How
 
 
 async def deaf(agent: FakeAgent, jail: FakeJail) -> None:

@@ -19,7 +19,7 @@ from nsm.wire.errors import (
 )
 from nsm.wire.messages import Cancel
 from nsm.wire.sessions import PIECE_BYTES
-from nsmd.files import ANSWER_TIMEOUT_S
+from nsmd.sessions.files import ANSWER_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,11 +10,11 @@ import trio
 from control_bench import bench
 from nsm.wire.errors import NsmError
 from nsm.wire.messages import Cancel
-from nsmd.pending import PATIENCE_S, EnvironmentPendingError
+from nsmd.environments.pending import PATIENCE_S, EnvironmentPendingError
 
 if TYPE_CHECKING:
-    from nsmd.execution import Execution
-    from nsmd.registry import Registry
+    from nsmd.manager.run_service import Registry
+    from nsmd.sessions.execution import Execution
 
 
 class Making:

@@ -18,17 +18,18 @@ from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.inspection import Inspection
 from nsm.wire.messages import Cancel, Failure, Request, Result
 from nsm.wire.pool import PoolReport
-from nsmd import history, logflood
-from nsmd.control import outgoing, running
+from nsmd.control import outgoing
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
+from nsmd.control.ops import run
+from nsmd.host import log_flood
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
     from fakes import FakeAgent, FakeJail
-    from nsmd.execution import Execution
+    from nsmd.sessions.execution import Execution
 
 
 async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) -> None:
@@ -333,8 +334,8 @@ async def test_garbage_ends_its_own_connection_with_a_reason(
 @pytest.fixture
 def bounded() -> Generator[None]:
     """The log as a supervisor has it."""
-    before = {name: list(logging.getLogger(name).filters) for name in logflood.LOGGERS}
-    logflood.install()
+    before = {name: list(logging.getLogger(name).filters) for name in log_flood.LOGGERS}
+    log_flood.install()
     yield
     for name, filters in before.items():
         logging.getLogger(name).filters[:] = filters
@@ -357,7 +358,7 @@ async def test_garbage_does_not_fill_the_log_nor_hide_what_others_do(
         flooded = [record.getMessage() for record in caplog.records]
         await garbage(Peer(it.raw(other)))
         await garbage(Peer(it.raw()))
-    assert logflood.FULL < len(flooded) < logflood.FULL + 8
+    assert log_flood.FULL < len(flooded) < log_flood.FULL + 8
     assert "(74 like it in " in flooded[-1]
     assert len(caplog.records) == len(flooded) + 2
 
@@ -488,7 +489,7 @@ async def test_nor_does_one_that_wants_all_output_as_it_comes(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers wait there for output that is not read; those left out are held by nothing."""
-    monkeypatch.setattr(running, "MAX_WAITING_BYTES", 4_000_000)
+    monkeypatch.setattr(run, "MAX_WAITING_BYTES", 4_000_000)
     everybody_runs = trio.Event()
     ended: list[weakref.ref[Execution]] = []
 
@@ -511,7 +512,7 @@ async def test_nor_does_one_that_wants_all_output_as_it_comes(
             await deaf.start("run", env="python", code="x", **args)
         await trio.testing.wait_all_tasks_blocked()
         ended = [weakref.ref(it.registry.execution(execution_id)) for execution_id in ids]
-        monkeypatch.setattr(history, "MAX_RESULTS", 0)
+        monkeypatch.setattr(ended, "MAX_RESULTS", 0)
         gc.disable()
         try:
             everybody_runs.set()

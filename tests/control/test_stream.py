@@ -5,13 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from nsmd.control.stream import (
-    MAX_PENDING_CHARS,
-    MAX_TOGETHER_CHARS,
-    OutputStream,
-    Room,
-)
-from nsmd.values import Output
+from nsmd.control.output_stream import MAX_PENDING_CHARS, MAX_TOGETHER_CHARS, OutputStream, Room
+from nsmd.model.values import Output
 
 
 def piece(text: str) -> Output:

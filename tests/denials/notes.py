@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nsmd.denials import Circumstances, explain
-from nsmd.policy import MountRule, Policy, policy_of
-from nsmd.values import (
+from nsmd.model.policy import MountRule, Policy, policy_of
+from nsmd.model.values import (
     Environment,
     JailSizes,
     JailSpec,

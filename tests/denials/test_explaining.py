@@ -24,7 +24,7 @@ from nsmd.denials import looks_suspicious
 from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.reading import SUSPICIOUS
-from nsmd.values import Environment, LimitEvent, NetworkRule, Outcome
+from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome
 
 MEMORY_LIMIT = LimitEvent(
     kind="memory",

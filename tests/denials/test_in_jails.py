@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from denials.notes import HOST_PROJECT, LIMITS, MEMORY_MB, SIZES, note
-from nsmd.agentlink import AgentLink
+from nsmd.agent_link.link import AgentLink
 from nsmd.denials import Circumstances, explain
-from nsmd.values import JailSpec, Outcome
+from nsmd.model.values import JailSpec, Outcome
 from realjail import (
     ANSWER_TIMEOUT_S,
     LiveSession,

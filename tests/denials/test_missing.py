@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from denials.notes import notes_of, project
-from nsmd.hostpaths import has_below
+from nsmd.host.paths import has_below
 
 PANDAS = """\
 Traceback (most recent call last):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from netbench import Names, open_netbench
-from nsmd.hostrules import parse_rule
-from nsmd.values import NetworkRule
+from nsmd.model.host_rules import parse_rule
+from nsmd.model.values import NetworkRule
 from realjail import needs_bwrap
 
 pytestmark = [needs_bwrap, pytest.mark.jail]

@@ -15,15 +15,16 @@ from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launc
 from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
 from nsm.client import operations
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
-from nsmd import conversation, pending
-from nsmd.catalog import Catalog
-from nsmd.fleet import Fleet
-from nsmd.limits import MAX_INHERITED_BYTES, check_inherited
-from nsmd.pending import EnvironmentPendingError, patiently
-from nsmd.provision import Provision
-from nsmd.registry import Registry
-from nsmd.settings import PoolSettings, Settings
-from nsmd.values import Client, RunRequest, RunResult
+from nsmd.environments import pending
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.pending import EnvironmentPendingError, patiently
+from nsmd.environments.provider import Provision
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_manager import Fleet
+from nsmd.model.limits import MAX_INHERITED_BYTES, check_inherited
+from nsmd.model.settings import PoolSettings, Settings
+from nsmd.model.values import Client, RunRequest, RunResult
+from nsmd.sessions import agent_session
 
 
 async def able(agent: FakeAgent, jail: FakeJail) -> None:
@@ -176,7 +177,7 @@ def shell_of(world: World, name: str) -> list[tuple[str, object]]:
 async def test_an_agent_that_is_too_old_is_said_to_be(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "EXIT_GRACE_S", 0.05)
+    monkeypatch.setattr(agent_session, "EXIT_GRACE_S", 0.05)
     world.has_shell()
 
     async def old(agent: FakeAgent, jail: FakeJail) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.devshell import files
-from nsmd.devshell.files import MAX_FILES, FlakeState, look
+from nsmd.environments.devshell import files
+from nsmd.environments.devshell.files import MAX_FILES, FlakeState, look
 
 
 @pytest.fixture

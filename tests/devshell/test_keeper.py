@@ -12,8 +12,8 @@ import trio
 
 from fake_nix import FakeNix
 from flake_world import ATTRIBUTE, BASH, OLDER_ATTRIBUTE, Gate, QuickNix, World
-from nsmd.devshell import evaluation, keeper
-from nsmd.values import Environment
+from nsmd.environments.devshell import evaluation, project_shells
+from nsmd.model.values import Environment
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ async def test_a_failure_is_told_and_tried_again(
         assert shells.rows() == [failed]
         world.has_shell()
         assert await world.settled(shells) == failed, "not at once"
-        monkeypatch.setattr(keeper, "RETRY_S", 0.0)
+        monkeypatch.setattr(project_shells, "RETRY_S", 0.0)
         assert (await world.settled(shells)).problem is None
         assert world.told == 2
 

@@ -13,9 +13,16 @@ from typing import Any
 
 import pytest
 
-from nsmd.devshell import script
-from nsmd.devshell.script import Array, Associative, DevEnvError, Text, parse, setup_steps
-from nsmd.values import SetupStep
+from nsmd.environments.devshell import script
+from nsmd.environments.devshell.script import (
+    Array,
+    Associative,
+    DevEnvError,
+    Text,
+    parse,
+    setup_steps,
+)
+from nsmd.model.values import SetupStep
 
 SAMPLES = Path(__file__).parent / "samples"
 SHOW = r"""

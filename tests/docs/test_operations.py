@@ -8,11 +8,11 @@ from pathlib import Path
 from nsm.cli.main import VERBS, load
 from nsmd.audit import recorder
 from nsmd.audit.journal import GATHER_S
-from nsmd.hostchecks.clients import PLACES
-from nsmd.logfile import MAX_LOG_BYTES
-from nsmd.reconfiguration import APPLIED
-from nsmd.settings import AuditSettings
-from nsmd.survival.keeperstore import LINGER_S
+from nsmd.config.reload import APPLIED
+from nsmd.doctor.clients import PLACES
+from nsmd.fdstore.holder_store import LINGER_S
+from nsmd.host.log_file import MAX_LOG_BYTES
+from nsmd.model.settings import AuditSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/how-to/operations.md").read_text()
@@ -37,7 +37,7 @@ def test_the_audit_s_lines() -> None:
     rows = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
     events = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     source = (Path(recorder.__file__)).read_text() + (
-        ROOT / "supervisor/nsmd/daemon.py"
+        ROOT / "supervisor/nsmd/app/daemon.py"
     ).read_text()
     source += (ROOT / "supervisor/nsmd/audit/journal.py").read_text()
     said = re.findall(r'(?:"event": |say\(\s*)"(\w+)"', source)

@@ -27,7 +27,7 @@ from nsm.wire.errors import (
     ShuttingDownError,
 )
 from nsm.wire.reload import ReloadReport
-from nsmd.bridge import settling
+from nsmd.bridge import recovery
 
 if TYPE_CHECKING:
     import nsm
@@ -121,7 +121,7 @@ kill -9 $other
         """Read the audit log: events, the programs' first arguments, and the reasons for stopping
         them."""
         path = Path(f"{root}{self._base}/state/nsm/audit.log")
-        lines = list(settling.lines(str(path), b""))
+        lines = list(recovery.lines(str(path), b""))
         names = {
             line["id"]: "".join(line["arguments"][:1]) for line in lines if "arguments" in line
         }

@@ -20,7 +20,7 @@ import trio
 import nsm
 from e2e_support import holder_pid, program, supervisor
 from nsm.wire.errors import NsmError, SessionLimitError, StartFailedError
-from nsmd.descriptors import share_out
+from nsmd.host.descriptors import share_out
 from processes import ending
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 import nsm
 from e2e_support import Supervisor, holder_pid, supervisor, wait_gone
 from nsm.wire.errors import NsmError, SessionEndedError
-from nsmd.endbook import SHUT_DOWN, UNATTENDED
+from nsmd.restart.ended_sessions import SHUT_DOWN, UNATTENDED
 from soak.faults import send
 from soak.household import Household
 

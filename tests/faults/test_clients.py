@@ -23,8 +23,8 @@ from nsm.wire.errors import OverloadedError
 from nsm.wire.messages import Failure, Request, Result
 from nsmd.control.connection import HELLO_TIMEOUT_S
 from nsmd.control.outgoing import HIGH_WATER_BYTES
-from nsmd.descriptors import MAX_CONNECTIONS
-from nsmd.settings import SessionSettings
+from nsmd.host.descriptors import MAX_CONNECTIONS
+from nsmd.model.settings import SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

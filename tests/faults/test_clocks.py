@@ -16,16 +16,16 @@ import nsm
 from control_bench import bench
 from fake_runner import FakeRunner, echo
 from nsm.cli.audit_log import files
-from nsmd import daemon
-from nsmd.audit.files import AuditFile
-from nsmd.boundary import Boundary
+from nsmd.app import daemon
+from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger
 from nsmd.bridge.ledger import Ledger
 from nsmd.bridge.values import Asked, Caller, Ended
-from nsmd.http.front import SESSION_IDLE_S, open_front
+from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.seam import TAKEN_BACK
-from nsmd.values import NetworkRule
+from nsmd.mcp.ports import TAKEN_BACK
+from nsmd.model.client_limits import Boundary
+from nsmd.model.values import NetworkRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ import trio.testing
 
 from control_bench import bench
 from e2e_support import supervisor
-from nsmd.timer import LATE_S, WATCHED_S, AwakeClock
+from nsmd.host.timer import LATE_S, WATCHED_S, AwakeClock
 from sandbox.framing import encode_frame
 
 if TYPE_CHECKING:
@@ -179,9 +179,9 @@ async def test_a_busy_event_loop_is_not_taken_for_a_stopped_one(
 
 SHORT_MARGIN = """
 import sys
-import nsmd.runs
+import nsmd.sessions.execution_queue
 from nsmd.main import main
-nsmd.runs.ANSWER_MARGIN_S = 0.5
+nsmd.sessions.execution_queue.ANSWER_MARGIN_S = 0.5
 sys.argv = ["nsm-supervisor", *sys.argv[5:]]
 sys.exit(main())
 """

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hostchecks.world import World, named
-from nsmd.hostchecks import bridge
-from nsmd.hostchecks.bridge import check_bridge
-from nsmd.settings import BridgeSettings, HttpSettings, Settings
+from nsmd.doctor import bridge
+from nsmd.doctor.bridge import check_bridge
+from nsmd.model.settings import BridgeSettings, HttpSettings, Settings
 
 if TYPE_CHECKING:
     from nsm.checks import Check

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostchecks.world import World
-from nsmd.hostchecks import jsonc
-from nsmd.hostchecks.clients import PLACES, check_clients
+from nsmd.doctor import jsonc
+from nsmd.doctor.clients import PLACES, check_clients
 
 if TYPE_CHECKING:
     from nsm.checks import Check

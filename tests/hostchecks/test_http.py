@@ -12,10 +12,10 @@ import pytest
 import samples
 from hostchecks.world import World, named
 from nsm.httptoken import ensure
-from nsmd.hostchecks.http import NAME, ask_supervisor, check_http
-from nsmd.http.port import bound
-from nsmd.loopback import Port
-from nsmd.settings import HttpSettings, Settings
+from nsmd.config.http_address import Port
+from nsmd.doctor.http import NAME, ask_supervisor, check_http
+from nsmd.http.held_port import bound
+from nsmd.model.settings import HttpSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hostchecks.world import World, named
-from nsmd.hostchecks.kernel import check_kernel
+from nsmd.doctor.kernel import check_kernel
 
 
 def test_a_host_that_forbids_nothing(world: World) -> None:

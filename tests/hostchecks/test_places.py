@@ -17,8 +17,8 @@ import samples
 from hostchecks.world import World, named
 from nsm.wire.connection import ServerConnection
 from nsm.wire.messages import Hello
-from nsmd.hostchecks import Host, places
-from nsmd.hostchecks.places import check_places
+from nsmd.doctor import Host, places
+from nsmd.doctor.places import check_places
 
 if TYPE_CHECKING:
     from collections.abc import Generator

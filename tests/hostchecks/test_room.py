@@ -7,8 +7,8 @@ import resource
 import pytest
 
 from hostchecks.world import World, named
-from nsmd.hostchecks.room import BORN_S, check_room, clock, descriptors, processes
-from nsmd.settings import PoolSettings, SessionSettings, Settings
+from nsmd.doctor.room import BORN_S, check_room, clock, descriptors, processes
+from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 
 
 def test_descriptors() -> None:

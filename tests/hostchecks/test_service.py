@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hostchecks.world import World, named
-from nsmd.hostchecks.service import check_service
+from nsmd.doctor.service import check_service
 
 
 def test_delegated(world: World) -> None:

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from nsmd.http.listener import COMERS_BURST, COMERS_PER_S
-from nsmd.pace import Pace
+from nsmd.model.read_rate import Pace
 
 
 async def test_after_a_burst_there_are_so_many_a_second(

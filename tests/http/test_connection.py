@@ -14,11 +14,11 @@ import trio
 import trio.testing
 
 from nsmd.http import connection as limits
+from nsmd.http.access import Guard
 from nsmd.http.bodies import SMALL_BYTES, Bodies
 from nsmd.http.connection import Connection, Served
 from nsmd.http.exchange import Application, Receive, Send
-from nsmd.http.guard import Guard
-from nsmd.http.secret import Secret
+from nsmd.http.token import Secret
 
 TOKEN = "t" * 43
 HEAD = f"Host: a\r\nAuthorization: Bearer {TOKEN}\r\n"

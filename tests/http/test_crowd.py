@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nsmd.http.crowd import Crowd
+from nsmd.http.connection_limit import Crowd
 
 
 class FakeConnection:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.http.guard import Answer, Guard, Headers, Passed
-from nsmd.http.secret import Secret
+from nsmd.http.access import Answer, Guard, Headers, Passed
+from nsmd.http.token import Secret
 
 TOKEN = "t" * 43
 HOST = (b"host", b"127.0.0.1:7643")

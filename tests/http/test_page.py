@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nsmd.http import connection, front, listener, replay
-from nsmd.mcp import shape
-from nsmd.settings import HttpSettings
+from nsmd.http import asgi_app, connection, listener, replay
+from nsmd.mcp import json_limits
+from nsmd.model.settings import HttpSettings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/http.md"
 
@@ -28,14 +28,14 @@ def test_the_limits_are_those_of_the_code() -> None:
         ],
         "body": [HttpSettings().max_body_mb, connection.BODY_TIMEOUT_S, 503],
         "what a body is made of": [
-            shape.MAX_VALUES,
-            shape.MAX_DEPTH,
-            shape.MAX_BARE_BYTES // 1024**2,
+            json_limits.MAX_VALUES,
+            json_limits.MAX_DEPTH,
+            json_limits.MAX_BARE_BYTES // 1024**2,
             400,
         ],
         "an answer that is not read": [connection.WRITE_TIMEOUT_S],
         "a connection without a request": [connection.KEEP_ALIVE_S],
-        "sessions of MCP": [front.MAX_SESSIONS, front.SESSION_IDLE_S // 60, 404],
+        "sessions of MCP": [asgi_app.MAX_SESSIONS, asgi_app.SESSION_IDLE_S // 60, 404],
     }
     assert listener.MAX_BODIES == 4
 

@@ -19,9 +19,9 @@ from e2e_support import supervisor
 from heldstore import Held
 from http_support import CONFIG, sdk_client, token_of, url_of
 from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
-from nsmd.http.port import NAME, HeldPort, bound
-from nsmd.loopback import Port
-from nsmd.survival.keeperstore import KeeperStore, take
+from nsmd.config.http_address import Port
+from nsmd.fdstore.holder_store import KeeperStore, take
+from nsmd.http.held_port import NAME, HeldPort, bound
 from processes import Watched
 
 if TYPE_CHECKING:

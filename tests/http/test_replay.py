@@ -24,12 +24,12 @@ from mcp_types import (
 from fake_runner import FakeRunner, a_project
 from http_support import sdk_client
 from nsm import httptoken
-from nsmd.events import Events
 from nsmd.http import replay
 from nsmd.http.exchange import Message, Receive, Send
 from nsmd.http.replay import Kept, Replays
 from nsmd.http.service import HttpService
-from nsmd.settings import HttpSettings, Settings
+from nsmd.model.events import Events
+from nsmd.model.settings import HttpSettings, Settings
 from nsmd.telemetry import Traffic
 
 IDLE_S = 100.0
@@ -366,7 +366,7 @@ RUN = {"env": "python", "code": "1", "session": "a"}
 async def test_the_sdks_client_takes_up_a_stream_that_broke_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsmd.http.front.RETRY_MS", 10)
+    monkeypatch.setattr("nsmd.http.asgi_app.RETRY_MS", 10)
     heard: list[str] = []
     events = {"first\n": trio.Event(), "second\n": trio.Event()}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsm import httptoken
-from nsmd.http.secret import Secret
+from nsmd.http.token import Secret
 
 
 @pytest.fixture

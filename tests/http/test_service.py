@@ -23,15 +23,15 @@ from heldstore import Held
 from http_support import sdk_client
 from nsm import httptoken
 from nsm.wire.errors import BadProjectError, InternalError
-from nsmd.events import Events, Happening
+from nsmd.config.http_address import Port
+from nsmd.http.held_port import NAME, HeldPort, bound
 from nsmd.http.listener import MAX_TURNED_AWAY
-from nsmd.http.port import NAME, HeldPort, bound
 from nsmd.http.service import SCOPE, HttpService
-from nsmd.loopback import Port
-from nsmd.mcp.shape import MAX_VALUES
-from nsmd.settings import HttpSettings, Settings
+from nsmd.mcp.json_limits import MAX_VALUES
+from nsmd.model.events import Events, Happening
+from nsmd.model.settings import HttpSettings, Settings
+from nsmd.model.values import NetworkRule, ProjectMount
 from nsmd.telemetry import Traffic
-from nsmd.values import NetworkRule, ProjectMount
 
 ERAS = ["legacy", "2026-07-28"]
 
@@ -283,7 +283,7 @@ async def handshake(place: Place) -> str:
 async def test_clients_that_go_without_a_word_keep_nobody_out(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsmd.http.front.MAX_SESSIONS", 2)
+    monkeypatch.setattr("nsmd.http.asgi_app.MAX_SESSIONS", 2)
     async with opened() as place:
         sessions = [await handshake(place) for _ in range(2)]
         ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}

@@ -9,7 +9,7 @@ import pytest
 from isolation.background import Background
 from isolation.rooms import Prober
 from isolation.stage import CANARY, CANARY_VARIABLE, HIDDEN, HIDDEN_VARIABLE, Stage, open_stage
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from realjail import environments
 
 

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from isolation.stage import Stage
 from isolation.weaken import Weakness
 from nsm.jail.seccomp import syscalls
-from nsmd.values import Interpreter
+from nsmd.model.values import Interpreter
 from realjail import STAY
 
 Kind = Literal["cold", "forked"]

@@ -20,10 +20,10 @@ from isolation.stage import Stage
 from isolation.weaken import Weakness
 from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher, open_router
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.templates import TemplateLauncher, open_templates
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, Interpreter
+from nsmd.jail.templates import TemplateLauncher, open_templates
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment, Interpreter
 from realjail import (
     BWRAP,
     LiveSession,

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsm.jail.seccomp import syscalls
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import ProjectMount
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import ProjectMount
 from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory
 
 CANARY_VARIABLE = "NSM_TEST_CANARY"

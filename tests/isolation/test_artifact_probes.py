@@ -16,7 +16,7 @@ from isolation.probe import Group, Kind
 from isolation.probes import PROBES, groups_of
 from isolation.rooms import ArtifactRoom, Prober
 from isolation.stage import Stage
-from nsmd.values import Interpreter
+from nsmd.model.values import Interpreter
 from realjail import needs_bwrap, open_directory
 
 pytestmark = [

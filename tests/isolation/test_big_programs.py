@@ -11,7 +11,7 @@ import pytest
 
 from isolation.probe import Kind
 from isolation.weakjails import forking
-from nsmd.values import Interpreter, JailSpec
+from nsmd.model.values import Interpreter, JailSpec
 from realjail import (
     SYSTEM_PATH,
     environments,

@@ -17,8 +17,8 @@ from isolation.probe import Group
 from isolation.probes import PROBES, groups_of
 from isolation.rooms import HostRoom, Prober
 from isolation.stage import Stage, open_stage
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment
 from realjail import needs_bwrap
 
 pytestmark = [

@@ -11,7 +11,7 @@ from isolation.probes import PROBES, by_weakness, groups_of, named, sharing
 from isolation.rooms import HostRoom, Prober
 from isolation.stage import Stage
 from isolation.weaken import UNFILTERED_FORK, Weakness
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from realjail import needs_bwrap
 
 pytestmark = [

@@ -16,7 +16,7 @@ from isolation.stage import Stage, open_stage
 from isolation.weaken import Weakness
 from isolation.weakjails import WeakLauncher
 from nsmd.jail import BwrapLauncher, Jail
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from processes import ENDING_S, Watched, ended, ending, parent_of, tree
 from realjail import (
     STAY,

@@ -15,7 +15,7 @@ import pytest
 from isolation.probe import Kind
 from isolation.rooms import HostRoom
 from isolation.stage import CANARY, open_stage
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from realjail import jail_spec, launched, needs_bwrap, talking_to
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

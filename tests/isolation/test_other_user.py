@@ -22,10 +22,10 @@ from isolation.probe import Kind, Probe
 from isolation.probes import PROBES
 from isolation.rooms import HostRoom, Prober
 from isolation.stage import Stage
-from nsmd.jail import BwrapLauncher, programcode
+from nsmd.jail import BwrapLauncher, program_code
 from nsmd.jail.arguments import AGENT_PATH, TEMPLATE_PATH
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment
 from realjail import BWRAP, needs_bwrap
 
 pytestmark = [
@@ -41,8 +41,8 @@ USER = DEFAULT_JAIL_UID
 
 PR_SET_DUMPABLE = 4
 
-AGENT = programcode.ProgramCode(sandbox_agent, AGENT_PATH)
-TEMPLATE = programcode.ProgramCode(sandbox_template, TEMPLATE_PATH)
+AGENT = program_code.ProgramCode(sandbox_agent, AGENT_PATH)
+TEMPLATE = program_code.ProgramCode(sandbox_template, TEMPLATE_PATH)
 """Read and compiled by root: the other user may not be able to read this clone."""
 
 

@@ -14,7 +14,7 @@ from isolation.probes import ALL, PROBES, by_weakness, named, sharing
 from isolation.rooms import HostRoom, Prober
 from isolation.stage import Stage
 from isolation.weaken import Weakness
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from realjail import needs_bwrap
 
 pytestmark = [

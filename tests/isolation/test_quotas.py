@@ -14,7 +14,7 @@ import pytest
 from isolation.probe import Kind
 from isolation.weakjails import forking
 from nsmd.jail import Launcher
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_session
 from sandbox.template import mounts
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.project import check_project
-from nsmd.templates import open_templates
+from nsmd.jail.templates import open_templates
+from nsmd.manager.projects import check_project
 from realjail import (
     environments,
     jail_spec,

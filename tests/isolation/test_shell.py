@@ -7,8 +7,8 @@ import re
 import pytest
 
 from nsmd.jail import BwrapLauncher
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment
 from realjail import (
     BWRAP,
     STAY,

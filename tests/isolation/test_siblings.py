@@ -21,11 +21,11 @@ from isolation.stage import open_stage
 from isolation.weaken import MOUNTS_AS_THEY_COME, Weakness, without
 from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher
-from nsmd.limits import session_limits
-from nsmd.settings import Settings
-from nsmd.templates import TemplateLauncher, open_templates
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, SessionLimits
+from nsmd.jail.templates import TemplateLauncher, open_templates
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.limits import session_limits
+from nsmd.model.settings import Settings
+from nsmd.model.values import Environment, SessionLimits
 from realjail import (
     LiveSession,
     environments,

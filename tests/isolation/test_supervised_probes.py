@@ -14,7 +14,7 @@ from e2e_support import Supervisor, supervisor
 from isolation.probe import Group, Probe, program_of, verdict_of
 from isolation.probes import PROBES, groups_of
 from isolation.stage import CANARY, CANARY_VARIABLE, HIDDEN, HIDDEN_VARIABLE, Stage
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 from realjail import SIZES, SYSTEM_PATH, needs_bwrap, open_directory
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

@@ -12,12 +12,12 @@ import sandbox_agent
 import sandbox_template
 from isolation.stage import Stage
 from isolation.weaken import Arguments, Weakness
-from nsmd.jail import BwrapLauncher, programcode
+from nsmd.jail import BwrapLauncher, program_code
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
 from nsmd.jail.launcher import Plan
+from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.user import JailUser
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.templates import TemplateLauncher, open_templates
+from nsmd.model.settings import DEFAULT_JAIL_UID
 from realjail import BWRAP
 
 _PATCHED = """\
@@ -32,7 +32,7 @@ space["main"](sys.argv[1:])
 """
 
 
-class _Patched(programcode.ProgramCode):
+class _Patched(program_code.ProgramCode):
     """The template's program, with something that runs before its `main`."""
 
     def __init__(self, patch: str) -> None:
@@ -49,7 +49,7 @@ class WeakLauncher(BwrapLauncher):
 
     def __init__(self, weakness: Weakness, stage: Stage, agent: bytes | None = None) -> None:
         if agent is None and weakness.agent is not None:
-            agent = weakness.agent(programcode.source_of(sandbox_agent))
+            agent = weakness.agent(program_code.source_of(sandbox_agent))
         super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
         if weakness.template:
             self._template_code = _Patched(weakness.template)

@@ -13,7 +13,7 @@ from nsmd.jail.arguments import (
     template_arguments,
 )
 from nsmd.jail.host import HostSystem
-from nsmd.values import Environment, JailSizes
+from nsmd.model.values import Environment, JailSizes
 
 MERGED = HostSystem(
     links=(("usr/bin", "/bin"), ("usr/lib", "/lib")), directories=(), etc=("/etc/alternatives",)

@@ -26,14 +26,14 @@ from artifact_files import (
     write_run_only,
 )
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.agentframes import AgentProtocolError
-from nsmd.agentlink import AgentLink
+from nsmd.agent_link.frames import AgentProtocolError
+from nsmd.agent_link.link import AgentLink
 from nsmd.jail import Jail, process, starting
 from nsmd.jail import artifact as artifact_module
 from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.user import JailUser
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment, SessionLimits
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment, SessionLimits
 from processes import Watched, parent_of, tree
 from realjail import (
     ANSWER_TIMEOUT_S,

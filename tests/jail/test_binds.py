@@ -6,7 +6,7 @@ import pytest
 
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail.binds import needed_binds
-from nsmd.values import Environment, ProjectMount, ReadOnlyBind
+from nsmd.model.values import Environment, ProjectMount, ReadOnlyBind
 
 
 def environment(*targets: str) -> Environment:

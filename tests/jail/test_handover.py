@@ -11,8 +11,8 @@ import pytest
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.handover import Handover, hand_over
 from nsmd.jail.user import JailUser
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Artifact
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Artifact
 from realjail import mount_of, open_directory
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import trio.testing
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.process import STDERR_LIMIT_BYTES
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment, ReadOnlyBind
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment, ReadOnlyBind
 from realjail import (
     BWRAP,
     SIZES,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from nsmd.jail import processtree
-from nsmd.jail.processtree import kill_group, kill_tree, open_descendant, open_jail_below
+from nsmd.jail import process_tree
+from nsmd.jail.process_tree import kill_group, kill_tree, open_descendant, open_jail_below
 from processes import Watched, tree
 from realjail import BWRAP, needs_bwrap
 
@@ -61,7 +61,7 @@ async def test_without_descriptors_all_are_killed_too(monkeypatch: pytest.Monkey
         started("/bin/bash", "-c", f"setsid bash -c '{TALK}' & wait") as process,
         Watched(tree(process.pid)) as watched,
     ):
-        monkeypatch.setattr(processtree, "open_descendant", none_left)
+        monkeypatch.setattr(process_tree, "open_descendant", none_left)
         kill_tree(process.pid)
         await watched.all_ended()
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import sandbox_agent
-from nsmd.jail.programcode import ProgramCode, source_of
+from nsmd.jail.program_code import ProgramCode, source_of
 
 OTHER = "/usr/bin/python3"
 

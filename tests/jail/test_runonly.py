@@ -15,13 +15,13 @@ import trio
 
 from artifact_files import environment_of, write_artifact, write_program, write_run_only
 from nsm.wire.errors import BadProjectError
-from nsmd.agentframes import AgentFrame, ErrorFrame, OtherFrame, ResultFrame
-from nsmd.agentlink import AgentLink
-from nsmd.jail import runonly
+from nsmd.agent_link.frames import AgentFrame, ErrorFrame, OtherFrame, ResultFrame
+from nsmd.agent_link.link import AgentLink
+from nsmd.jail import run_only
 from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.user import JailUser
-from nsmd.settings import DEFAULT_JAIL_UID
-from nsmd.values import Environment, Outcome, ProjectMount, SessionLimits
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment, Outcome, ProjectMount, SessionLimits
 from processes import Watched, tree
 from realjail import ANSWER_TIMEOUT_S, jail_spec, launched, mount_of, needs_bwrap, open_directory
 
@@ -226,7 +226,7 @@ async def test_without_descriptors_the_call_fails_and_nothing_else(
     environment = replace(environment, artifact=replace(environment.artifact, session_run=None))
     async with talking(environment, folder) as talk:
         with monkeypatch.context() as patch:
-            patch.setattr(runonly, "open_descendant", none_left)
+            patch.setattr(run_only, "open_descendant", none_left)
             id_ = talk.execute("print(1)")
             answer = await talk.receive()
             assert isinstance(answer, ErrorFrame)

@@ -6,7 +6,7 @@ import pytest
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, NsmError
 from nsmd.mcp.arguments import RunArguments, parse_arguments
-from nsmd.values import MAX_CODE_BYTES
+from nsmd.model.values import MAX_CODE_BYTES
 
 
 def test_the_least_and_the_most() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.mcp.attach import accepted, parse_attach, refused
-from nsmd.values import Sources
+from nsmd.model.values import Sources
 
 
 def line(variables: dict[str, Any] | None = None, **more: Any) -> bytes:

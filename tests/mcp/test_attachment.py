@@ -20,8 +20,8 @@ from nsm.wire.errors import (
 )
 from nsmd.mcp.attachment import MAX_ATTACH_BYTES, serve_attachment
 from nsmd.mcp.endpoint import serve
+from nsmd.mcp.json_limits import MAX_VALUES
 from nsmd.mcp.load import LOAD_AFTER_S, EndpointLoader
-from nsmd.mcp.shape import MAX_VALUES
 
 CODE = {"code": "print(1)", "env": "python"}
 

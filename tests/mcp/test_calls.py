@@ -10,8 +10,8 @@ from fake_runner import FakeExecution, FakeRunner, a_result, echo
 from json_peer import Message, call_params, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import SessionEndedError
+from nsmd.environments.pending import EnvironmentPendingError
 from nsmd.mcp.router import MAX_CALLS
-from nsmd.pending import EnvironmentPendingError
 
 CODE = {"code": "print(1)", "env": "python"}
 

@@ -9,10 +9,10 @@ import pytest
 
 from fake_runner import ENVIRONMENTS, a_project
 from nsmd.mcp import describe
-from nsmd.values import Environment, NetworkRule
+from nsmd.model.values import Environment, NetworkRule
 
 PACKAGES = ("attr", "matplotlib", "numpy", "pandas", "requests", "scipy", "zzz")
-# The same as `nsmd.environments` finds, with packages.
+# The same as `nsmd.environments.host_presets` finds, with packages.
 ENVS = (dataclasses.replace(ENVIRONMENTS[0], packages=PACKAGES), *ENVIRONMENTS[1:])
 
 MAX_TOKENS = 450

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.lines import BURST, BURST_S, MAX_WAITING, LineFeed
+from nsmd.mcp.output_lines import BURST, BURST_S, MAX_WAITING, LineFeed
 from nsmd.mcp.progress import MAX_SILENCE_S
 
 Told = list[tuple[float, str]]

@@ -13,10 +13,10 @@ from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import UnknownEnvironmentError
 from nsmd.mcp.listed import MAX_STREAMS
-from nsmd.values import Artifact, Environment, Sources
+from nsmd.model.values import Artifact, Environment, Sources
 
 if TYPE_CHECKING:
-    from nsmd.values import RunRequest
+    from nsmd.model.values import RunRequest
 
 SCIENCE = Environment(name="science", interpreter="python", description="Python with pandas")
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nsmd.mcp.listed import MAX_SESSIONS, TELLING_TIMEOUT_S, Listed
-from nsmd.values import Client
+from nsmd.model.values import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable

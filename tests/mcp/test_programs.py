@@ -12,9 +12,9 @@ from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
-from nsmd.boundary import Boundary
 from nsmd.bridge.values import Ended
 from nsmd.mcp import describe
+from nsmd.model.client_limits import Boundary
 
 ERAS = pytest.mark.parametrize("modern", [False, True])
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}

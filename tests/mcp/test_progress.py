@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nsmd.mcp.progress import MAX_MESSAGE_CHARS, ProgressFeed
-from nsmd.values import Output
+from nsmd.model.values import Output
 
 Report = tuple[float, str]
 

@@ -15,7 +15,7 @@ from nsm.wire.errors import (
     WrongEnvironmentError,
 )
 from nsmd.mcp.render import ToolReply, render_error, render_result, unlike_json
-from nsmd.values import Outcome, RunResult, Truncation
+from nsmd.model.values import Outcome, RunResult, Truncation
 
 
 def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) -> RunResult:

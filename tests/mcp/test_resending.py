@@ -12,11 +12,11 @@ from fake_runner import FakeRunner, echo
 from json_peer import Peer, call_params, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import FateUnknownError
-from nsmd.mcp import numbers
+from nsmd.mcp import line_numbers
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
+from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.numbers import Number
 
 if TYPE_CHECKING:
     from fake_runner import FakeExecution
@@ -55,7 +55,7 @@ def numbers_line(mark: str, message: dict[str, Any]) -> bytes:
     ],
 )
 def test_numbers(line: bytes, number: Number | None, rest: bytes) -> None:
-    assert numbers.split(line, ID) == (number, rest)
+    assert line_numbers.split(line, ID) == (number, rest)
 
 
 async def test_calls_are_known_by_the_numbers_of_their_lines() -> None:

@@ -17,10 +17,10 @@ import e2e_support
 from mcpconformance.clients import PROGRAM, Way
 from mcpconformance.fixtures import SuiteServer
 from nsm import httptoken
-from nsmd.events import Events
-from nsmd.http.front import answering
+from nsmd.http.asgi_app import answering
 from nsmd.http.listener import Listener
-from nsmd.settings import HttpSettings
+from nsmd.model.events import Events
+from nsmd.model.settings import HttpSettings
 from nsmd.telemetry import Traffic
 
 CONFIGURATION = f"""

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from nsmd.monitors.below import Ladder, children, descendants, look_at, send
+from nsmd.host.monitors.process_tree import Ladder, children, descendants, look_at, send
 from processes import ending
 
 ODD = "import os, sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"

@@ -12,10 +12,10 @@ import pytest
 
 import standin
 from nix.evaluation import evaluate
-from nsmd.catalog import ALIASES
+from nsmd.environments.catalog import ALIASES
 from nsmd.jail.arguments import SYNTHETIC_FILES
-from nsmd.names import ENVIRONMENT_NAME
-from nsmd.settings import (
+from nsmd.model.names import ENVIRONMENT_NAME
+from nsmd.model.settings import (
     DEFAULT_JAIL_UID,
     MAX_MEGABYTES,
     MAX_SECONDS,

@@ -25,7 +25,7 @@ from isolation.probes import PROBES, named
 from isolation.rooms import ArtifactRoom, Prober
 from isolation.stage import CANARY, CANARY_VARIABLE, Stage, open_stage
 from nsmd.jail.starting import with_limits
-from nsmd.values import SessionLimits
+from nsmd.model.values import SessionLimits
 from realjail import SIZES, needs_bwrap
 
 if TYPE_CHECKING:

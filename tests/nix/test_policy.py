@@ -10,7 +10,7 @@ import pytest
 
 from artifact_files import environment_of
 from nsmd.jail import open_router
-from nsmd.templates import open_templates
+from nsmd.jail.templates import open_templates
 from policy.checks import (
     LOOK,
     check_devices,

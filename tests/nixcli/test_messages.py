@@ -8,8 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.nix.messages import MAX_ACTIVITY_CHARS, MAX_ERROR_CHARS, MAX_LINE_CHARS, Reader
-from nsmd.nix.progress import Progress
+from nsmd.environments.nix.messages import (
+    MAX_ACTIVITY_CHARS,
+    MAX_ERROR_CHARS,
+    MAX_LINE_CHARS,
+    Reader,
+)
+from nsmd.environments.nix.progress import Progress
 
 DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 

@@ -17,17 +17,17 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
-from nsmd.monitors.below import children
-from nsmd.nix.errors import (
+from nsmd.environments.nix.errors import (
     NixExitError,
     NixKilledError,
     NixNotStartedError,
     NixOutputError,
     NixTimeoutError,
 )
-from nsmd.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
-from nsmd.nix.program import Nix, find_nix
-from nsmd.nix.runner import run_monitored
+from nsmd.environments.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
+from nsmd.environments.nix.program import Nix, find_nix
+from nsmd.environments.nix.runner import run_monitored
+from nsmd.host.monitors.process_tree import children
 from processes import ending
 
 LONG_S = 60.0

@@ -11,9 +11,9 @@ import pytest
 from nsmbox.model import settings
 from nsmbox.model.plan import MODES, BoxError, Network
 from nsmbox.model.settings import BoxSettings, load, parse
-from nsmd import config
-from nsmd import settings as of_supervisor
-from nsmd.names import PROGRAM_NAME
+from nsmd.config import config_file
+from nsmd.model import settings as of_supervisor
+from nsmd.model.names import PROGRAM_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def test_the_older_spelling_of_a_list_is_read_by_both() -> None:
     older = FULL.replace(b"net = [", b"net = { allow = [").replace(b'443"]', b'443"] }')
     assert older != FULL
     assert parse(older, "c") == parse(FULL, "c")
-    assert config.parse(older, "c") == config.parse(FULL, "c")
+    assert config_file.parse(older, "c") == config_file.parse(FULL, "c")
 
 
 def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
@@ -86,7 +86,7 @@ def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
 
 
 def test_the_supervisor_takes_what_is_right() -> None:
-    box = config.parse(FULL, "c").box
+    box = config_file.parse(FULL, "c").box
     assert box.net == ("pypi.org", "*.github.com:443")
     assert (box.profile, box.protect, box.protect_paths) == (
         "shell",
@@ -95,7 +95,9 @@ def test_the_supervisor_takes_what_is_right() -> None:
     )
     assert box.show == ("~/data", "/srv/models")
     assert box.bridge == ("deploy", "restart-db")
-    assert config.parse(config.render(config.parse(FULL, "c")).encode(), "c").box == box
+    assert (
+        config_file.parse(config_file.render(config_file.parse(FULL, "c")).encode(), "c").box == box
+    )
 
 
 @pytest.mark.parametrize("data", WRONG, ids=lambda data: data.decode())
@@ -105,8 +107,8 @@ def test_what_is_wrong_is_said_by_key_and_by_both(data: bytes) -> None:
     assert refused.value.message.startswith(f"c.toml: {WRONG[data]}")
     assert refused.value.exit_code == 2
     assert "nsm config check" in refused.value.hint
-    with pytest.raises(config.ConfigError) as told:
-        config.parse(data, "c.toml")
+    with pytest.raises(config_file.ConfigError) as told:
+        config_file.parse(data, "c.toml")
     assert WRONG[data].partition(":")[0] in told.value.problems[0]
     assert len(told.value.problems) == 1
 
@@ -115,8 +117,8 @@ def test_lists_are_bounded_as_with_the_supervisor() -> None:
     data = f"[box]\nshow = {['/x'] * (settings.MAX_PATHS + 1)}".encode()
     with pytest.raises(BoxError, match="has 257, expected at most 256"):
         parse(data, "c")
-    with pytest.raises(config.ConfigError):
-        config.parse(data, "c")
+    with pytest.raises(config_file.ConfigError):
+        config_file.parse(data, "c")
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_names_of_programs_are_those_of_the_supervisor(name: str) -> None:
 
 
 def test_hosts_are_checked_by_the_supervisor() -> None:
-    with pytest.raises(config.ConfigError, match=r"box\.net: "):
-        config.parse(b"[box]\nnet = { allow = ['http://x'] }", "c")
+    with pytest.raises(config_file.ConfigError, match=r"box\.net: "):
+        config_file.parse(b"[box]\nnet = { allow = ['http://x'] }", "c")
 
 
 def test_files_that_are_missing_broken_or_unreadable(tmp_path: Path) -> None:

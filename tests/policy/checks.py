@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsmd.hostpaths import is_within
+from nsmd.host.paths import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

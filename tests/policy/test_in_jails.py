@@ -18,7 +18,7 @@ import pytest
 import samples
 from artifact_files import write_artifact, write_older
 from e2e_support import Supervisor, supervisor
-from nsmd.policy import POLICY_PATH
+from nsmd.model.policy import POLICY_PATH
 from policy.checks import (
     LOOK,
     check_devices,

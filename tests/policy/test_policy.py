@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nsmd.policy import POLICY_PATH, JailKind, MountRule, policy_of
-from nsmd.values import (
+from nsmd.model.policy import POLICY_PATH, JailKind, MountRule, policy_of
+from nsmd.model.values import (
     Artifact,
     Enforcement,
     Environment,

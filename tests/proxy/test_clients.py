@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from netbench import NetBench, open_netbench
-from nsmd.values import NetworkRule
+from nsmd.model.values import NetworkRule
 from realjail import needs_bwrap
 
 if TYPE_CHECKING:

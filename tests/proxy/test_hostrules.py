@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.hostrules import (
+from nsmd.model.host_rules import (
     MAX_RULES,
     AllowList,
     BadHostError,

@@ -13,10 +13,10 @@ import sandbox_agent
 from netbench import Names, open_netbench, open_world
 from nsm.jail import landlock
 from nsm.wire.errors import BadRequestError
-from nsmd.hostrules import parse_rules
-from nsmd.jail.hostnetwork import network_files
-from nsmd.jail.programcode import source_of
-from nsmd.values import NetworkRule
+from nsmd.jail.host_network import network_files
+from nsmd.jail.program_code import source_of
+from nsmd.model.host_rules import parse_rules
+from nsmd.model.values import NetworkRule
 from realjail import needs_bwrap, new_launcher
 
 pytestmark = needs_bwrap

@@ -17,14 +17,14 @@ import trio.testing
 
 from netbench import Names, open_world
 from nsm.wire.errors import BadRequestError
-from nsmd.agentframes import AgentProtocolError, ListeningFrame
-from nsmd.agentlink import AgentLink, AgentLinkError
-from nsmd.hostrules import parse_rules
-from nsmd.proxy import Gateway, SessionNetwork, listener, serving
-from nsmd.proxy.gateway import MAX_SESSION_CONNECTIONS
-from nsmd.proxy.listener import Listener, ListenerError
-from nsmd.requests import Requests
-from nsmd.values import NetworkRule
+from nsmd.agent_link.frames import AgentProtocolError, ListeningFrame
+from nsmd.agent_link.link import AgentLink, AgentLinkError
+from nsmd.agent_link.requests import Requests
+from nsmd.model.host_rules import parse_rules
+from nsmd.model.values import NetworkRule
+from nsmd.network import Gateway, SessionNetwork, listener, serving
+from nsmd.network.gateway import MAX_SESSION_CONNECTIONS
+from nsmd.network.listener import Listener, ListenerError
 from sandbox.framing import FrameReader, encode_frame
 from sandbox.linux import listen_on_loopback
 

@@ -13,16 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench import Names
-from nsmd.hostrules import HOST_NAME, Address, AllowList, parse_host
-from nsmd.proxy.addresses import embedded, is_own, why_not_public
-from nsmd.proxy.reaching import (
-    MAX_LOOK_UPS,
-    MAX_SESSION_LOOK_UPS,
-    FewAtOnce,
-    Reach,
-    connect,
-)
-from nsmd.proxy.refusal import RefusedError
+from nsmd.model.host_rules import HOST_NAME, Address, AllowList, parse_host
+from nsmd.network.addresses import embedded, is_own, why_not_public
+from nsmd.network.refusal import RefusedError
+from nsmd.network.resolver import MAX_LOOK_UPS, MAX_SESSION_LOOK_UPS, FewAtOnce, Reach, connect
 
 SPECIAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16

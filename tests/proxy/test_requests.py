@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.hostrules import Host, show_host
-from nsmd.proxy.decisions import VERDICTS
-from nsmd.proxy.refusal import RefusedError, http_response, socks_code
-from nsmd.proxy.socks import SocksProxy
-from nsmd.proxy.webproxy import MAX_HEAD_BYTES, WebProxy, WebRequest
+from nsmd.model.host_rules import Host, show_host
+from nsmd.network.decisions import VERDICTS
+from nsmd.network.refusal import RefusedError, http_response, socks_code
+from nsmd.network.socks import SocksProxy
+from nsmd.network.web_proxy import MAX_HEAD_BYTES, WebProxy, WebRequest
 
 
 def web(data: bytes) -> tuple[WebProxy, WebRequest]:

@@ -59,7 +59,7 @@ def test_wheel_works_without_the_clone(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    code = "import nsmd.main, sandbox_agent, nsm.shim; print(sandbox_agent.__file__)"
+    code = "import nsmd.app.main, sandbox_agent, nsm.shim; print(sandbox_agent.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

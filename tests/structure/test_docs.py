@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.lifecycle import TABLE, Event, State
+from nsmd.model.lifecycle import TABLE, Event, State
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

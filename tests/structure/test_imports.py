@@ -21,91 +21,27 @@ SOURCES = {
     "nsmd": sorted((ROOT / "supervisor" / "nsmd").rglob("*.py")),
 }
 
-FLOORS = (
+MAPS = sorted((ROOT / "supervisor" / "nsmd").rglob("__init__.py"))
+
+LAYERS = (
+    ("Linux", "The kernel's interfaces, for whatever is above.", ("host",)),
+    ("values", "Frozen values and pure functions.", ("model",)),
+    ("foundations", "Each needs only values.", ("config", "fdstore", "denials")),
+    ("jails", "Where code runs.", ("jail", "environments", "agent_link", "network")),
+    ("one session", "What runs in one jail, and the record of it.", ("sessions", "audit")),
     (
-        "values",
-        "settings",
-        "timer",
-        "descriptors",
-        "heap",
-        "pace",
-        "ending",
-        "events",
-        "journald",
-        "logfile",
-        "logflood",
+        "all sessions",
+        "What outlives one session.",
+        ("pool", "bridge", "restart", "boxes", "manager"),
     ),
-    ("listening",),
-    (
-        "config",
-        "names",
-        "pending",
-        "flakes",
-        "limits",
-        "fences",
-        "hostpaths",
-        "headtail",
-        "packages",
-        "demand",
-        "habits",
-        "poolpolicy",
-        "hostrules",
-        "loopback",
-        "policy",
-        "boundary",
-        "locales",
-        "denials",
-    ),
-    ("catalog", "survival", "watching"),
-    ("interpreters", "environments", "project", "artifacts"),
-    ("procstats", "kernelfacts", "hostmemory", "jail", "monitors", "nix"),
-    ("cgroups",),
-    ("templates", "devshell"),
-    ("agentframes",),
-    ("agentlink", "requests"),
-    ("proxy",),
-    ("lifecycle", "transcripts"),
-    ("conversation", "disuse"),
-    (
-        "execution",
-        "runs",
-        "session",
-    ),  # parts of one thing: a handle, those of one jail, their owner
-    (
-        "history",
-        "pool",
-        "listing",
-        "files",
-        "directory",
-        "builds",
-        "changes",
-        "audit",
-        "keeping",
-        "reconfiguration",
-    ),
-    ("takeover", "endbook"),
-    ("resumption",),
-    ("places", "provision", "retrying"),
-    ("comers", "fleet"),
-    ("registry",),
-    ("bridge",),
-    ("boxes",),
-    ("draining", "pressure"),
-    ("telemetry",),
-    ("control", "mcp"),
-    ("http",),
-    ("reception", "signals"),
-    ("limitchecks", "hostchecks", "copychecks", "doctor", "servicemanager"),
-    ("servicestatus", "failedstart", "socketguard"),
-    ("foothold",),
-    ("setup",),
-    ("ground",),
-    ("core",),
-    ("daemon",),
-    ("main",),
-    ("__main__",),
+    ("front ends", "How clients reach them.", ("telemetry", "control", "mcp", "http")),
+    ("doctor", "What checks the host before anything starts.", ("doctor",)),
+    ("program", "What puts all of it together.", ("app", "__main__")),
 )
-"""`nsmd` from the ground up. A module imports from its own floor and from lower ones."""
+"""`nsmd` from the ground up: name, what belongs there, packages.
+
+A package imports from its own layer and from lower ones.
+"""
 
 
 @cache
@@ -232,26 +168,55 @@ def test_nsm_finds_the_box_by_a_name_in_a_table() -> None:
     assert VERBS_ELSEWHERE == {"box": "nsmbox.cli.box"}
 
 
-def test_no_floor_of_the_daemon_imports_a_higher_one() -> None:
-    """Each floor can therefore be read and tested with only those below it."""
-    floor_of = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+def test_no_layer_of_the_daemon_imports_a_higher_one() -> None:
+    """Each can be read and tested with what is below it."""
+    layer_of = {name: layer for layer, (_, _, names) in enumerate(LAYERS) for name in names}
+    for own, others in imports_between_packages().items():
+        assert own in layer_of, f"{own} has no layer: add it to LAYERS"
+        for other in others:
+            assert layer_of[other] <= layer_of[own], f"{own} imports {other}, which is higher"
+
+
+def test_packages_of_the_daemon_form_no_cycle() -> None:
+    imported = imports_between_packages()
+    left = set(imported)
+    while free := {name for name in left if not imported[name] & left}:
+        left -= free
+    assert not left, f"these import each other: {sorted(left)}"
+
+
+def test_the_daemon_has_few_packages_and_no_loose_modules() -> None:
     base = ROOT / "supervisor" / "nsmd"
+    assert {path.name for path in base.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert len([path for path in base.iterdir() if (path / "__init__.py").is_file()]) <= 22
+
+
+@pytest.mark.parametrize("path", MAPS, ids=[str(path.parent.relative_to(ROOT)) for path in MAPS])
+def test_the_map_of_a_package_is_complete(path: Path) -> None:
+    """Its docstring has a line for each module and package in it."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    listed = re.findall(r"^([a-z_0-9]+)  ", docstring, re.MULTILINE)
+    modules = {module.stem for module in path.parent.glob("[a-z]*.py")}
+    packages = {inner.parent.name for inner in path.parent.glob("*/__init__.py")}
+    assert sorted(listed) == sorted(modules | packages)
+
+
+def imports_between_packages() -> dict[str, set[str]]:
+    """Which packages of the daemon each of them imports, itself left out."""
+    base = ROOT / "supervisor" / "nsmd"
+    found: dict[str, set[str]] = {}
     for path in SOURCES["nsmd"]:
         own = path.relative_to(base).parts[0].removesuffix(".py")
-        if own == "__init__":
-            continue
-        assert own in floor_of, f"{own} has no floor: add it to FLOORS"
-        for name in imports_of(path):
-            parts = name.split(".")
-            if parts[0] != "nsmd" or parts[1] == own:
-                continue
-            assert floor_of[parts[1]] <= floor_of[own], f"{own} imports {parts[1]}, which is higher"
+        if own != "__init__":
+            others = {n.split(".")[1] for n in imports_of(path) if n.startswith("nsmd.")}
+            found.setdefault(own, set()).update(others - {own})
+    return found
 
 
 HEAVY_AT_START = ("mcp", "pydantic", "prometheus_client", "starlette", "yaml")
 
 PROGRAMS = [
-    ("nsmd.daemon", HEAVY_AT_START, "the control socket answers before MCP is loaded"),
+    ("nsmd.app.daemon", HEAVY_AT_START, "the control socket answers before MCP is loaded"),
     ("nsm.shim", (*HEAVY_AT_START, "trio", "cbor2", "argparse"), "see the shim's budget"),
     ("nsm.cli.main", (*HEAVY_AT_START, "trio"), "`nsm ps` takes four times an empty Python"),
     (

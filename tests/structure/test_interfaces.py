@@ -31,21 +31,30 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd import history, pace, places, values
-from nsmd.artifacts import discovery
 from nsmd.bridge import arguments as bridge_arguments
-from nsmd.bridge import bridge, definitions, frontmatter, kept, lines, shelf
-from nsmd.builds import workshop
-from nsmd.control import outgoing, stream
+from nsmd.bridge import (
+    bridge,
+    definitions,
+    definitions_index,
+    finished_calls,
+    front_matter,
+    output_lines,
+)
+from nsmd.control import outgoing, output_stream
 from nsmd.control.operations import OPERATIONS
-from nsmd.descriptors import MAX_CONNECTIONS
-from nsmd.kernelfacts import KernelFacts
+from nsmd.control.ops.kernel_facts import KernelFacts
+from nsmd.environments.artifacts import discovery
+from nsmd.environments.builds import builder
+from nsmd.environments.nix import monitor
+from nsmd.host.descriptors import MAX_CONNECTIONS
+from nsmd.manager import session_slots
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
-from nsmd.nix import monitor
-from nsmd.settings import EnvironmentSettings, Settings
+from nsmd.model import read_rate, values
+from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.sessions import ended
+from nsmd.sessions.transcripts import live, record, store, transcript
 from nsmd.telemetry.ring import MAX_KEPT
-from nsmd.transcripts import live, record, store, transcript
 from sandbox.files import MAX_OPEN_FILES
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs/reference"
@@ -242,17 +251,17 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         frames.MAX_FRAME_BYTES,
         connection.MAX_IN_FLIGHT,
         MAX_CONNECTIONS,
-        places.MAX_WAITING,
+        session_slots.MAX_WAITING,
         outgoing.MAX_WAITING_BYTES,
-        stream.MAX_PENDING_CHARS,
-        stream.MAX_TOGETHER_CHARS,
-        history.MAX_RESULTS,
-        history.MAX_RESULT_BYTES,
-        history.MAX_ENDED,
+        output_stream.MAX_PENDING_CHARS,
+        output_stream.MAX_TOGETHER_CHARS,
+        ended.MAX_RESULTS,
+        ended.MAX_RESULT_BYTES,
+        ended.MAX_ENDED,
         store.MAX_ENDED_KEPT,
         store.MAX_TOTAL_BYTES,
-        int(pace.MESSAGES_PER_S),
-        pace.BURST,
+        int(read_rate.MESSAGES_PER_S),
+        read_rate.BURST,
         transcript.MAX_TRANSCRIPT_BYTES,
         record.MAX_CODE_CHARS,
         record.MAX_STREAM_CHARS,
@@ -262,15 +271,15 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         discovery.MAX_METADATA_BYTES,
         sessions.PIECE_BYTES,
         MAX_OPEN_FILES,
-        workshop.CONCURRENT_BUILDS,
-        workshop.MAX_QUEUED,
-        workshop.MAX_ADDED,
-        workshop.MAX_REFERENCES,
+        builder.CONCURRENT_BUILDS,
+        builder.MAX_QUEUED,
+        builder.MAX_ADDED,
+        builder.MAX_REFERENCES,
         monitor.MAX_HEAD_BYTES,
         monitor.MAX_END_BYTES,
-        shelf.MAX_DEFINITIONS,
+        definitions_index.MAX_DEFINITIONS,
         definitions.MAX_FILE_BYTES,
-        frontmatter.MAX_FRONT_MATTER_CHARACTERS,
+        front_matter.MAX_FRONT_MATTER_CHARACTERS,
         definitions.MAX_DESCRIPTION_CHARACTERS,
         definitions.MAX_VARIABLES,
         int(definitions.MAX_TIMEOUT_S),
@@ -278,12 +287,12 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         bridge_arguments.MAX_ARGUMENT_BYTES,
         bridge_arguments.MAX_TOGETHER_BYTES,
         bridge.MAX_CALLS_OF_ONE,
-        kept.MAX_KEPT,
-        kept.MAX_KEPT_BYTES,
-        lines.BATCH_LINES,
-        lines.PIECE_CHARS,
-        lines.MAX_WAITING_LINES,
-        lines.MAX_WAITING_CHARS,
+        finished_calls.MAX_KEPT,
+        finished_calls.MAX_KEPT_BYTES,
+        output_lines.BATCH_LINES,
+        output_lines.PIECE_CHARS,
+        output_lines.MAX_WAITING_LINES,
+        output_lines.MAX_WAITING_CHARS,
         displays.MAX_IMAGE_CHARS,
         displays.MAX_IMAGE_SIDE,
         displays.MAX_IMAGES,

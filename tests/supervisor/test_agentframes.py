@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd import agentframes
-from nsmd.agentframes import (
+from nsmd.agent_link import frames
+from nsmd.agent_link.frames import (
     AgentProtocolError,
     CheckedFrame,
     CompletionsFrame,
@@ -28,7 +28,7 @@ from nsmd.agentframes import (
     ResultFrame,
     StatusFrame,
 )
-from nsmd.values import Outcome, Truncation
+from nsmd.model.values import Outcome, Truncation
 
 DIRECTORY: dict[str, Any] = {
     "type": "file_directory",
@@ -247,13 +247,13 @@ BAD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(("frame", "value"), GOOD)
 def test_a_good_frame_is_its_value(frame: dict[str, Any], value: object) -> None:
-    assert agentframes.parse(frame) == value
+    assert frames.parse(frame) == value
 
 
 @pytest.mark.parametrize("frame", BAD)
 def test_a_bad_frame_is_refused(frame: dict[str, Any]) -> None:
     with pytest.raises(AgentProtocolError):
-        agentframes.parse(frame)
+        frames.parse(frame)
 
 
 JSON = st.recursive(
@@ -280,6 +280,6 @@ KINDS = (
 def test_whatever_an_agent_says(kind: object, fields: dict[str, Any]) -> None:
     frame = {**fields, "type": kind}
     with suppress(AgentProtocolError):
-        agentframes.parse(frame)
-    number = agentframes.sequence(frame)
+        frames.parse(frame)
+    number = frames.sequence(frame)
     assert number is None or number > 0

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.boundary import narrowed
-from nsmd.hostrules import AllowList
-from nsmd.values import NetworkRule
+from nsmd.model.client_limits import narrowed
+from nsmd.model.host_rules import AllowList
+from nsmd.model.values import NetworkRule
 
 OFF, FULL = NetworkRule(), NetworkRule(mode="full")
 

@@ -10,8 +10,8 @@ import pytest
 
 from fakes import BASH, BROKEN, PYTHON
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
-from nsmd.catalog import MAX_REMOVED, Catalog, Rank, Source
-from nsmd.values import Artifact, Client, Environment, EnvironmentProblem, Sources
+from nsmd.environments.catalog import MAX_REMOVED, Catalog, Rank, Source
+from nsmd.model.values import Artifact, Client, Environment, EnvironmentProblem, Sources
 
 EVERYONE = Client(name="editor", scope="alice")
 OWN = Client(name="editor", scope="bob", sources=Sources(directory="/own", metadata="{}"))
@@ -44,7 +44,7 @@ def test_sources_add_up_in_the_order_in_which_they_came() -> None:
 def test_the_higher_rank_wins_in_the_place_of_the_lower(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "nsmd.catalog")
+    caplog.set_level(logging.INFO, "nsmd.environments.catalog")
     catalog = Catalog([PYTHON, BASH])
     ranks = [rank for rank in Rank if Source(rank=rank).only_for is None]
     ranks.remove(Rank.CONFIGURED)

@@ -1,4 +1,4 @@
-"""Mistakes in config.toml are named in terms of the file."""
+"""Mistakes in config_file.toml are named in terms of the file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nsmd import config
-from nsmd.settings import EnvironmentSettings, Settings, network_rule
-from nsmd.values import NetworkMode, NetworkRule
+from nsmd.config import config_file
+from nsmd.model.settings import EnvironmentSettings, Settings, network_rule
+from nsmd.model.values import NetworkMode, NetworkRule
 
 MISTAKES: list[tuple[str, str]] = [
     (
@@ -97,8 +97,8 @@ MISTAKES: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "complaint"), MISTAKES)
 def test_a_mistake_is_named(text: str, complaint: str) -> None:
-    with pytest.raises(config.ConfigError) as caught:
-        config.parse(text.encode(), "/etc/config.toml")
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(text.encode(), "/etc/config.toml")
     message = str(caught.value)
     assert complaint in message
     assert message.startswith("/etc/config.toml: ")
@@ -108,8 +108,8 @@ def test_a_mistake_is_named(text: str, complaint: str) -> None:
     "network", ["3", "'on'", "{}", "[1]", "{ allow = [1] }", "{ allow = [], x = 1 }"]
 )
 def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
-    with pytest.raises(config.ConfigError) as caught:
-        config.parse(f"[environments.node]\nnetwork = {network}".encode(), "config.toml")
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(f"[environments.node]\nnetwork = {network}".encode(), "config.toml")
     assert len(caught.value.problems) == 1
 
 
@@ -128,7 +128,7 @@ def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
 def test_networks_have_one_spelling_and_older_ones_are_read(
     spelling: str, mode: NetworkMode, hosts: tuple[str, ...]
 ) -> None:
-    settings = config.parse(
+    settings = config_file.parse(
         f"[environments.node]\nnetwork = {spelling}\n[http]\nnetwork = {spelling}\n"
         f"[box]\nnet = {spelling}".encode(),
         "c",
@@ -136,14 +136,14 @@ def test_networks_have_one_spelling_and_older_ones_are_read(
     rule = NetworkRule(mode=mode, allow=hosts)
     assert settings.environments["node"].network_rule == settings.http.network_rule == rule
     assert network_rule(settings.box.net) == rule
-    assert "{" not in config.render(settings)
+    assert "{" not in config_file.render(settings)
 
 
 def test_a_tilde_is_the_home_directory_wherever_a_path_is_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    settings = config.parse(
+    settings = config_file.parse(
         b"""
         [environments.science]
         preset = "python"
@@ -171,35 +171,35 @@ def test_a_tilde_is_the_home_directory_wherever_a_path_is_configured(
 
 @pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "x/~", "./~"])
 def test_a_tilde_elsewhere_is_no_home_directory(path: str) -> None:
-    with pytest.raises(config.ConfigError, match="expected an absolute path"):
-        config.parse(f'[environments.python]\ninterpreter = "{path}"'.encode(), "c")
+    with pytest.raises(config_file.ConfigError, match="expected an absolute path"):
+        config_file.parse(f'[environments.python]\ninterpreter = "{path}"'.encode(), "c")
 
 
 def test_all_mistakes_are_named_at_once() -> None:
-    with pytest.raises(config.ConfigError) as caught:
-        config.parse(b"[defaults]\nx = 1\ny = 2\n[nothing]", "c")
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(b"[defaults]\nx = 1\ny = 2\n[nothing]", "c")
     assert len(caught.value.problems) == 3
 
 
 def test_bytes_that_are_no_text() -> None:
-    with pytest.raises(config.ConfigError, match="is not UTF-8"):
-        config.parse(b"a = '\xff'", "c")
+    with pytest.raises(config_file.ConfigError, match="is not UTF-8"):
+        config_file.parse(b"a = '\xff'", "c")
 
 
 def test_no_file_means_defaults(tmp_path: Path) -> None:
-    assert config.load(str(tmp_path / "config.toml")) == Settings()
+    assert config_file.load(str(tmp_path / "config.toml")) == Settings()
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match="cannot be read: Is a directory"):
-        config.load(str(tmp_path))
+    with pytest.raises(config_file.ConfigError, match="cannot be read: Is a directory"):
+        config_file.load(str(tmp_path))
 
 
 def test_a_file_without_end(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_bytes(b"#" * (config.MAX_CONFIG_BYTES + 1))
-    with pytest.raises(config.ConfigError, match="is larger than"):
-        config.load(str(file))
+    file.write_bytes(b"#" * (config_file.MAX_CONFIG_BYTES + 1))
+    with pytest.raises(config_file.ConfigError, match="is larger than"):
+        config_file.load(str(file))
 
 
 def test_what_is_set_is_what_is_shown() -> None:
@@ -216,24 +216,24 @@ def test_what_is_set_is_what_is_shown() -> None:
     [project.inherit_env]
     vars = ["TOKEN", "_x1"]
     """
-    settings = config.parse(text, "c")
+    settings = config_file.parse(text, "c")
     assert settings.defaults.timeout_seconds == 5
     assert settings.environments["data"] == EnvironmentSettings(preset="python", memory_mb=2048)
     assert settings.project.inherit_env.vars == ("TOKEN", "_x1")
-    shown = config.render(settings)
-    assert config.parse(shown.encode(), "shown") == settings
+    shown = config_file.render(settings)
+    assert config_file.parse(shown.encode(), "shown") == settings
 
 
 @pytest.mark.parametrize("wrong", ["12345678", "['secret-value']", "{ secret-value = 1 }"])
 def test_values_of_variables_are_never_shown(wrong: str) -> None:
     given = "[environments.python.env]\nTOKEN = 'secret-value'\n"
-    settings = config.parse(given.encode(), "c")
+    settings = config_file.parse(given.encode(), "c")
     assert settings.environments["python"].env == {"TOKEN": "secret-value"}
-    for shown in (config.render(settings), str(config.dump(settings)), repr(settings)):
+    for shown in (config_file.render(settings), str(config_file.dump(settings)), repr(settings)):
         assert "secret-value" not in shown
-    assert f'TOKEN = "{config.HIDDEN}"' in config.render(settings)
-    with pytest.raises(config.ConfigError) as error:
-        config.parse(f"[environments.python.env]\nTOKEN = {wrong}\n".encode(), "c")
+    assert f'TOKEN = "{config_file.HIDDEN}"' in config_file.render(settings)
+    with pytest.raises(config_file.ConfigError) as error:
+        config_file.parse(f"[environments.python.env]\nTOKEN = {wrong}\n".encode(), "c")
     assert "12345678" not in str(error.value)
     assert "secret-value" not in str(error.value)
     assert "environments.python.env.TOKEN" in str(error.value)
@@ -242,12 +242,12 @@ def test_values_of_variables_are_never_shown(wrong: str) -> None:
 def test_an_environment_that_nix_builds() -> None:
     """Its interpreter is for `lib.fromToml`, which reads the same file."""
     text = '[environments.data]\nflake = "github:me/envs#data"\ninterpreter = "python3 -c"\n'
-    settings = config.parse(text.encode(), "/etc/config.toml")
+    settings = config_file.parse(text.encode(), "/etc/config.toml")
     assert settings.environments["data"].flake == "github:me/envs#data"
 
 
 def test_presets_have_their_older_names() -> None:
-    settings = config.parse(b'[environments.tools]\npreset = "shell"\n', "config.toml")
+    settings = config_file.parse(b'[environments.tools]\npreset = "shell"\n', "config.toml")
     assert settings.environments["tools"].preset == "bash"
 
 
@@ -257,7 +257,7 @@ def test_presets_have_their_older_names() -> None:
 )
 def test_a_project_is_found_from_the_file_that_names_it(path: str, meant: str) -> None:
     """As `lib.fromToml` does."""
-    settings = config.parse(f'[project]\npath = "{path}"'.encode(), "/etc/nsm/config.toml")
+    settings = config_file.parse(f'[project]\npath = "{path}"'.encode(), "/etc/nsm/config.toml")
     assert settings.project.path == meant
 
 
@@ -278,20 +278,20 @@ def test_what_only_others_read_is_accepted_and_named(tmp_path: Path) -> None:
         interpreter = "bash -s"
         """
     )
-    settings = config.load(str(file))
+    settings = config_file.load(str(file))
     assert set(settings.environments) == {"python", "data"}
-    assert config.unused_keys(str(file)) == [
+    assert config_file.unused_keys(str(file)) == [
         "backends",
         "daemon",
         "defaults.backend",
         "environments.python.backend",
         "environments.data.interpreter",
     ]
-    assert config.unused_keys(str(tmp_path / "none")) == []
+    assert config_file.unused_keys(str(tmp_path / "none")) == []
 
 
 def test_the_example_is_valid_and_all_of_it_is_used() -> None:
     example = Path(__file__).resolve().parents[2] / "config.example.toml"
-    settings = config.load(str(example))
+    settings = config_file.load(str(example))
     assert settings.environments["scratch"].preset == "bash"
-    assert config.unused_keys(str(example)) == []
+    assert config_file.unused_keys(str(example)) == []

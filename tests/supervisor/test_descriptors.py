@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.descriptors import LEAST, PER_BOX, PER_SESSION, RESERVED, Quota, draw, share_out
-from nsmd.limits import session_room
-from nsmd.settings import HttpSettings, PoolSettings, SessionSettings, Settings
+from nsmd.host.descriptors import LEAST, PER_BOX, PER_SESSION, RESERVED, Quota, draw, share_out
+from nsmd.model.limits import session_room
+from nsmd.model.settings import HttpSettings, PoolSettings, SessionSettings, Settings
 
 
 @pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288, 2**30])

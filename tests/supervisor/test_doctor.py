@@ -15,7 +15,7 @@ from fake_nix import FakeNix
 from nsm.checks import Check, render_text
 from nsm.paths import PathError
 from nsm.wire.errors import StartFailedError
-from nsmd.doctor import (
+from nsmd.doctor.report import (
     Trial,
     check_bubblewrap,
     check_directory,
@@ -29,11 +29,11 @@ from nsmd.doctor import (
     render_json,
     safe_runtime_dir,
 )
+from nsmd.environments.nix.program import find_nix
 from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
-from nsmd.nix.program import find_nix
-from nsmd.settings import Defaults, EnvironmentSettings, Settings
-from nsmd.values import Environment
+from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
+from nsmd.model.values import Environment
 from realjail import SYSTEM_PATH, environments, needs_bwrap, new_launcher
 
 PYTHON = Environment(
@@ -246,7 +246,7 @@ def doctor(
 ) -> subprocess.CompletedProcess[str]:
     """Run it as the supervisor does: in a process that nothing else happens in."""
     program = (
-        "import sys\nfrom nsmd import doctor\nfrom nsmd.settings import *\n"
+        "import sys\nfrom nsmd import doctor\nfrom nsmd.model.settings import *\n"
         f"sys.exit(doctor.report({settings}, {path!r}, as_json=True))\n"
     )
     environment = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": path}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nsmd import interpreters
-from nsmd.environments import find_environments
-from nsmd.interpreters import RESERVED_BY_NODE_MB, reserved_mb
-from nsmd.settings import Defaults, EnvironmentSettings, Settings
-from nsmd.values import Environment, Interpreter, ReadOnlyBind, SessionLimits
+from nsmd.environments import interpreters
+from nsmd.environments.host_presets import find_environments
+from nsmd.environments.interpreters import RESERVED_BY_NODE_MB, reserved_mb
+from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
+from nsmd.model.values import Environment, Interpreter, ReadOnlyBind, SessionLimits
 
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 

@@ -12,7 +12,7 @@ import pytest
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import StartFailedError
 from nsm.wire.messages import Failure, Hello
-from nsmd import failedstart
+from nsmd.app import failed_start
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -45,7 +45,7 @@ def heard(client: socket.socket) -> bytes:
 def test_everybody_is_told_in_their_own_protocol(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failedstart, "WORDS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(failed_start, "WORDS_TIMEOUT_S", 0.05)
     protocol = ClientConnection()
     hello = protocol.send(Hello(name="test", program_version="0"))
     control = connected(listener, hello)
@@ -53,7 +53,7 @@ def test_everybody_is_told_in_their_own_protocol(
     silent = connected(listener, b"")
     gone = connected(listener, hello)
     gone.close()
-    assert failedstart.refuse_waiting(listener, WHY) == 4
+    assert failed_start.refuse_waiting(listener, WHY) == 4
     protocol.receive_data(heard(control))
     told = protocol.next_message()
     assert isinstance(told, Failure)
@@ -63,18 +63,18 @@ def test_everybody_is_told_in_their_own_protocol(
     assert answer["error"]["code"] == "start-failed"
     assert WHY in answer["error"]["message"]
     assert heard(silent) == b""
-    assert failedstart.refuse_waiting(listener, WHY) == 0
+    assert failed_start.refuse_waiting(listener, WHY) == 0
 
 
 def test_the_configuration_of_the_last_start_is_kept(tmp_path: Path) -> None:
     config, state = tmp_path / "config.toml", str(tmp_path / "state")
     config.write_text("[pool]\nmax_spares = 1\n")
-    failedstart.remember_config(str(config), state)
+    failed_start.remember_config(str(config), state)
     config.write_text("[pool\n")
-    kept = Path(failedstart.last_good(state))
+    kept = Path(failed_start.last_good(state))
     assert kept.read_text() == "[pool]\nmax_spares = 1\n"
     # Without a file, defaults held.
-    failedstart.remember_config(str(tmp_path / "none"), state)
+    failed_start.remember_config(str(tmp_path / "none"), state)
     assert not kept.exists()
     # A directory that cannot be had is no reason not to start.
-    failedstart.remember_config(str(config), str(config / "x"))
+    failed_start.remember_config(str(config), str(config / "x"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.fences import take_off
+from nsmd.manager.code_fences import take_off
 
 PLAIN = "the Markdown fence around the code was removed"
 

@@ -15,19 +15,19 @@ from nsm.wire.errors import (
     SessionLimitError,
     StartFailedError,
 )
-from nsmd.conversation import Earlier
-from nsmd.fleet import CONCURRENT_STARTS
-from nsmd.places import MAX_WAITING, WAIT_S
-from nsmd.settings import PoolSettings, SessionSettings, Settings
-from nsmd.survival.records import SessionRecord
-from nsmd.takeover import Found, Takeover
-from nsmd.values import NetworkRule, ProjectMount, RunRequest, Tenancy
+from nsmd.fdstore.records import SessionRecord
+from nsmd.manager.session_manager import CONCURRENT_STARTS
+from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
+from nsmd.model.settings import PoolSettings, SessionSettings, Settings
+from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
+from nsmd.restart.load import Found, Takeover
+from nsmd.sessions.agent_session import Earlier
 from registrybench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
     from fakes import FakeLauncher
-    from nsmd.values import JailSpec
+    from nsmd.model.values import JailSpec
 
 
 async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(

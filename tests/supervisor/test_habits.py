@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsmd.habits import MAX_COMERS, VISIT_S, Habits
-from nsmd.values import Client, ProjectMount
+from nsmd.model.values import Client, ProjectMount
+from nsmd.pool.usage_history import MAX_COMERS, VISIT_S, Habits
 
 if TYPE_CHECKING:
     from trio.testing import MockClock

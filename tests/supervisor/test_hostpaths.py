@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.hostpaths import is_within, trusted_owners, why_private, why_unreachable, why_untrusted
+from nsmd.host.paths import is_within, trusted_owners, why_private, why_unreachable, why_untrusted
 from realjail import open_directory
 
 ME = os.geteuid()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd import journald
+from nsmd.host import journald
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def line(formatter: logging.Formatter, level: int = logging.INFO, *, fails: bool
             int("first\nsecond")
         except ValueError:
             wrong = sys.exc_info()
-    record = logging.LogRecord("nsmd.daemon", level, "", 1, "said %d", (7,), wrong)
+    record = logging.LogRecord("nsmd.app.daemon", level, "", 1, "said %d", (7,), wrong)
     return formatter.format(record)
 
 
@@ -41,7 +41,7 @@ def line(formatter: logging.Formatter, level: int = logging.INFO, *, fails: bool
 )
 def test_each_line_has_its_priority(level: int, priority: int) -> None:
     formatter = journald.JournalFormatter()
-    assert line(formatter, level) == f"<{priority}>nsmd.daemon: said 7"
+    assert line(formatter, level) == f"<{priority}>nsmd.app.daemon: said 7"
     lines = line(formatter, level, fails=True).splitlines()
     assert len(lines) > 3
     assert all(each.startswith(f"<{priority}>") for each in lines)
@@ -55,7 +55,7 @@ def test_only_the_journals_own_stream_is_written_for_it(tmp_path: Path) -> None:
         other = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino + 1}"}
         for elsewhere in (other, {}):
             plain = line(journald.formatter_for(stream, elsewhere))
-            assert plain.endswith(" INFO nsmd.daemon: said 7")
+            assert plain.endswith(" INFO nsmd.app.daemon: said 7")
             assert plain[0].isdigit()
     assert not journald.goes_to_journal(io.StringIO(), given)
 
@@ -72,9 +72,9 @@ def test_what_a_line_is_about_follows_it() -> None:
         return first, second, line(formatter)
 
     first, second, third = contextvars.Context().run(there)
-    assert first == "<6>nsmd.daemon: said 7 client=editor"
-    assert second.startswith('<6>nsmd.daemon: said 7 client="an \\"editor\\"\\n<2>')
+    assert first == "<6>nsmd.app.daemon: said 7 client=editor"
+    assert second.startswith('<6>nsmd.app.daemon: said 7 client="an \\"editor\\"\\n<2>')
     assert second.endswith(" session=a1b2")
     assert "\n" not in second
-    assert third == "<6>nsmd.daemon: said 7 session=a1b2"
-    assert line(formatter) == "<6>nsmd.daemon: said 7"
+    assert third == "<6>nsmd.app.daemon: said 7 session=a1b2"
+    assert line(formatter) == "<6>nsmd.app.daemon: said 7"

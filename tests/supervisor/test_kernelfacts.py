@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fakes import spec
-from nsmd.kernelfacts import KernelFacts, contradictions, kernel_facts, weaker
-from nsmd.policy import policy_of
-from nsmd.values import Enforcement, SessionLimits
+from nsmd.control.ops.kernel_facts import KernelFacts, contradictions, kernel_facts, weaker
+from nsmd.model.policy import policy_of
+from nsmd.model.values import Enforcement, SessionLimits
 
 KEPT = KernelFacts(
     uid=1001, capabilities="0" * 16, no_new_privs=True, system_call_filter=True, cgroup=""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.lifecycle import TABLE, Effect, Event, LifecycleError, State, advance
+from nsmd.model.lifecycle import TABLE, Effect, Event, LifecycleError, State, advance
 
 LIVE = (State.STARTING, State.IDLE, State.RUNNING)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsm.checks import Check
-from nsmd.limitchecks import LimitsSeen, check_limits
-from nsmd.values import Enforcement
+from nsmd.doctor.limit_checks import LimitsSeen, check_limits
+from nsmd.model.values import Enforcement
 
 GROUPS = Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
 NONE = Enforcement(memory="watchdog", processes="rlimit", cpu="none", why="cgroup v2 is absent")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.locales import locale_part, passed_on
+from nsmd.host.locales import locale_part, passed_on
 
 ZONES = ("Europe/Berlin", "UTC", "Etc/GMT+5")
 LOCALES = ("de_DE.utf8", "ca_ES.utf8@valencia")

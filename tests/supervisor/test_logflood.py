@@ -6,8 +6,8 @@ import contextvars
 import importlib
 import logging
 
-from nsmd import journald
-from nsmd.logflood import FULL, INTERVAL_S, LOGGERS, MAX_KINDS, FloodFilter
+from nsmd.host import journald
+from nsmd.host.log_flood import FULL, INTERVAL_S, LOGGERS, MAX_KINDS, FloodFilter
 
 
 class Log:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd import config
-from nsmd.config import ConfigError
-from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.config import config_file
+from nsmd.config.config_file import ConfigError
+from nsmd.config.http_address import Port, UnixPath, own_hosts, own_url, parse_listen
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,6 @@ def test_what_clients_say_who_mean_it() -> None:
 )
 def test_mistakes_in_the_configuration_are_named(line: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.parse(f"[http]\n{line}\n".encode(), "config.toml")
+        config_file.parse(f"[http]\n{line}\n".encode(), "config.toml")
     assert "config.toml: http." in str(caught.value)
     assert said in str(caught.value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from nsmd import doctor, main
+from nsmd.app import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def test_a_report_that_is_interrupted_ends_as_shells_expect(
         look()
         return 0
 
-    monkeypatch.setattr(doctor, "report", report)
+    monkeypatch.setattr(report, "report", report)
     assert main.main(["--doctor"]) == 130
 
 
@@ -42,7 +42,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     def report(*_: object, **__: object) -> int:
         raise ValueError("one")
 
-    monkeypatch.setattr(doctor, "report", report)
+    monkeypatch.setattr(report, "report", report)
     with pytest.raises(ValueError, match="one"):
         main.main(["--doctor"])
 

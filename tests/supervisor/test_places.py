@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from nsm.wire.errors import SessionLimitError
-from nsmd.limits import SessionRoom
-from nsmd.places import Places
+from nsmd.manager.session_slots import Places
+from nsmd.model.limits import SessionRoom
 
 
 def session(name: str, scope: str) -> Any:

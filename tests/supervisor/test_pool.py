@@ -12,21 +12,21 @@ import trio.testing
 
 from fakes import BASH, PYTHON, FakeAgent, FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsm.wire.errors import StartFailedError
-from nsmd.lifecycle import State
-from nsmd.pool import Pool
-from nsmd.poolpolicy import EXPECTED_S, MemorySeen
-from nsmd.proxy import Gateway
-from nsmd.session import Session
-from nsmd.settings import PoolSettings
-from nsmd.timer import Timers
-from nsmd.transcripts import TranscriptStore
-from nsmd.values import SessionLimits
+from nsmd.host.timer import Timers
+from nsmd.model.lifecycle import State
+from nsmd.model.settings import PoolSettings
+from nsmd.model.values import SessionLimits
+from nsmd.network import Gateway
+from nsmd.pool.policy import EXPECTED_S, MemorySeen
+from nsmd.pool.pool import Pool
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import TranscriptStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from fakes import Behaviour
-    from nsmd.values import JailSpec
+    from nsmd.model.values import JailSpec
 
 START_S = 0.05
 """What a fake start takes, virtual seconds."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.poolpolicy import (
+from nsmd.model.settings import PoolSettings
+from nsmd.pool.policy import (
     EXPECTED_S,
     HIGH_PERCENT,
     MAX_BACKOFF_S,
@@ -24,7 +25,6 @@ from nsmd.poolpolicy import (
     refill_at,
     starts_at_once,
 )
-from nsmd.settings import PoolSettings
 
 GIB = 1 << 30
 MIB = 1 << 20

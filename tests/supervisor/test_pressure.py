@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from control_bench import bench
-from nsmd.events import Happening
-from nsmd.poolpolicy import MemorySeen
-from nsmd.pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
-from nsmd.settings import MemoryPressureSettings
-from nsmd.values import Client, RunRequest
+from nsmd.model.events import Happening
+from nsmd.model.settings import MemoryPressureSettings
+from nsmd.model.values import Client, RunRequest
+from nsmd.pool.memory_pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
+from nsmd.pool.policy import MemorySeen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

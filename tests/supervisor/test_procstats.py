@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.procstats import Process, processes_of, usage_of
+from nsmd.host.process_stats import Process, processes_of, usage_of
 from processes import ending
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

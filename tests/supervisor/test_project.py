@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import BadProjectError
-from nsmd.project import check_mount_point, check_project, choose_project
-from nsmd.values import ProjectMount
+from nsmd.manager.projects import check_mount_point, check_project, choose_project
+from nsmd.model.values import ProjectMount
 
 
 @pytest.fixture

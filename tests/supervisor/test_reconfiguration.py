@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
 
-from nsmd.config import parse
-from nsmd.events import Events, Happening
-from nsmd.reconfiguration import APPLIED, Reconfiguration, compare, merge
-from nsmd.settings import Settings
+from nsmd.config.config_file import parse
+from nsmd.config.reload import APPLIED, Reconfiguration, compare, merge
+from nsmd.model.events import Events, Happening
+from nsmd.model.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsmd.values import Environment
+    from nsmd.model.values import Environment
 
 
 def settings(text: str) -> Settings:

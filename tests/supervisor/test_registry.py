@@ -24,11 +24,11 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
-from nsmd.catalog import Rank, Source
-from nsmd.jail.projectcopy import NoCopyError
-from nsmd.project import check_project
-from nsmd.settings import Settings
-from nsmd.values import (
+from nsmd.environments.catalog import Rank, Source
+from nsmd.jail.project_copy import NoCopyError
+from nsmd.manager.projects import check_project
+from nsmd.model.settings import Settings
+from nsmd.model.values import (
     MAX_CODE_BYTES,
     Artifact,
     Environment,

@@ -17,26 +17,26 @@ from cgroups.faketree import FakeTree
 from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, launching, spec
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionStart, SessionStart
-from nsmd.cgroups import SessionKeeper, files
-from nsmd.cgroups.group import Group
-from nsmd.cgroups.limits import limits_of
-from nsmd.cgroups.tree import GroupTree
-from nsmd.conversation import RESUME_TIMEOUT_S, Earlier
-from nsmd.execution import Execution, Origin
-from nsmd.lifecycle import State
-from nsmd.proxy import Gateway
-from nsmd.resumption import execution_id_of
-from nsmd.session import Session
-from nsmd.timer import Timers
-from nsmd.transcripts import TranscriptStore
-from nsmd.values import Client, NetworkRule, RunRequest, SessionLimits, Tenancy
+from nsmd.host.timer import Timers
+from nsmd.jail.cgroups import SessionKeeper, files
+from nsmd.jail.cgroups.group import Group
+from nsmd.jail.cgroups.limits import limits_of
+from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.model.lifecycle import State
+from nsmd.model.values import Client, NetworkRule, RunRequest, SessionLimits, Tenancy
+from nsmd.network import Gateway
+from nsmd.restart.reattach import execution_id_of
+from nsmd.sessions.agent_session import RESUME_TIMEOUT_S, Earlier
+from nsmd.sessions.execution import Execution, Origin
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import TranscriptStore
 from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from nsmd.agentframes import Noted, ResumedFrame
-    from nsmd.cgroups import Keeper
+    from nsmd.agent_link.frames import Noted, ResumedFrame
+    from nsmd.jail.cgroups import Keeper
 
     Script = Callable[[FakeAgent], Awaitable[None]]
 

@@ -16,8 +16,8 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsmd.agentframes import OtherFrame, OutputFrame, ResultFrame, ResumedFrame
-from nsmd.agentlink import AgentLink
+from nsmd.agent_link.frames import OtherFrame, OutputFrame, ResultFrame, ResumedFrame
+from nsmd.agent_link.link import AgentLink
 from sandbox.channel import Channel
 from sandbox.framing import RESUMED, resume_marker
 from sandbox.polling import Poller
@@ -25,7 +25,7 @@ from sandbox.polling import Poller
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsmd.agentframes import AgentFrame
+    from nsmd.agent_link.frames import AgentFrame
 
 TOKEN = "ff" * 4 + "5a" * 12
 """With more of the bytes that a marker begins with."""

@@ -11,13 +11,13 @@ import trio.testing
 
 from fakes import FakeAgent, FakeJail
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
-from nsmd.agentframes import Noted
-from nsmd.execution import interrupted_early
-from nsmd.values import Client, Output, RunRequest
+from nsmd.agent_link.frames import Noted
+from nsmd.model.values import Client, Output, RunRequest
+from nsmd.sessions.execution import interrupted_early
 from registrybench import ALICE, BOB, bench
 
 if TYPE_CHECKING:
-    from nsmd.execution import Execution
+    from nsmd.sessions.execution import Execution
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 

@@ -13,9 +13,9 @@ from nsm.wire.errors import (
     InternalError,
     SessionEndedError,
 )
-from nsmd.disuse import ANSWER_MARGIN_S
-from nsmd.lifecycle import State
-from nsmd.values import Output, SessionLimits
+from nsmd.model.lifecycle import State
+from nsmd.model.values import Output, SessionLimits
+from nsmd.sessions.idle import ANSWER_MARGIN_S
 from sessionbench import bench
 
 if TYPE_CHECKING:

@@ -18,19 +18,19 @@ import trio.testing
 
 from fakes import CAPABILITIES, PYTHON, FakeJail, FakeLauncher, launching, no_usage
 from nsm.wire.errors import SessionLimitError
-from nsmd.catalog import Catalog
-from nsmd.fleet import CONCURRENT_STARTS, Fleet
-from nsmd.provision import Provision
-from nsmd.registry import Registry
-from nsmd.settings import PoolSettings, SessionSettings, Settings
-from nsmd.values import Client, RunRequest
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.provider import Provision
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_manager import CONCURRENT_STARTS, Fleet
+from nsmd.model.settings import PoolSettings, SessionSettings, Settings
+from nsmd.model.values import Client, RunRequest
 from sandbox.framing import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from nsmd.jail import Launcher
-    from nsmd.values import JailSpec
+    from nsmd.model.values import JailSpec
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.servicemanager import LISTEN_VARIABLES, Passed, ServiceManagerError, take_passed, tell
+from nsmd.app.service_manager import (
+    LISTEN_VARIABLES,
+    Passed,
+    ServiceManagerError,
+    take_passed,
+    tell,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator

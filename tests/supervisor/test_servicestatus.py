@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.events import Events
-from nsmd.servicestatus import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
+from nsmd.app.service_status import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
+from nsmd.model.events import Events
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -21,16 +21,16 @@ from nsm.wire.errors import (
     StartFailedError,
     UnknownOperationError,
 )
-from nsmd.agentframes import MAX_STREAM_BYTES, CheckedFrame
-from nsmd.conversation import START_TIMEOUT_S
-from nsmd.lifecycle import State
-from nsmd.values import Output, SessionLimits
+from nsmd.agent_link.frames import MAX_STREAM_BYTES, CheckedFrame
+from nsmd.model.lifecycle import State
+from nsmd.model.values import Output, SessionLimits
+from nsmd.sessions.agent_session import START_TIMEOUT_S
 from sessionbench import TENANCY, Bench, bench
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsmd.values import JailSpec
+    from nsmd.model.values import JailSpec
 
 
 async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Clock) -> None:

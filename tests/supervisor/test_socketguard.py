@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.listening import LOCK, hold_lock, identity_of, listening_socket
-from nsmd.socketguard import SocketGuard
+from nsmd.app.socket_guard import SocketGuard
+from nsmd.host.unix_listener import LOCK, hold_lock, identity_of, listening_socket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -22,14 +22,14 @@ from nsm.wire.transcripts import (
     SessionStart,
     Shown,
 )
-from nsmd.transcripts import TranscriptStore, store, transcript
-from nsmd.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, Place
-from nsmd.transcripts.record import MAX_CODE_CHARS, MAX_SHOWN_CHARS, MAX_STREAM_CHARS
-from nsmd.values import Outcome, Output, StreamName, Tenancy
-from nsmd.values import Truncation as OutcomeTruncation
+from nsmd.model.values import Outcome, Output, StreamName, Tenancy
+from nsmd.model.values import Truncation as OutcomeTruncation
+from nsmd.sessions.transcripts import TranscriptStore, store, transcript
+from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, Place
+from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, MAX_SHOWN_CHARS, MAX_STREAM_CHARS
 
 if TYPE_CHECKING:
-    from nsmd.transcripts import Reader, Transcript
+    from nsmd.sessions.transcripts import Reader, Transcript
 
 WORDS = "w" * 10_000
 """An agent's words that are no output; it may use somewhat more of them."""

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fakes import PYTHON
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece
-from nsmd.transcripts import TranscriptStore, live, record, store, transcript
-from nsmd.values import Outcome, Output, StreamName, Tenancy
+from nsmd.model.values import Outcome, Output, StreamName, Tenancy
+from nsmd.sessions.transcripts import TranscriptStore, live, record, store, transcript
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

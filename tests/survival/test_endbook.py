@@ -10,14 +10,14 @@ import pytest
 import trio
 
 from heldstore import Held
-from nsmd.endbook import UNATTENDED, EndBook, drop_earlier
-from nsmd.history import MAX_ENDED, EndedSessions
-from nsmd.survival import records
+from nsmd.fdstore import records
+from nsmd.restart.ended_sessions import UNATTENDED, EndBook, drop_earlier
+from nsmd.sessions.ended import MAX_ENDED, EndedSessions
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from nsmd.survival.store import DescriptorStore
+    from nsmd.fdstore.store import DescriptorStore
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import trio.testing
 
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
-from nsmd.survival import keeperstore
-from nsmd.survival.keeperstore import Found, KeeperError, KeeperStore, take
+from nsmd.fdstore import holder_store
+from nsmd.fdstore.holder_store import Found, KeeperError, KeeperStore, take
 from processes import Watched
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ async def test_a_killed_keeper_is_replaced_and_told_all(world: World) -> None:
 async def test_what_cannot_be_had_at_the_moment_is_told_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeperstore, "RETRY_S", 0.01)
+    monkeypatch.setattr(holder_store, "RETRY_S", 0.01)
     store = world.store()
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
@@ -358,7 +358,7 @@ async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
 def test_one_that_does_not_answer_is_left_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeperstore, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(holder_store, "ANSWER_TIMEOUT_S", 0.05)
     store = world.store()
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from heldstore import Held
-from nsmd.keeping import SessionBook, session_id_of
-from nsmd.survival import records
-from nsmd.survival.store import copies_of
-from nsmd.takeover import sort_out
-from nsmd.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
+from nsmd.fdstore import records
+from nsmd.fdstore.store import copies_of
+from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
+from nsmd.restart.load import sort_out
+from nsmd.restart.session_store import SessionBook, session_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     import pytest
 
-    from nsmd.session import Session
-    from nsmd.survival.store import DescriptorStore
-    from nsmd.takeover import Found
+    from nsmd.fdstore.store import DescriptorStore
+    from nsmd.restart.load import Found
+    from nsmd.sessions.session import Session
 
 SPEC = JailSpec(
     environment=Environment(name="python", interpreter="python"), project=None, sizes=JailSizes()

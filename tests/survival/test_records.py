@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from nsmd.policy import policy_of
-from nsmd.survival import records
-from nsmd.survival.codec import CodecError, from_plain, to_plain
-from nsmd.survival.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
-from nsmd.values import (
+from nsmd.fdstore import records
+from nsmd.fdstore.codec import CodecError, from_plain, to_plain
+from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
+from nsmd.model.policy import policy_of
+from nsmd.model.values import (
     Artifact,
     Environment,
     JailSizes,

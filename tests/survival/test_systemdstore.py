@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.survival import keeper
-from nsmd.survival.records import memory_file
-from nsmd.survival.systemdstore import SystemdStore, systemd_keeps
+from nsmd.fdstore import holder
+from nsmd.fdstore.records import memory_file
+from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -43,7 +43,7 @@ class Manager:
         """All that has come."""
         while True:
             try:
-                message, fds, _ = keeper.receive(self.socket, socket.MSG_DONTWAIT)
+                message, fds, _ = holder.receive(self.socket, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             for fd in fds:
@@ -115,7 +115,7 @@ class Strict(Manager):
     def take(self) -> None:
         while True:
             try:
-                message, fds, _ = keeper.receive(self.socket, socket.MSG_DONTWAIT)
+                message, fds, _ = holder.receive(self.socket, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             told = dict(line.split("=", 1) for line in message.decode().splitlines())

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from nsmd import takeover
-from nsmd.keeping import boot_id
-from nsmd.survival import records
-from nsmd.survival.pidfds import pid_of
-from nsmd.survival.records import SessionRecord, SpecRecord
-from nsmd.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
+from nsmd.fdstore import records
+from nsmd.fdstore.pidfds import pid_of
+from nsmd.fdstore.records import SessionRecord, SpecRecord
+from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
+from nsmd.restart import load
+from nsmd.restart.session_store import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,7 +99,7 @@ def spec_files() -> dict[str, list[int]]:
     return {SPEC_NAME: [records.memory_file(SPEC_DATA)]}
 
 
-def release(found: takeover.Found) -> None:
+def release(found: load.Found) -> None:
     found.earlier.jail.release()
     if found.earlier.listener is not None:
         os.close(found.earlier.listener)
@@ -108,7 +108,7 @@ def release(found: takeover.Found) -> None:
 async def test_a_session_that_lives_is_found(left: Left) -> None:
     older = records.encode(replace(left.record, executions=1, revision=0))
     kept = {"session-00000001": left.give(older, older), **spec_files()}
-    result = takeover.sort_out(kept)
+    result = load.sort_out(kept)
     (found,) = result.found
     assert (result.gone, result.over, result.newer) == ([], [], 0)
     assert result.specs == [SPEC_NAME]
@@ -129,7 +129,7 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
     given = left.give()
     left.process.send_signal(signal.SIGKILL)
     left.process.wait()
-    result = takeover.sort_out({"session-00000001": given, **spec_files()})
+    result = load.sort_out({"session-00000001": given, **spec_files()})
     assert (result.found, result.gone) == ([], [left.record])
     assert result.over == ["session-00000001", SPEC_NAME]
 
@@ -147,7 +147,7 @@ async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> N
         os.close(descriptor)
         given.remove(descriptor)
     specs = {} if lacking == "spec" else spec_files()
-    result = takeover.sort_out({"session-00000001": given, **specs})
+    result = load.sort_out({"session-00000001": given, **specs})
     assert (result.found, result.over) == ([], ["session-00000001", *specs])
     assert result.gone == ([] if lacking == "record" else [left.record])
     if lacking != "pidfd":
@@ -161,14 +161,14 @@ async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> N
 async def test_a_newer_record_leaves_everything_as_it_is(left: Left) -> None:
     head, _, body = records.encode(left.record).partition(b"\n")
     newer = head.replace(b"record 1", b"record 2") + b"\n" + body
-    result = takeover.sort_out({"session-00000001": left.give(newer), **spec_files()})
+    result = load.sort_out({"session-00000001": left.give(newer), **spec_files()})
     assert (result.newer, result.found, result.over, result.gone) == (1, [], [], [])
     assert left.process.poll() is None
 
 
 async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> None:
     damaged = records.encode(replace(left.record, revision=9))[:-5]
-    result = takeover.sort_out({"session-00000001": left.give(damaged), **spec_files()})
+    result = load.sort_out({"session-00000001": left.give(damaged), **spec_files()})
     (found,) = result.found
     assert found.record.revision == 1
     release(found)
@@ -177,7 +177,7 @@ async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> No
 async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
     read_end, write_end = os.pipe()
     kept = {"session-x": [read_end, write_end], "session-y": [], "spec-z": [os.dup(0)]}
-    result = takeover.sort_out(kept)
+    result = load.sort_out(kept)
     assert sorted(result.over) == ["session-x", "session-y", "spec-z"]
     assert (result.found, result.gone) == ([], [])
 
@@ -186,14 +186,14 @@ async def test_what_no_session_runs_in_is_forgotten(left: Left) -> None:
     """Each supervisor keeps some for the next one-shot; nobody else would ever drop them."""
     other = records.encode(SpecRecord(spec=replace(SPEC, environment=OTHER)))
     unused = {records.spec_name(other): [records.memory_file(other)]}
-    result = takeover.sort_out({"session-00000001": left.give(), **spec_files(), **unused})
+    result = load.sort_out({"session-00000001": left.give(), **spec_files(), **unused})
     assert (result.specs, result.over) == ([SPEC_NAME], list(unused))
     release(result.found[0])
 
 
 async def test_ages_of_another_boot_say_nothing(left: Left) -> None:
     record = replace(left.record, boot="another")
-    result = takeover.sort_out({"session-00000001": left.give(record=record), **spec_files()})
+    result = load.sort_out({"session-00000001": left.give(record=record), **spec_files()})
     (found,) = result.found
     assert trio.current_time() - found.earlier.created_s < 10
     release(found)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.survival import keeperstore
-from nsmd.survival.handing import VARIABLE, HandedOver, take_over
-from nsmd.survival.keeperstore import KeeperStore
-from nsmd.survival.store import Kept, NoStore, copies_of
-from nsmd.survival.successor import SuccessorError, try_successor
-from nsmd.survival.systemdstore import SystemdStore
-from nsmd.survival.taking import open_store
+from nsmd.fdstore import holder_store
+from nsmd.fdstore.handover import VARIABLE, HandedOver, take_over
+from nsmd.fdstore.holder_store import KeeperStore
+from nsmd.fdstore.store import Kept, NoStore, copies_of
+from nsmd.fdstore.store_choice import open_store
+from nsmd.fdstore.successor import SuccessorError, try_successor
+from nsmd.fdstore.systemd_store import SystemdStore
 from survival.test_keeper import ended
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def test_systemd_gets_what_a_keeper_had(start: Start, tmp_path: Path) -> None:
         passed = start.some("session-b")
         with pytest.MonkeyPatch.context() as patched:
             # This process is the manager, too, which answers nobody while it waits.
-            patched.setattr("nsmd.survival.systemdstore.SETTLE_TIMEOUT_S", 0.05)
+            patched.setattr("nsmd.fdstore.systemd_store.SETTLE_TIMEOUT_S", 0.05)
             store, kept = open_store(variables, start.path, passed, None)
         assert isinstance(store, SystemdStore)
         store.close()
@@ -267,7 +267,7 @@ def test_systemd_is_not_told_again_what_it_has(
 
 
 def test_a_keeper_that_does_not_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeperstore.take, "__kwdefaults__", {"timeout_s": 0.05})
+    monkeypatch.setattr(holder_store.take, "__kwdefaults__", {"timeout_s": 0.05})
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(start.path)
         silent.listen()

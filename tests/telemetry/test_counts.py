@@ -11,21 +11,21 @@ import trio.testing
 
 from control_bench import Bench, bench
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
-from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import Asked, Caller, Ended
+from nsmd.model.values import LimitEvent, RunResult, Sources, Tenancy
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry import families as f
 from nsmd.telemetry.families import Family
 from nsmd.telemetry.lag import PASSES, PAUSE_S
-from nsmd.values import LimitEvent, RunResult, Sources, Tenancy
 from outcomes_agent import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsmd.events import Happening
-    from nsmd.execution import Execution
+    from nsmd.model.events import Happening
+    from nsmd.sessions.execution import Execution
 
 
 def values(it: Bench, family: Family) -> Mapping[tuple[str, ...], Any]:

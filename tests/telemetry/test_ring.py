@@ -7,9 +7,9 @@ import trio
 import trio.testing
 
 from control_bench import bench
-from nsmd.events import Events, Happening
+from nsmd.model.events import Events, Happening
+from nsmd.model.values import Client
 from nsmd.telemetry import Ring
-from nsmd.values import Client
 
 
 def happening(number: int) -> Happening:

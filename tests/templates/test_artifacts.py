@@ -13,10 +13,10 @@ import sandbox_agent
 import sandbox_template
 from artifact_files import environment_of, write_artifact, write_older, write_run_only
 from nsmd.jail import open_router, process, starting
-from nsmd.jail.programcode import source_of
-from nsmd.templates import TemplateLauncher, open_templates
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment
+from nsmd.jail.program_code import source_of
+from nsmd.jail.templates import TemplateLauncher, open_templates
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.values import Environment
 from realjail import environments, mount_of, needs_bwrap, new_launcher, open_directory, open_session
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

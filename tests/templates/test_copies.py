@@ -14,14 +14,14 @@ import trio
 
 from artifact_files import environment_of, write_artifact
 from nsm.wire.errors import BadProjectError
-from nsmd.copychecks import check_copies
+from nsmd.doctor.copy_checks import check_copies
 from nsmd.jail import BwrapLauncher, ProjectCopy, open_router
 from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
 from nsmd.jail.mounts import PrivateMounts
-from nsmd.settings import DEFAULT_JAIL_UID, Defaults, Settings
-from nsmd.templates import TemplateLauncher, open_templates, template
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, ProjectMount
+from nsmd.jail.templates import TemplateLauncher, open_templates, template
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, Settings
+from nsmd.model.values import Environment, ProjectMount
 from realjail import (
     BWRAP,
     SIZES,

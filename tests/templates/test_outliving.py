@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from nsmd.survival.store import NoStore
-from nsmd.templates import TemplateLauncher
-from nsmd.templates.keeping import PREFIX, TemplateBook
-from nsmd.values import Environment
+from nsmd.fdstore.store import NoStore
+from nsmd.jail.templates import TemplateLauncher
+from nsmd.jail.templates.template_store import PREFIX, TemplateBook
+from nsmd.model.values import Environment
 from processes import ended
 from realjail import ANSWER_TIMEOUT_S, environments, jail_spec, needs_bwrap, new_launcher
 

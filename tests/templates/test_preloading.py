@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from e2e_support import run, supervisor, variables_for
-from nsmd.templates import TemplateLauncher, open_templates
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment
+from nsmd.jail.templates import TemplateLauncher, open_templates
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
 from venvs import WRITES, in_venv, make_venv
 

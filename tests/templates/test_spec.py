@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
-from nsmd.policy import policy_of
-from nsmd.templates.spec import request_for, template_of, why_unforkable
-from nsmd.values import (
+from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
+from nsmd.model.policy import policy_of
+from nsmd.model.values import (
     Environment,
     JailSizes,
     JailSpec,

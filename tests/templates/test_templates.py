@@ -16,9 +16,9 @@ from nsm.wire.errors import BadProjectError
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.jail.arguments import JailContent
 from nsmd.jail.launcher import Plan
-from nsmd.templates import TemplateLauncher, launcher, open_templates, template
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment, ProjectMount, TemplateSpec
+from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.values import Environment, ProjectMount, TemplateSpec
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,

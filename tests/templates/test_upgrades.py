@@ -15,9 +15,9 @@ import trio.testing
 
 import nsm
 from e2e_support import run, supervisor, variables_for
-from nsmd.templates import TemplateLauncher, launcher, open_templates
-from nsmd.templates.template import ForkedJail
-from nsmd.values import Environment
+from nsmd.jail.templates import TemplateLauncher, launcher, open_templates
+from nsmd.jail.templates.template import ForkedJail
+from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
 from venvs import in_venv, make_venv
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import trio
 
 from dummy_artifacts import PROGRAM, artifact
-from nsmd.artifacts.discovery import Scan, scan_directory
-from nsmd.hostpaths import trusted_owners
-from nsmd.settings import Defaults
-from nsmd.watching import inotify, keeper
-from nsmd.watching.keeper import Keeper, open_keeper
+from nsmd.environments.artifacts.discovery import Scan, scan_directory
+from nsmd.host.paths import trusted_owners
+from nsmd.host.watching import inotify, source_watcher
+from nsmd.host.watching.source_watcher import Keeper, open_keeper
+from nsmd.model.settings import Defaults
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     import pytest
 
-    from nsmd.watching.trail import Places
+    from nsmd.host.watching.trail import Places
 
 TIMEOUT_S = 20
 
@@ -149,8 +149,8 @@ async def test_many_changes_are_looked_at_together(tmp_path: Path) -> None:
 async def test_who_asks_need_not_wait_until_it_is_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "QUIET_S", 1000.0)
-    monkeypatch.setattr(keeper, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(source_watcher, "QUIET_S", 1000.0)
+    monkeypatch.setattr(source_watcher, "PATIENCE_S", 1000.0)
     async with keeping(tmp_path) as kept:
         for name in ("one", "two"):
             artifact(tmp_path, name)
@@ -193,7 +193,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
 async def test_one_that_hangs_holds_up_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LOOK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", 0.01)
     goes_on = threading.Event()
 
     def hang() -> Scan:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.hostpaths import trusted_owners
-from nsmd.watching.inotify import Q_OVERFLOW, Inotify, Notice
-from nsmd.watching.trail import Trail
-from nsmd.watching.watch import Watches
+from nsmd.host.paths import trusted_owners
+from nsmd.host.watching.directory_watches import Watches
+from nsmd.host.watching.inotify import Q_OVERFLOW, Inotify, Notice
+from nsmd.host.watching.trail import Trail
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from nsmd.watching.trail import Places
+    from nsmd.host.watching.trail import Places
 
 
 class Watched:

@@ -137,7 +137,7 @@ def _try_connect(path: str) -> socket.socket | None:
 
 
 def sessions_are_kept(path: str) -> bool:
-    """Tell whether a holder (`nsmd.survival.keeper`) keeps sessions of a supervisor that has ended.
+    """Tell whether a holder (`nsmd.fdstore.holder`) keeps sessions of a supervisor that has ended.
 
     The holder may not have noticed its end yet: a process that was killed closes its descriptors
     one after the other. A holder that is stopped counts as one that keeps sessions.

@@ -1,8 +1,8 @@
-"""Who ran what, when, in which session, and what came of it: lines that are only ever added to.
+"""Who ran what, when, in which session, with which result: lines that are only appended.
 
-files        one file, its rotation, and what a full disk does to it
-journal      lines on their way there: a bounded queue that holds nobody up
-recorder     what happens, as lines
+audit_file  one file: appended to, rotated, private
+journal     a bounded queue of lines, written by a thread
+recorder    events as lines
 """
 
 from nsmd.audit.journal import Journal, open_journal

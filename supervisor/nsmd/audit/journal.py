@@ -22,8 +22,8 @@ from typing import Any
 
 import trio
 
-from nsmd.audit.files import AuditFile
-from nsmd.settings import AuditSettings
+from nsmd.audit.audit_file import AuditFile
+from nsmd.model.settings import AuditSettings
 
 log = logging.getLogger(__name__)
 

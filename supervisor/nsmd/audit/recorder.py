@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from nsm.wire.errors import NsmError
 from nsmd.audit.journal import Journal, Record, plain
-from nsmd.events import Happening
-from nsmd.execution import Execution
-from nsmd.session import Session
-from nsmd.values import Client, RunResult
+from nsmd.model.events import Happening
+from nsmd.model.values import Client, RunResult
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
 
 TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "apply": ("target", "force", "changes"),
@@ -66,7 +66,7 @@ class Recorder:
         return f"<Recorder of {self._journal!r}, {len(self._begun)} executions run>"
 
     def __call__(self, happening: Happening) -> None:
-        """See `nsmd.events.Listener`."""
+        """See `nsmd.model.events.Listener`."""
         if not self._journal.enabled:
             return
         match happening.kind:

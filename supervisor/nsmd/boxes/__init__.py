@@ -1,13 +1,13 @@
-"""Sockets for agents in boxes (`nsm box`, `claudebox`). A map; no module imports a later one.
+"""Sockets for agents in boxes (`nsm box`, `claudebox`). No module imports a later one.
 
-place    the directory of one box's sockets
-records  what is kept of a box for the next supervisor
-handing  a box whose network is a list passes the socket on which its programs ask for more
-box      one box, from the program that asks for it to its last process
-boxes    all of them
+The client makes the box and becomes it. The supervisor knows its first process, and serves sockets
+in a directory that the box shows to the agent, for as long as that process lives.
 
-The box itself is the client's: it makes its jail and becomes it. The supervisor knows its process,
-and serves sockets in a directory that the box shows to the agent, for as long as that lives.
+box_directory  the directory of one box's sockets
+records        what is kept of a box for the next supervisor
+proxy_socket   receive the socket on which programs in a box ask for network
+box            one box, from the program that asks for it to its last process
+boxes          all boxes
 """
 
 from nsmd.boxes.box import Serve

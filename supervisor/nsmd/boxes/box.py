@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import trio
 
-from nsmd.boxes import handing
-from nsmd.boxes.place import Place
+from nsmd.boxes import proxy_socket
+from nsmd.boxes.box_directory import Place
 from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
-from nsmd.keeping import boot_id
-from nsmd.proxy import Gateway, Listener, ListenerError, Way
-from nsmd.survival import records
-from nsmd.survival.store import DescriptorStore
-from nsmd.values import NO_NETWORK
+from nsmd.fdstore import records
+from nsmd.fdstore.store import DescriptorStore
+from nsmd.model.values import NO_NETWORK
+from nsmd.network import Gateway, Listener, ListenerError, Way
+from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Box:
         Place(self.record.id).remove()
 
     def everything(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """Names and descriptors that are to be kept of it, as `nsmd.survival.store.Refill`."""
+        """Names and descriptors that are to be kept of it, as `nsmd.fdstore.store.Refill`."""
         with ExitStack() as owned:
             try:
                 file = records.memory_file(records.encode(self.record))
@@ -172,7 +172,7 @@ class Box:
         taken = False
         try:
             async with connection:
-                listener = await handing.receive(connection)
+                listener = await proxy_socket.receive(connection)
                 if listener is None:
                     return False
                 if self._listener is not None:
@@ -185,7 +185,7 @@ class Box:
                     return False
                 self._listener, taken = listener, True
                 self._store.keep(BOX + self.record.id + WAY, [listener.descriptor])
-                await connection.send_all(handing.ACCEPTED)
+                await connection.send_all(proxy_socket.ACCEPTED)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # what it has passed is served all the same
         return taken

@@ -12,18 +12,18 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
-from nsmd import names
-from nsmd.boundary import Boundary
 from nsmd.boxes.box import Box, Serve
-from nsmd.boxes.place import CONTROL, PROXY, Place, remove_others
+from nsmd.boxes.box_directory import CONTROL, PROXY, Place, remove_others
 from nsmd.boxes.records import BoxRecord, LeftBoxes
-from nsmd.descriptors import MAX_BOXES
-from nsmd.events import Events
-from nsmd.keeping import boot_id
-from nsmd.proxy import Gateway
-from nsmd.survival import records
-from nsmd.survival.store import DescriptorStore
-from nsmd.values import NetworkRule, ProjectMount
+from nsmd.fdstore import records
+from nsmd.fdstore.store import DescriptorStore
+from nsmd.host.descriptors import MAX_BOXES
+from nsmd.model import names
+from nsmd.model.client_limits import Boundary
+from nsmd.model.events import Events
+from nsmd.model.values import NetworkRule, ProjectMount
+from nsmd.network import Gateway
+from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Boxes:
         return [box.facts() for box in self._boxes.values()]
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `nsmd.survival.store.Refill`."""
+        """See `nsmd.fdstore.store.Refill`."""
         for box in list(self._boxes.values()):
             yield from box.everything()
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nsmd.boundary import Boundary
-from nsmd.survival import records
-from nsmd.survival.pidfds import has_ended, pid_of
-from nsmd.survival.records import NewerRecordError, RecordError
-from nsmd.survival.store import Kept
+from nsmd.fdstore import records
+from nsmd.fdstore.pidfds import has_ended, pid_of
+from nsmd.fdstore.records import NewerRecordError, RecordError
+from nsmd.fdstore.store import Kept
+from nsmd.model.client_limits import Boundary
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class BoxRecord:
         project_problem: why their sessions see no project; empty where they do.
         created_s: on the system's monotonic clock.
         boot: id of the boot in which that clock runs.
-        control, proxy: identities (`nsmd.survival.records.identity`) of its listening sockets;
+        control, proxy: identities (`nsmd.fdstore.records.identity`) of its listening sockets;
             None where it has none.
     """
 

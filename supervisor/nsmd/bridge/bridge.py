@@ -24,17 +24,17 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.bridge.arguments import MAX_ARGUMENTS
-from nsmd.bridge.call import ProgramCall, who_runs
-from nsmd.bridge.carrying import Means, Wanted, carry_out, fault, outcome_of
-from nsmd.bridge.kept import Kept
+from nsmd.bridge.call import Means, Wanted, carry_out, fault, outcome_of
+from nsmd.bridge.call_handle import ProgramCall, who_runs
+from nsmd.bridge.definitions_index import Shelf, open_shelf, render
+from nsmd.bridge.finished_calls import Kept
 from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
-from nsmd.bridge.shelf import Shelf, open_shelf, render
 from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
 from nsmd.bridge.wording import program_not_found
-from nsmd.ending import Ending
-from nsmd.events import Events
-from nsmd.settings import BridgeSettings
-from nsmd.watching.keeper import Keeper
+from nsmd.host.watching.source_watcher import Keeper
+from nsmd.model.events import Events
+from nsmd.model.settings import BridgeSettings
+from nsmd.model.shutdown import Ending
 
 log = logging.getLogger(__name__)
 

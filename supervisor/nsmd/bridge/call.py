@@ -1,128 +1,220 @@
-"""One call of a program: what whoever asked for it holds."""
+"""One call, from the first check to the last line of the ledger.
+
+It runs in a task of its own, whatever becomes of whoever asked: nothing starts that is not written
+down, and nothing ends without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
-from nsm.wire.errors import NsmError
-from nsmd.bridge.stop import Stop
-from nsmd.bridge.values import Asked, Ended, OnLine
-from nsmd.values import StreamName
+from nsm.wire.errors import (
+    AuditFailedError,
+    BadRequestError,
+    FateUnknownError,
+    InternalError,
+    NsmError,
+)
+from nsmd.bridge import arguments
+from nsmd.bridge.call_handle import ProgramCall
+from nsmd.bridge.commands import Command, open_command
+from nsmd.bridge.ledger import Ledger
+from nsmd.bridge.running import run
+from nsmd.bridge.values import Asked, Caller, Ended, Program
+from nsmd.bridge.variables import variables_of
+from nsmd.model.events import Events
 
-GRACE_S = 10.0
-"""For a client that lost its connection to come back, and ask for the same call."""
+log = logging.getLogger(__name__)
 
 
-MAX_TOLD = 10
-"""Programs that are named in one line of the log."""
-
-
-class ProgramCall:
-    """A call, from when it is asked for until what came of it is forgotten.
-
-    Args:
-        asked: what is written down of it.
-        on_line: takes its output; None for nobody.
-        nursery: for the task that waits for a client that is gone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a client has sent, unchecked.
 
     Attributes:
-        admitted: it is one of those that may run now.
-        late: it came when the supervisor was about to end already, and starts nothing.
-        refused: nothing is started any more, and all that is missing is its line.
-        started: the program was started.
-        answer: what came of it; None as long as nothing has.
+        name, given: of the program, and its arguments.
+        again: the client asks for a call that it has asked for before.
+        refusal: why nothing is started whatever is asked for; None to look.
     """
 
-    def __init__(self, asked: Asked, on_line: OnLine | None, nursery: trio.Nursery) -> None:
-        self.asked = asked
-        self.stop = Stop()
-        self.admitted = False
-        self.late = False
-        self.refused = False
-        self.started = False
-        self.answer: Ended | NsmError | None = None
-        self._listeners = [] if on_line is None else [on_line]
-        self._nursery = nursery
-        self._done = trio.Event()
-        self._claims = 1
-        self._wanted = trio.Event()
-
-    def __repr__(self) -> str:
-        return f"<ProgramCall {self.asked.id} of {self.asked.program!r:.80}>"
-
-    @property
-    def id(self) -> str:
-        """Under which it is written down, and asked for again."""
-        return self.asked.id
-
-    async def wait(self) -> Ended:
-        """What came of it.
-
-        Cancellation: the waiter goes, the program does not notice.
-
-        Raises:
-            NsmError: it was refused, or could not be started.
-        """
-        await self._done.wait()
-        if isinstance(self.answer, NsmError):
-            raise copy(self.answer)  # what is raised holds on to whoever had raised it
-        assert self.answer is not None
-        return self.answer
-
-    def interrupt(self) -> None:
-        """The client takes it back, or nsm does: the program is stopped."""
-        self.stop.ask("cancelled")
-
-    def abandon(self) -> None:
-        """The caller is gone: the program is stopped, unless it comes back soon."""
-        self._claims -= 1
-        if self._claims == 0 and not self._done.is_set():
-            self._wanted = trio.Event()
-            self._nursery.start_soon(self._give_up)
-
-    def claim(self, on_line: OnLine | None) -> None:
-        """Somebody asks for the same call again, whose output so far is in the answer only."""
-        self._claims += 1
-        self._wanted.set()
-        if on_line is not None:
-            self._listeners = [on_line]
-
-    def take_line(self, stream: StreamName, line: str) -> None:
-        """Hand a line of output on."""
-        for listener in self._listeners:
-            listener(stream, line)
-
-    def settle(self, answer: Ended | NsmError) -> None:
-        """Tell what came of it, once."""
-        # This may be kept for long, and what was raised has all that was at hand where it was,
-        # megabytes of arguments, too.
-        self.answer = copy(answer) if isinstance(answer, NsmError) else answer
-        self._done.set()
-
-    async def _give_up(self) -> None:
-        wanted = self._wanted
-        with trio.move_on_after(GRACE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_then_cancel, wanted, nursery.cancel_scope)
-                nursery.start_soon(_then_cancel, self._done, nursery.cancel_scope)
-        if self._claims == 0:
-            self.stop.ask("cancelled")
+    name: object
+    given: object
+    again: bool
+    refusal: NsmError | None
 
 
-async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a call needs of the bridge.
+
+    Attributes:
+        find: the program of that name for somebody; raises NsmError.
+        admit: has the call be one of those that run; raises NsmError where there is no room.
+        variables: of the supervisor.
+        output_bytes: of each stream of a program, what is kept.
+        events: are told when it starts.
+    """
+
+    find: Callable[[Caller, object], Awaitable[Program]]
+    admit: Callable[[ProgramCall], None]
+    variables: Mapping[str, str]
+    output_bytes: Callable[[], int]
+    events: Events
 
 
-def who_runs(calls: Sequence[ProgramCall]) -> str:
-    """Programs and who has asked for them, for the log."""
-    told = [
-        f"{call.asked.program!r} for {call.asked.caller.client!r} in {call.asked.caller.scope!r}"
-        for call in calls[:MAX_TOLD]
-    ]
-    if len(calls) > MAX_TOLD:
-        told.append(f"{len(calls) - MAX_TOLD} more")
-    return f"programs of the bridge: {', '.join(told)}"
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What is to be started, and the file that was looked at for it."""
+
+    program: Program
+    command: Command
+    texts: Sequence[str]
+    variables: Mapping[str, str]
+
+
+_FATES = {
+    "ended": "The answer to this call is lost: the program was started, and has ended.",
+    "under-way": "The supervisor ended while this call was under way: the program was started, and "
+    "how far it came is unknown.",
+}
+
+
+async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Means) -> Ended:
+    """Start what was asked for, and wait for its end.
+
+    Raises:
+        NsmError: it was refused, which is written down, or could not be started; `InternalError`
+            where nsm itself failed, which is written down, too.
+    """
+    if wanted.again and not call.late:  # that is for the supervisor to find out that starts it
+        await _never_started(call.asked, ledger)
+    try:
+        checked = await _check(call, wanted, means)
+    except NsmError as error:
+        call.admitted, call.refused = False, True
+        try:
+            await ledger.refuse(call.asked, error.message)
+        except AuditFailedError:
+            if not call.late:
+                raise
+            # Nothing was started, as clients learn, and the next supervisor writes it down.
+        raise
+    except Exception as error:  # the boundary of a call, whose fault is nobody else's
+        log.exception("%r failed before anything was started", call)
+        call.admitted, call.refused = False, True
+        await ledger.refuse(call.asked, f"nsm failed: {error!r}")
+        raise fault() from error
+    try:
+        if call.stop.why is not None:
+            call.refused = True
+            gone = BadRequestError("The call was taken back before the program was started.")
+            await ledger.refuse(call.asked, gone.message)
+            raise gone
+        return await _run(call, checked, ledger, means)
+    finally:
+        checked.command.close()
+
+
+async def _never_started(asked: Asked, ledger: Ledger) -> None:
+    """
+    Raises:
+        FateUnknownError: a call was.
+        AuditFailedError: nobody knows.
+    """
+    fate = await ledger.fate(asked.id, asked.caller.scope)
+    if fate != "never":
+        raise FateUnknownError(
+            _FATES[fate],
+            hint="`nsm bridge audit` has what is known. Look at what it has done before you "
+            "start it again.",
+            data={"execution_id": asked.id},
+        )
+
+
+async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
+    """Find out what is to be started, which counts as one that runs then.
+
+    Raises:
+        NsmError: nothing is.
+    """
+    # Before anything else: nothing that looks at them may be misled by them.
+    if wanted.refusal is not None:
+        raise wanted.refusal
+    texts = arguments.check_characters(wanted.given)
+    call.asked = replace(call.asked, arguments=texts)
+    program = await means.find(call.asked.caller, wanted.name)
+    arguments.check(program, texts)
+    means.admit(call)
+    variables = variables_of(program, means.variables)
+    command = await trio.to_thread.run_sync(
+        partial(
+            open_command,
+            program,
+            call.asked.caller.writable,
+            search_path=variables.get("PATH", ""),
+        )
+    )
+    return _Checked(program, command, texts, variables)
+
+
+async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Means) -> Ended:
+    asked, program = call.asked, checked.program
+    await ledger.begin(asked)
+    ended = Ended(exit_code=None, why_stopped="shutdown")  # where this task is cancelled
+    try:
+        call.started = True
+        means.events.publish("program_started", subject=call, program=program.name)
+        ended = await run(
+            checked.command,
+            program,
+            checked.texts,
+            variables=checked.variables,
+            output_bytes=means.output_bytes(),
+            on_line=call.take_line,
+            stop=call.stop,
+        )
+    except NsmError as error:
+        with trio.CancelScope(shield=True):
+            await ledger.withdraw(asked, error.message)
+        raise
+    except Exception as error:
+        log.exception("%r failed; its program has been stopped", call)
+        reason = f"nsm failed: {error!r}. The program was stopped, unless it had ended before."
+        with trio.CancelScope(shield=True):
+            await ledger.fail(asked, reason)
+        raise fault() from error
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await ledger.end(asked, ended)
+        raise
+    with trio.CancelScope(shield=True):
+        await ledger.end(asked, ended)
+    return replace(ended, timeout_s=program.timeout_s)
+
+
+def fault() -> InternalError:
+    """What to say where nsm itself has failed."""
+    return InternalError(
+        "nsm failed to carry out the call.",
+        hint="`nsm bridge audit` says whether the program was started; the supervisor's log has "
+        "the details.",
+    )
+
+
+def outcome_of(answer: Ended | NsmError) -> str:
+    """One word for what came of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
+    `refused`, `unaudited`, `fault`."""
+    if isinstance(answer, AuditFailedError):
+        return "unaudited"
+    if isinstance(answer, InternalError):
+        return "fault"
+    if isinstance(answer, NsmError):
+        return "refused"
+    if answer.why_stopped is not None:
+        return answer.why_stopped
+    return "ok" if answer.succeeded else "error"

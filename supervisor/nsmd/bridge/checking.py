@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from nsmd.bridge.shelf import Found, read_directory, render
-from nsmd.hostpaths import printable
-from nsmd.settings import Settings
+from nsmd.bridge.definitions_index import Found, read_directory, render
+from nsmd.host.paths import printable
+from nsmd.model.settings import Settings
 
 EXIT_BAD = 1
 

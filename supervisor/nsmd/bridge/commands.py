@@ -16,10 +16,10 @@ from typing import Self
 
 from nsm import paths
 from nsm.wire.errors import BadProgramError
+from nsmd.bridge.path_walk import Way, Ways, state_of, state_on_way, walk, why_any_other
 from nsmd.bridge.reach import Reach
 from nsmd.bridge.values import Program
-from nsmd.bridge.walk import Way, Ways, state_of, state_on_way, walk, why_any_other
-from nsmd.hostpaths import printable, trusted_owners, why_replaceable
+from nsmd.host.paths import printable, trusted_owners, why_replaceable
 
 MAX_INTERPRETERS = 4
 """In a row that are scripts themselves, as many as Linux follows (exec_binprm of fs/exec.c)."""

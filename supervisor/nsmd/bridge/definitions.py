@@ -13,10 +13,10 @@ from typing import NoReturn
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.commands import open_command
-from nsmd.bridge.frontmatter import FrontMatterError, Value, is_control, read
+from nsmd.bridge.front_matter import FrontMatterError, Value, is_control, read
 from nsmd.bridge.values import DEFAULT_TIMEOUT_S, Problem, Program
-from nsmd.hostpaths import printable
-from nsmd.watching.trail import Trail
+from nsmd.host.paths import printable
+from nsmd.host.watching.trail import Trail
 
 MAX_FILE_BYTES = 256 * 1024
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import trio
 
 from nsm.wire.errors import AuditFailedError
-from nsmd.audit.files import AuditFile
-from nsmd.bridge import entries, settling
-from nsmd.bridge.pacing import PACE_S, REFUSED_S, Pace, Paces
-from nsmd.bridge.settling import Fate, Writer
+from nsmd.audit.audit_file import AuditFile
+from nsmd.bridge import ledger_entries, recovery
+from nsmd.bridge.rate_limit import PACE_S, REFUSED_S, Pace, Paces
+from nsmd.bridge.recovery import Fate, Writer
 from nsmd.bridge.values import Asked, Ended
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class Ledger:
 
         Cancellation: the call counts as one that was not started.
         """
-        line = entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
+        line = ledger_entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
         starts = self._paces.of(asked.caller.scope).starts
         await self._paced(asked, starts, len(line), PACE_S, "nothing was started")
         entry = _Entry(line, begun=asked)
@@ -160,14 +160,17 @@ class Ledger:
             AuditFailedError: it could not be written; it has that reason as well.
         """
         refusals = self._paces.of(asked.caller.scope).refusals
-        line, most = entries.refused(asked, reason, at_s=self._wall()), entries.REFUSED_CHARS
+        line, most = (
+            ledger_entries.refused(asked, reason, at_s=self._wall()),
+            ledger_entries.REFUSED_CHARS,
+        )
         if refusals.wait_s(len(line)):  # it keeps on
-            most = entries.AGAIN_REFUSED_CHARS
-            line = entries.refused(asked, reason, at_s=self._wall(), most=most)
+            most = ledger_entries.AGAIN_REFUSED_CHARS
+            line = ledger_entries.refused(asked, reason, at_s=self._wall(), most=most)
         because = f"the call was refused anyway: {reason}"
         await self._paced(asked, refusals, len(line), REFUSED_S, because)
         # Lines are in the order of their times.
-        entry = _Entry(entries.refused(asked, reason, at_s=self._wall(), most=most))
+        entry = _Entry(ledger_entries.refused(asked, reason, at_s=self._wall(), most=most))
         self._add(entry, because)
         with trio.move_on_after(WRITE_S):
             await entry.done.wait()
@@ -190,18 +193,20 @@ class Ledger:
         Cancellation: it is written nevertheless.
         """
         at_s, supervisor = self._wall(), self._writer.name
-        await self._end(asked, entries.end(asked, ended, at_s=at_s, supervisor=supervisor))
+        await self._end(asked, ledger_entries.end(asked, ended, at_s=at_s, supervisor=supervisor))
 
     async def withdraw(self, asked: Asked, reason: str) -> None:
         """The same of a call that was begun, and whose program could not be started after all."""
         at_s, supervisor = self._wall(), self._writer.name
-        line = entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
+        line = ledger_entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
         await self._end(asked, line)
 
     async def fail(self, asked: Asked, reason: str) -> None:
         """The same of a call in which nsm itself failed once it was begun."""
         at_s, supervisor = self._wall(), self._writer.name
-        await self._end(asked, entries.failed(asked, reason, at_s=at_s, supervisor=supervisor))
+        await self._end(
+            asked, ledger_entries.failed(asked, reason, at_s=at_s, supervisor=supervisor)
+        )
 
     async def fate(self, call_id: str, scope: str) -> Fate:
         """What became of a call, this supervisor's or another one's.
@@ -222,7 +227,7 @@ class Ledger:
             async with self._looking:
                 try:
                     return await trio.to_thread.run_sync(
-                        settling.fate,
+                        recovery.fate,
                         self._file.path,
                         call_id,
                         scope,
@@ -257,7 +262,7 @@ class Ledger:
 
     def _withdrawn(self, entry: _Entry) -> None:
         assert entry.begun is not None
-        line = entries.not_started(
+        line = ledger_entries.not_started(
             entry.begun, entry.disowned, at_s=self._wall(), supervisor=self._writer.name
         )
         self._queue.append(_Entry(line, is_end=True))
@@ -376,7 +381,7 @@ class Ledger:
             raise _failed("this client's calls come faster than they are written down", because)
         await pace.taken(size)
         if scope.unwritten and not self._closed:
-            line = entries.unwritten(asked, scope.unwritten, at_s=self._wall())
+            line = ledger_entries.unwritten(asked, scope.unwritten, at_s=self._wall())
             scope.unwritten = 0
             self._queue.append(_Entry(line, is_end=True))
             self._wanted.set()
@@ -399,7 +404,7 @@ def _audit_file(path: str, max_mb: int) -> AuditFile:
 
 def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
     try:
-        return settling.settle(file, wall)
+        return recovery.settle(file, wall)
     except OSError as error:
         log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
         return 0

@@ -1,8 +1,8 @@
 """The process between the supervisor and a program of the bridge.
 
-It starts the program, reads what that writes, and ends it with all it started, see `nsmd.monitors`.
-A program may write gigabytes: what is told and what is kept of them is chosen here, which leaves
-the supervisor's event loop to the calls.
+It starts the program, reads what that writes, and ends it with all it started, see
+`nsmd.host.monitors`. A program may write gigabytes: what is told and what is kept of them is chosen
+here, which leaves the supervisor's event loop to the calls.
 
 Descriptor 0 is the supervisor's hold: when that is closed, the program is stopped. A second one has
 the order, a third one takes lines of JSON: `{"started": pid}`, `{"told": [[stream, line], ...]}`,
@@ -22,10 +22,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from nsmd.bridge.lines import INTERVAL_S, Lines, Waiting
-from nsmd.bridge.walk import Ways, why_any_other
-from nsmd.headtail import HeadTail
-from nsmd.monitors.below import (
+from nsmd.bridge.output_lines import INTERVAL_S, Lines, Waiting
+from nsmd.bridge.path_walk import Ways, why_any_other
+from nsmd.host.monitors.process_tree import (
     Ladder,
     adopt_orphans,
     descendants,
@@ -33,6 +32,7 @@ from nsmd.monitors.below import (
     sweep,
     watch_signals,
 )
+from nsmd.model.head_tail import HeadTail
 
 STEP_S = 5.0
 """How long a program has to end by itself once it was told to, and all it started with it."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from nsmd.hostpaths import is_within
+from nsmd.host.paths import is_within
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 

@@ -14,12 +14,12 @@ import trio
 
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
+from nsmd.bridge.path_walk import Ways
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended, OnLine, Program
-from nsmd.bridge.walk import Ways
-from nsmd.monitors.below import processes, send
-from nsmd.monitors.held import MARGIN_S, Held
-from nsmd.values import StreamName
+from nsmd.host.monitors.monitored import MARGIN_S, Held
+from nsmd.host.monitors.process_tree import processes, send
+from nsmd.model.values import StreamName
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Startable(Protocol):
         fd: of the file.
         path: as it is written; what a script is executed by.
         script: begins with `#!`.
-        ways: of its path and its interpreters', see `nsmd.bridge.walk`.
+        ways: of its path and its interpreters', see `nsmd.bridge.path_walk`.
     """
 
     @property

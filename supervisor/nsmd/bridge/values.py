@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nsmd.values import StreamName
+from nsmd.model.values import StreamName
 
 Way = Literal["mcp", "http", "control"]
 """How somebody asks: over an attachment, over HTTP, or over the control protocol."""

@@ -1,17 +1,13 @@
 """The control socket: who may connect, what they may ask, and how it is answered.
 
-arguments    reading an operation's arguments, with errors for people
-stream       output on its way to a client that may be slow
-call         a request, and what operations work on
-running      code that runs for a client
-joining      operations of people who join a session
-bridging     operations on programs of the host
-building     operations on environments that Nix builds
-filing       operations on files of a session
-inspecting   all that is known of one session
-recounting   what it has been through: its start, its executions, its end
-operations   the table of operations: a row each, and the functions of the rest
-outgoing     what goes to one client, at once where it can
-connection   one client, its requests and their answers
-server       the socket, and who is let in
+arguments       read an operation's arguments, with errors for people
+peers           who is at the other end, as the kernel says
+output_stream   output on its way to a client that may be slow
+counted_stream  a connection whose bytes are counted
+outgoing        frames to one client, written at once where its socket takes them
+call            one request, and the services that operations use
+ops             the operations, a module for each subject
+operations      the table of operations, one row each
+connection      one client: its requests and their answers
+server          the socket, and who is let in
 """

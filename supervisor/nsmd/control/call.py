@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsm.wire.errors import BadProjectError
-from nsmd import names
-from nsmd.boundary import Boundary
 from nsmd.boxes import Boxes
 from nsmd.bridge.bridge import Bridge
-from nsmd.builds.workshop import Workshop
-from nsmd.changes import Review
+from nsmd.config.reload import Reconfiguration
 from nsmd.control import arguments
-from nsmd.control.stream import Room
-from nsmd.directory import Here
-from nsmd.draining import Draining
-from nsmd.ending import Ending
-from nsmd.events import Events
-from nsmd.files import OpenFiles
-from nsmd.reconfiguration import Reconfiguration
-from nsmd.registry import Registry
-from nsmd.session import Session
-from nsmd.survival.store import DescriptorStore, NoStore
+from nsmd.control.output_stream import Room
+from nsmd.environments.builds.builder import Workshop
+from nsmd.fdstore.store import DescriptorStore, NoStore
+from nsmd.manager.run_service import Registry
+from nsmd.manager.session_index import Here
+from nsmd.model import names
+from nsmd.model.client_limits import Boundary
+from nsmd.model.events import Events
+from nsmd.model.shutdown import Ending
+from nsmd.model.values import Client, Environment, ProjectMount
+from nsmd.restart.drain import Draining
+from nsmd.sessions.changes import Review
+from nsmd.sessions.files import OpenFiles
+from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
-from nsmd.values import Client, Environment, ProjectMount
 
 Right = Literal["read", "run", "manage", "bridge"]
 """To see what all clients have, to run code in one's own sessions, to change anything, to start

@@ -31,18 +31,19 @@ from nsm.wire.messages import (
     Result,
     ServerMessage,
 )
-from nsmd import journald, names
-from nsmd.boundary import Boundary
-from nsmd.control import running
 from nsmd.control.call import Call, Right, Services
 from nsmd.control.operations import OPERATIONS, Row
+from nsmd.control.ops import run
 from nsmd.control.outgoing import Outgoing
+from nsmd.control.output_stream import Room
 from nsmd.control.peers import peer_of
-from nsmd.control.stream import Room
-from nsmd.execution import Execution
-from nsmd.files import OpenFiles
-from nsmd.pace import TURN, Pace
-from nsmd.values import RunResult
+from nsmd.host import journald
+from nsmd.model import names
+from nsmd.model.client_limits import Boundary
+from nsmd.model.read_rate import TURN, Pace
+from nsmd.model.values import RunResult
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.files import OpenFiles
 
 log = logging.getLogger(__name__)
 
@@ -279,9 +280,9 @@ class _Connection:
     def _answer(self, request: Request, answer: dict[str, Any] | RunResult | Exception) -> None:
         del self._pending[request.id]
         if self._outgoing.is_full and not isinstance(answer, Exception):  # errors are short
-            answer = running.left_out(None if isinstance(answer, dict) else answer.execution_id)
+            answer = run.left_out(None if isinstance(answer, dict) else answer.execution_id)
         if isinstance(answer, RunResult):
-            answer = running.result_to_wire(answer)
+            answer = run.result_to_wire(answer)
         if isinstance(answer, dict):
             try:
                 self._send(Result(request.id, answer))

@@ -11,32 +11,32 @@ import trio
 
 from nsm._version import program_version
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, UnknownSessionError
-from nsmd import names
-from nsmd.catalog import Listed
-from nsmd.control import (
-    arguments,
-    boxing,
-    bridging,
-    building,
-    changing,
-    draining,
-    filing,
-    inspecting,
-    joining,
-    networking,
-    observing,
-    pooling,
-    reloading,
-    running,
-)
+from nsmd.control import arguments
 from nsmd.control.call import Call, Operation, Right, Services
-from nsmd.directory import project_path
-from nsmd.execution import Execution
-from nsmd.hostpaths import is_within
-from nsmd.limits import check_inherited
-from nsmd.listing import as_row
-from nsmd.session import Session
-from nsmd.values import Environment, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
+from nsmd.control.ops import (
+    attach,
+    boxes,
+    bridge,
+    changes,
+    drain,
+    environments,
+    files,
+    inspection,
+    network,
+    pool,
+    reload,
+    run,
+    telemetry,
+)
+from nsmd.environments.catalog import Listed
+from nsmd.host.paths import is_within
+from nsmd.manager.listing import as_row
+from nsmd.manager.session_index import project_path
+from nsmd.model import names
+from nsmd.model.limits import check_inherited
+from nsmd.model.values import Environment, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
@@ -88,7 +88,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
             scope=call.names_in(project),
             project=project,
             inherited=inherited,
-            network=networking.wanted(call),
+            network=network.wanted(call),
         ),
         env=arguments.optional_text(args, "env") or "",
         language=arguments.optional_text(args, "language") or "",
@@ -137,7 +137,7 @@ async def _result_of(call: Call) -> dict[str, Any]:
     execution = call.services.registry.execution(
         execution_id, call.scope if call.confined else None
     )
-    return running.result_to_wire(await execution.wait())
+    return run.result_to_wire(await execution.wait())
 
 
 async def _sessions(call: Call) -> dict[str, Any]:
@@ -244,50 +244,48 @@ class Row:
 OPERATIONS: Mapping[str, Row] = {
     "ping": Row("read", _ping, own=True),
     "status": Row("read", _status, own=True),
-    "pool": Row("read", pooling.pool),
-    "boxes": Row("read", boxing.boxes),
-    "box_open": Row("manage", boxing.box_open),
-    "bridge_programs": Row("bridge", bridging.bridge_programs),
-    "bridge_help": Row("bridge", bridging.bridge_help),
-    "bridge_run": Row("bridge", bridging.bridge_run, refused=bridging.refused),
+    "pool": Row("read", pool.pool),
+    "boxes": Row("read", boxes.boxes),
+    "box_open": Row("manage", boxes.box_open),
+    "bridge_programs": Row("bridge", bridge.bridge_programs),
+    "bridge_help": Row("bridge", bridge.bridge_help),
+    "bridge_run": Row("bridge", bridge.bridge_run, refused=bridge.refused),
     "sessions": Row("read", _sessions, own=True),
-    "net": Row("manage", networking.net),
-    "inspect": Row("read", inspecting.inspect, own=True),
+    "net": Row("manage", network.net),
+    "inspect": Row("read", inspection.inspect, own=True),
     "envs": Row("read", _envs, own=True),
-    "run": Row("run", running.streaming(_submit), running.not_streaming(_submit)),
+    "run": Row("run", run.streaming(_submit), run.not_streaming(_submit)),
     "result": Row("run", _result_of),
     "find": Row("read", _find, own=True),
     "interrupt": Row("manage", _interrupt, own=True),
     "kill": Row("manage", _kill),
-    "drain": Row("manage", draining.drain),
-    "metrics": Row("read", observing.metrics),
-    "stats": Row("read", observing.stats),
-    "http": Row("read", observing.http),
-    "events": Row("manage", observing.events),
-    "reload": Row("manage", reloading.reload),
+    "drain": Row("manage", drain.drain),
+    "metrics": Row("read", telemetry.metrics),
+    "stats": Row("read", telemetry.stats),
+    "http": Row("read", telemetry.http),
+    "events": Row("manage", telemetry.events),
+    "reload": Row("manage", reload.reload),
     "config_reload": Row("manage", _config_reload),
     "shutdown": Row("manage", _shutdown),
-    "logs": Row("manage", joining.logs),
-    "run_in": Row(
-        "manage", running.streaming(joining.submit_in), running.not_streaming(joining.submit_in)
-    ),
-    "complete": Row("manage", joining.complete),
-    "check": Row("manage", joining.check),
-    "env_add": Row("manage", building.env_add),
-    "env_update": Row("manage", building.env_update),
-    "env_list": Row("manage", building.env_list),
-    "env_remove": Row("manage", building.env_remove),
-    "env_log": Row("manage", building.env_log),
-    "file_open": Row("manage", filing.file_open),
-    "file_read": Row("manage", filing.file_read),
-    "file_write": Row("manage", filing.file_write),
-    "file_close": Row("manage", filing.file_close),
-    "file_list": Row("manage", filing.file_list),
-    "file_mkdir": Row("manage", filing.file_mkdir),
-    "changes": Row("manage", changing.changes),
-    "change": Row("manage", changing.change),
-    "apply": Row("manage", changing.apply),
-    "discard": Row("manage", changing.discard),
+    "logs": Row("manage", attach.logs),
+    "run_in": Row("manage", run.streaming(attach.submit_in), run.not_streaming(attach.submit_in)),
+    "complete": Row("manage", attach.complete),
+    "check": Row("manage", attach.check),
+    "env_add": Row("manage", environments.env_add),
+    "env_update": Row("manage", environments.env_update),
+    "env_list": Row("manage", environments.env_list),
+    "env_remove": Row("manage", environments.env_remove),
+    "env_log": Row("manage", environments.env_log),
+    "file_open": Row("manage", files.file_open),
+    "file_read": Row("manage", files.file_read),
+    "file_write": Row("manage", files.file_write),
+    "file_close": Row("manage", files.file_close),
+    "file_list": Row("manage", files.file_list),
+    "file_mkdir": Row("manage", files.file_mkdir),
+    "changes": Row("manage", changes.changes),
+    "change": Row("manage", changes.change),
+    "apply": Row("manage", changes.apply),
+    "discard": Row("manage", changes.discard),
 }
 
 

@@ -15,13 +15,13 @@ import trio
 
 from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
-from nsmd import journald
-from nsmd.boundary import Boundary
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
-from nsmd.control.counted import CountedStream
+from nsmd.control.counted_stream import CountedStream
 from nsmd.control.peers import peer_of
-from nsmd.descriptors import MAX_CONNECTIONS, Quota, draw
+from nsmd.host import journald
+from nsmd.host.descriptors import MAX_CONNECTIONS, Quota, draw
+from nsmd.model.client_limits import Boundary
 
 log = logging.getLogger(__name__)
 

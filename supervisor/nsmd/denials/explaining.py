@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from nsmd.denials import lines, reading, wording
 from nsmd.denials.evidence import Evidence
 from nsmd.denials.naming import plain
-from nsmd.hostpaths import has_below
-from nsmd.policy import Policy
-from nsmd.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
+from nsmd.host.paths import has_below
+from nsmd.model.policy import Policy
+from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
 
 LOST = "variables were lost"
 

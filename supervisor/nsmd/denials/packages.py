@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nsmd.denials.evidence import Kind
 from nsmd.denials.naming import names
-from nsmd.values import Environment
+from nsmd.model.values import Environment
 
 _MODULES: Mapping[str, str] = {
     "beautifulsoup4": "bs4",

@@ -9,7 +9,7 @@ from typing import Any
 
 from nsmd.denials import lines, tracebacks
 from nsmd.denials.evidence import Evidence, Kind, is_beyond_machines
-from nsmd.values import Outcome
+from nsmd.model.values import Outcome
 
 HEAD_CHARS = 4_000
 TAIL_CHARS = 20_000

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from nsmd.denials import packages
 from nsmd.denials.evidence import Evidence, Kind
 from nsmd.denials.naming import names, plain
-from nsmd.hostpaths import is_within
-from nsmd.policy import MountRule, Policy
-from nsmd.values import Environment, LimitEvent, NetworkRule, ProjectMount
+from nsmd.host.paths import is_within
+from nsmd.model.policy import MountRule, Policy
+from nsmd.model.values import Environment, LimitEvent, NetworkRule, ProjectMount
 
 HOST_DIRECTORIES = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "sys", "var")
 """At the top of every host (hier(7)), and not of a jail."""

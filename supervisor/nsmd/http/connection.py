@@ -18,9 +18,9 @@ from http import HTTPStatus
 import h11
 import trio
 
+from nsmd.http.access import Answer, Guard, Headers, Passed
 from nsmd.http.bodies import Bodies, Held
 from nsmd.http.exchange import Application, Exchange, date
-from nsmd.http.guard import Answer, Guard, Headers, Passed
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from nsmd.http.guard import Headers
+from nsmd.http.access import Headers
 
 log = logging.getLogger(__name__)
 

@@ -14,20 +14,20 @@ from typing import Any
 
 import trio
 
-from nsmd.control.counted import CountedStream
-from nsmd.events import Events
-from nsmd.hostpaths import trusted_owners
+from nsmd.config.http_address import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.control.counted_stream import CountedStream
+from nsmd.host.paths import trusted_owners
+from nsmd.host.unix_listener import check_way, listening_socket
+from nsmd.http.access import PATH, Answer, Guard
 from nsmd.http.bodies import Bodies
 from nsmd.http.connection import Connection, Served
-from nsmd.http.crowd import Crowd
+from nsmd.http.connection_limit import Crowd
 from nsmd.http.exchange import Application
-from nsmd.http.guard import PATH, Answer, Guard
-from nsmd.http.port import bound
-from nsmd.http.secret import Secret
-from nsmd.listening import check_way, listening_socket
-from nsmd.loopback import Port, UnixPath, own_hosts, own_url, parse_listen
-from nsmd.pace import Pace
-from nsmd.settings import HttpSettings
+from nsmd.http.held_port import bound
+from nsmd.http.token import Secret
+from nsmd.model.events import Events
+from nsmd.model.read_rate import Pace
+from nsmd.model.settings import HttpSettings
 from nsmd.telemetry import Traffic
 
 log = logging.getLogger(__name__)

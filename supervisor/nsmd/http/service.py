@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import trio
 
 from nsm.wire.errors import BadProjectError, NsmError
-from nsmd.boundary import Boundary
-from nsmd.events import Events
-from nsmd.http.port import HeldPort, bound
-from nsmd.listening import PlaceError
-from nsmd.loopback import Port, parse_listen
+from nsmd.config.http_address import Port, parse_listen
+from nsmd.host.unix_listener import PlaceError
+from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.seam import TAKEN_BACK, Programs, Runner
-from nsmd.settings import HttpSettings, Settings
+from nsmd.mcp.ports import TAKEN_BACK, Programs, Runner
+from nsmd.model.client_limits import Boundary
+from nsmd.model.events import Events
+from nsmd.model.settings import HttpSettings, Settings
+from nsmd.model.values import ProjectMount
 from nsmd.telemetry import Traffic
-from nsmd.values import ProjectMount
 
 if TYPE_CHECKING:
     from nsmd.http.exchange import Application, Receive, Send
@@ -42,7 +42,7 @@ Check = Callable[[str], ProjectMount]
 
 
 class OpenFront(Protocol):
-    """`nsmd.http.front.open_front`."""
+    """`nsmd.http.asgi_app.open_front`."""
 
     def __call__(
         self,
@@ -239,7 +239,7 @@ async def _unavailable(send: Send) -> None:
 
 
 def _import_front() -> OpenFront:
-    return cast("OpenFront", importlib.import_module("nsmd.http.front").open_front)
+    return cast("OpenFront", importlib.import_module("nsmd.http.asgi_app").open_front)
 
 
 def _why(error: PlaceError | OSError) -> str:

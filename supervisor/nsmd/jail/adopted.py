@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.jail.held import HeldJail
-from nsmd.jail.projectcopy import ProjectCopy
-from nsmd.policy import Policy
+from nsmd.jail.handle import HeldJail
+from nsmd.jail.project_copy import ProjectCopy
+from nsmd.model.policy import Policy
 
 
 class AdoptedJail(HeldJail):

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nsmd.jail.host import HostSystem
-from nsmd.policy import JAIL_UID, WORKSPACE, session_file_systems
-from nsmd.values import Environment, JailSizes, TemplateSpec
+from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
+from nsmd.model.values import Environment, JailSizes, TemplateSpec
 from sandbox.template.preloading import SCRATCH
 
 HOSTNAME = "nsm"

@@ -21,12 +21,12 @@ import trio
 
 from nsm.jail.failure import SEE_DOCTOR, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.hostpaths import is_within
+from nsmd.host.paths import is_within
 from nsmd.jail.handover import POLICY, Handover, hand_over
 from nsmd.jail.interface import Jail
 from nsmd.jail.process import BwrapJail
-from nsmd.jail.projectcopy import NoCopyError
-from nsmd.jail.runonly import start_run_only
+from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.run_only import start_run_only
 from nsmd.jail.starting import (
     Attempt,
     NotStartedError,
@@ -38,9 +38,9 @@ from nsmd.jail.starting import (
     with_limits,
 )
 from nsmd.jail.user import JailUser
-from nsmd.jail.wrapperhome import WrapperHome
-from nsmd.policy import POLICY_PATH, WORKSPACE, MountRule, Policy, jail_variables, policy_of
-from nsmd.values import (
+from nsmd.jail.wrapper_home import WrapperHome
+from nsmd.model.policy import POLICY_PATH, WORKSPACE, MountRule, Policy, jail_variables, policy_of
+from nsmd.model.values import (
     Artifact,
     Environment,
     JailSizes,

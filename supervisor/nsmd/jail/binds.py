@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.hostpaths import is_within
+from nsmd.host.paths import is_within
 from nsmd.jail.arguments import PLACES
-from nsmd.values import ProjectMount, ReadOnlyBind
+from nsmd.model.values import ProjectMount, ReadOnlyBind
 
 
 def needed_binds(

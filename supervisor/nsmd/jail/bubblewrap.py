@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsm.wire.errors import StartFailedError
-from nsmd.hostpaths import trusted_owners, why_untrusted
-from nsmd.packages import install_command
+from nsmd.host.package_manager import install_command
+from nsmd.host.paths import trusted_owners, why_untrusted
 
 log = logging.getLogger(__name__)
 

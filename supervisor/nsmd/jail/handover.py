@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from nsm.wire.errors import StartFailedError
-from nsmd.jail.projectdir import open_project
+from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import memory_file
 from nsmd.jail.user import JailUser
-from nsmd.values import Artifact, ProjectMount
+from nsmd.model.values import Artifact, ProjectMount
 
 POLICY, VARIABLES = "policy", "variables"
 """Names in `Artifact.takes`."""

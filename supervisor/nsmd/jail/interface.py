@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Protocol
 
-from nsmd.policy import Policy
-from nsmd.values import JailSpec, Remarks, SessionLimits, TemplateSpec
+from nsmd.model.policy import Policy
+from nsmd.model.values import JailSpec, Remarks, SessionLimits, TemplateSpec
 
 if TYPE_CHECKING:
     from nsmd.jail.process import BwrapJail
-    from nsmd.jail.projectcopy import ProjectCopy
+    from nsmd.jail.project_copy import ProjectCopy
 
 
 class Jail(Protocol):

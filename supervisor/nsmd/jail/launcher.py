@@ -31,14 +31,14 @@ from nsmd.jail.arguments import (
 )
 from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
-from nsmd.jail.copyplace import CHANGED, PROJECT, WORK, CopyPlace
 from nsmd.jail.host import HostSystem, scan_host
-from nsmd.jail.hostnetwork import network_files
+from nsmd.jail.host_network import network_files
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
+from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, CopyPlace
 from nsmd.jail.process import BwrapJail
-from nsmd.jail.programcode import ProgramCode, source_of
-from nsmd.jail.projectcopy import NoCopyError
-from nsmd.jail.projectdir import open_project
+from nsmd.jail.program_code import ProgramCode, source_of
+from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import (
     Attempt,
     NotStartedError,
@@ -50,8 +50,8 @@ from nsmd.jail.starting import (
     start_error,
 )
 from nsmd.jail.user import JailUser
-from nsmd.policy import POLICY_PATH, MountRule, Policy, jail_variables, policy_of
-from nsmd.values import (
+from nsmd.model.policy import POLICY_PATH, MountRule, Policy, jail_variables, policy_of
+from nsmd.model.values import (
     Environment,
     JailSpec,
     ProjectMount,

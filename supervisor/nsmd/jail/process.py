@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.jail.held import HeldJail
-from nsmd.jail.processtree import kill_group, kill_tree
+from nsmd.jail.handle import HeldJail
+from nsmd.jail.process_tree import kill_group, kill_tree
 
 STDERR_LIMIT_BYTES = 64 * 1024
 """Enough for bwrap's line or an agent's traceback."""

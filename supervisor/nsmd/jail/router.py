@@ -11,8 +11,8 @@ from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.interface import Jail
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.process import BwrapJail
-from nsmd.policy import Policy
-from nsmd.values import JailSpec, SessionLimits, TemplateSpec
+from nsmd.model.policy import Policy
+from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
 
 
 class LauncherRouter:

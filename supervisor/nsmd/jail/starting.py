@@ -27,9 +27,9 @@ from nsmd.jail.process import (
     read_stderr,
     wait_for_starter,
 )
-from nsmd.jail.processtree import open_descendant, open_jail_below
+from nsmd.jail.process_tree import open_descendant, open_jail_below
 from nsmd.jail.user import Credentials, JailUser
-from nsmd.values import Environment, SessionLimits
+from nsmd.model.values import Environment, SessionLimits
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start, and a wrapper executes it some

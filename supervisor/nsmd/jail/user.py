@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from nsmd.hostpaths import why_unreachable, why_unreadable
+from nsmd.host.paths import why_unreachable, why_unreadable
 from nsmd.jail.mounts import PrivateMounts
 
 

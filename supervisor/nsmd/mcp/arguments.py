@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
-from nsmd import names
-from nsmd.values import MAX_CODE_BYTES
+from nsmd.model import names
+from nsmd.model.values import MAX_CODE_BYTES
 
 _NAMES = ("code", "env", "session", "timeout_seconds")
 _DIRECTORIES = ("cwd", "directory", "workdir", "working_dir", "working_directory")
@@ -21,7 +21,7 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
-    """Checked arguments of `run`; see `nsmd.values.RunRequest`."""
+    """Checked arguments of `run`; see `nsmd.model.values.RunRequest`."""
 
     code: str
     env: str

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from nsm import jsonlines
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.artifacts import metadata
-from nsmd.artifacts.metadata import MetadataError, Said
-from nsmd.artifacts.sources import sources_of
-from nsmd.boundary import Boundary
-from nsmd.limits import Variables, check_inherited
-from nsmd.values import NetworkRule, ProjectMount, Sources
+from nsmd.environments.artifacts import metadata
+from nsmd.environments.artifacts.metadata import MetadataError, Said
+from nsmd.environments.artifacts.sources import sources_of
+from nsmd.model.client_limits import Boundary
+from nsmd.model.limits import Variables, check_inherited
+from nsmd.model.values import NetworkRule, ProjectMount, Sources
 
 ATTACH_VERSION = 1
 """Of the exchange of first lines; what follows is versioned by MCP itself."""

@@ -12,13 +12,13 @@ import trio
 
 from nsm._version import program_version
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.boundary import Boundary
-from nsmd.limits import Variables
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.ports import Programs, Runner
 from nsmd.mcp.render import MAX_RESULT_CHARS
-from nsmd.mcp.seam import Programs, Runner
-from nsmd.values import Client
+from nsmd.model.client_limits import Boundary
+from nsmd.model.limits import Variables
+from nsmd.model.values import Client
 
 log = logging.getLogger(__name__)
 

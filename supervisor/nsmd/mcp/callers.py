@@ -12,9 +12,9 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 
-from nsmd.mcp.numbers import Number
+from nsmd.mcp.line_numbers import Number
+from nsmd.mcp.ports import TAKEN_BACK
 from nsmd.mcp.router import Call
-from nsmd.mcp.seam import TAKEN_BACK
 
 Context = ServerRequestContext[Any, Any]
 

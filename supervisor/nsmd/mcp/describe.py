@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsmd.mcp.text import one_line
-from nsmd.values import Environment, NetworkRule, ProjectMount
+from nsmd.model.values import Environment, NetworkRule, ProjectMount
 
 TOOL_NAME = "run"
 TITLE = "Run code in a jail"

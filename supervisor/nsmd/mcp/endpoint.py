@@ -29,9 +29,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from nsm._version import __version__
 from nsm.wire.errors import BadProjectError, NsmError
 from nsmd.bridge.values import Caller, Way
-from nsmd.mcp import describe, programtools, wire
+from nsmd.environments.pending import NO_ENVIRONMENT
+from nsmd.mcp import bridge_schema, describe, wire
 from nsmd.mcp.arguments import RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
+from nsmd.mcp.bridge_tools import ProgramTools
 from nsmd.mcp.callers import (
     Context,
     began_before_s,
@@ -40,18 +42,16 @@ from nsmd.mcp.callers import (
     number_of,
     wants_progress,
 )
+from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.listed import Listed, View
-from nsmd.mcp.numbers import Number
 from nsmd.mcp.outcomes import render_failure, result_of, submit_patiently
-from nsmd.mcp.programs import ProgramTools
+from nsmd.mcp.ports import NoPrograms, Programs, Runner
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
 from nsmd.mcp.roots import Roots
 from nsmd.mcp.router import Call, Era, Router
-from nsmd.mcp.seam import NoPrograms, Programs, Runner
 from nsmd.mcp.text import clean
-from nsmd.pending import NO_ENVIRONMENT
-from nsmd.values import Client, ProjectMount, RunRequest, RunResult
+from nsmd.model.values import Client, ProjectMount, RunRequest, RunResult
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """On the tool: lifts the cap that some clients put on results without it."""
@@ -280,10 +280,10 @@ class Endpoint:
     async def _reply_of_programs(self, ctx: Context, name: str, arguments: object) -> ToolReply:
         # Whoever has them in its list still calls them when the last program has just gone: while a
         # definition is edited, for example.
-        others = programtools.NAMES if self._has_programs() or self._had_programs else ()
+        others = bridge_schema.NAMES if self._has_programs() or self._had_programs else ()
         if name not in others:
             error = _no_tool(name, others)
-            if name == programtools.EXECUTE:
+            if name == bridge_schema.EXECUTE:
                 self._tools.refuse(
                     self._caller(self._client_with(ctx, None)), arguments, str(error)
                 )

@@ -18,7 +18,7 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from nsmd.mcp.callers import Context, call_of
-from nsmd.values import Client, Environment
+from nsmd.model.values import Client, Environment
 
 MAX_STREAMS = 16
 """That one client may have open; one is enough."""
@@ -37,7 +37,7 @@ View = tuple[tuple[Environment, ...], bool]
 """What there is to run in, and whether there are programs of the host to start."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
-"""As `nsmd.mcp.seam.Runner.subscribe`."""
+"""As `nsmd.mcp.ports.Runner.subscribe`."""
 
 Send = Callable[[JSONRPCMessage], Awaitable[None]]
 

@@ -17,7 +17,7 @@ import trio
 
 from nsm.wire.errors import InternalError
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.seam import Programs, Runner
+from nsmd.mcp.ports import Programs, Runner
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from functools import partial
 import trio
 
 from nsm.wire.errors import InternalError, NsmError
-from nsmd.mcp import programtools
+from nsmd.environments.pending import patiently
+from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, report, taken_back
+from nsmd.mcp.ports import Execution
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error
-from nsmd.mcp.seam import Execution
-from nsmd.pending import patiently
-from nsmd.values import RunResult
+from nsmd.model.values import RunResult
 
 log = logging.getLogger(__name__)
 
@@ -98,4 +98,4 @@ def render_failure(error: Exception, tool: str) -> ToolReply:
 
 
 def _subject(tool: str) -> str:
-    return "the program" if tool == programtools.EXECUTE else "the code"
+    return "the program" if tool == bridge_schema.EXECUTE else "the code"

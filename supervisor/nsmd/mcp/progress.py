@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from nsmd.mcp.text import clean
-from nsmd.values import Output
+from nsmd.model.values import Output
 
 MIN_INTERVAL_S = 0.1
 MAX_SILENCE_S = 15.0
@@ -41,7 +41,7 @@ class ProgressFeed:
         self._started_s: float | None = None
 
     def take(self, output: Output) -> None:
-        """Note a piece of output; never blocks (an `nsmd.values.OutputSink`)."""
+        """Note a piece of output; never blocks (an `nsmd.model.values.OutputSink`)."""
         if not output.text:
             return
         self._pieces.append(output.text)

@@ -17,7 +17,7 @@ from nsm.wire.images import Image
 from nsmd.mcp import displays
 from nsmd.mcp.displays import Shown
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size
-from nsmd.values import Interpreter, Outcome, RunResult
+from nsmd.model.values import Interpreter, Outcome, RunResult
 
 MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""

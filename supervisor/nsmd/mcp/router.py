@@ -40,10 +40,10 @@ from mcp_types import (
 )
 
 from nsm import jsonlines
-from nsmd.mcp import numbers, shape, wire
-from nsmd.mcp.numbers import Number
-from nsmd.mcp.seam import Execution
-from nsmd.pace import TURN, Pace
+from nsmd.mcp import json_limits, line_numbers, wire
+from nsmd.mcp.line_numbers import Number
+from nsmd.mcp.ports import Execution
+from nsmd.model.read_rate import TURN, Pace
 
 log = logging.getLogger(__name__)
 
@@ -251,8 +251,8 @@ class Router:
             return
         number: Number | None = None
         if self._attachment_id is not None:
-            number, line = numbers.split(line, self._attachment_id)
-        if why := shape.problem(line):
+            number, line = line_numbers.split(line, self._attachment_id)
+        if why := json_limits.problem(line):
             await self.send(wire.misshapen(line, why))
             return
         for message in wire.decode(line):

@@ -30,7 +30,7 @@ from nsm.wire.errors import (
     ResultTooLargeError,
 )
 from nsmd.mcp.render import ToolReply, render_error, unlike_json
-from nsmd.values import MAX_CODE_BYTES
+from nsmd.model.values import MAX_CODE_BYTES
 
 MAX_BATCH = 1000
 """Messages in one line. It has room for 400,000, which take seconds of the event loop."""
@@ -57,7 +57,7 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
     Malformed notifications and responses are dropped: nobody waits for an answer to them.
 
     Args:
-        line: `nsmd.mcp.shape` has no objection to it.
+        line: `nsmd.mcp.json_limits` has no objection to it.
     """
     try:
         parsed = jsonlines.parse(line)
@@ -120,7 +120,7 @@ def misshapen(line: bytes, why: str) -> JSONRPCMessage:
     """The answer to a line that is made of too much, to whoever it can be told to have come from.
 
     Args:
-        why: what `nsmd.mcp.shape` says of it.
+        why: what `nsmd.mcp.json_limits` says of it.
     """
     fields = jsonlines.outline(jsonlines.ends_of(line))
     return _refused(jsonlines.request_id(fields), fields.get("method"), _misshapen(why))

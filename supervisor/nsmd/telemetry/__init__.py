@@ -1,16 +1,16 @@
-"""What the supervisor counts and tells of itself. A map, from the ground up:
+"""What the supervisor counts, and how it tells it.
 
-histogram    how often something took how long
-families     every metric: its name, labels and meaning
-counts       counters, fed by what happens
-lag          how long the event loop is kept from what is waiting
-ring         the latest of what happened, for people who watch
-telemetry    all of these, and what is looked up when somebody asks
-process      what the system says of the supervisor's process
-stats        percentiles, for people
-exposition   the text that Prometheus reads. HEAVY: imports `prometheus_client`
-scraping     the same over HTTP
-page         `docs/metrics.md`
+histogram   how often something took how long
+families    every metric: its name, labels and meaning
+counts      counters, fed by events
+lag         how long the event loop is busy while something waits
+ring        the latest events, for people who watch
+process     what the system says of the supervisor's own process
+telemetry   all of these, and what is read when somebody asks
+stats       percentiles, for people
+exposition  the text that Prometheus reads (imports `prometheus_client`)
+scraping    the metrics over HTTP
+page        the documentation page of the metrics
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from nsm.wire.errors import NsmError
-from nsmd.bridge.call import ProgramCall
+from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import Ended
-from nsmd.events import Events, Happening
-from nsmd.execution import Execution
-from nsmd.session import Session
+from nsmd.model.events import Events, Happening
+from nsmd.model.values import RunResult
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
 from nsmd.telemetry.histogram import Histogram
-from nsmd.values import RunResult
 
 ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, cast
 import trio
 
 from nsmd.audit.recorder import NOT_TOLD
-from nsmd.bridge.call import ProgramCall
-from nsmd.events import EventKind, Happening
-from nsmd.execution import Execution
-from nsmd.session import Session
+from nsmd.bridge.call_handle import ProgramCall
+from nsmd.model.events import EventKind, Happening
+from nsmd.model.values import Client
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
 from nsmd.telemetry.counts import outcome_of
-from nsmd.values import Client
 
 MAX_KEPT = 4096
 """Happenings; each takes some 500 bytes."""

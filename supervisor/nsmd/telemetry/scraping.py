@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsmd.listening import PlaceError, listening_socket
+from nsmd.host.unix_listener import PlaceError, listening_socket
 
 if TYPE_CHECKING:
     import h11

@@ -11,16 +11,16 @@ from typing import TypeVar
 import trio
 
 from nsm._version import __version__
-from nsmd.ending import Ending
-from nsmd.events import Happening
-from nsmd.registry import Registry
+from nsmd.manager.run_service import Registry
+from nsmd.model.events import Happening
+from nsmd.model.shutdown import Ending
+from nsmd.model.values import Client
 from nsmd.telemetry import families as f
 from nsmd.telemetry.counts import Counts, Labels
 from nsmd.telemetry.families import Family
 from nsmd.telemetry.histogram import Histogram
 from nsmd.telemetry.lag import LoopLag
 from nsmd.telemetry.ring import Ring
-from nsmd.values import Client
 
 SHELL = "project"
 """The name of all environments that are projects' own shells."""

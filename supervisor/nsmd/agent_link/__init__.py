@@ -1,0 +1,6 @@
+"""Frames between the supervisor and one agent. What comes out of a jail is untrusted.
+
+frames    every frame that an agent may send, with each field checked
+link      one agent's socket: frames in order, acknowledged, resumed after a restart
+requests  questions to an agent beside its executions, and their answers
+"""

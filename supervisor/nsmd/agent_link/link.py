@@ -1,0 +1,332 @@
+"""Frames to and from one agent over its channel: handshake, acknowledgements, bounded writing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from nsmd.agent_link import frames
+from nsmd.agent_link.frames import (
+    AgentFrame,
+    AgentProtocolError,
+    ErrorFrame,
+    FileDataFrame,
+    FileDirectoryFrame,
+    ListeningFrame,
+    OtherFrame,
+    OutputFrame,
+    ReadyFrame,
+    ResultFrame,
+    ResumedFrame,
+)
+from sandbox.framing import RESUMED, FrameError, FrameReader, encode_frame, resume_marker
+from sandbox.protocol import CAPABILITIES
+
+PROTOCOL = 1
+CHUNK_BYTES = 64 * 1024
+
+MAX_BACKLOG_BYTES = 32 * 1024 * 1024
+"""What may wait for an agent. It reads at once unless it was stopped or taken over; the largest
+piece of code takes 16 MiB."""
+
+_OFFERED = frozenset(CAPABILITIES)
+_INT = struct.Struct("i")
+
+ACK_FRAMES = 32
+ACK_CHARS = 128 * 1024
+"""What the agent sent is acknowledged at the latest after that much; it keeps it until then, and
+holds streaming back at 1 MiB."""
+
+
+class AgentLinkError(Exception):
+    """The channel to the agent is gone, or the agent does not read."""
+
+
+class AgentLink:
+    """The supervisor's end of an agent's channel.
+
+    One task receives, anyone posts; what could not be written at once has a task of its own until
+    it is. It works on the socket itself: a call goes through here twice, and trio's streams would
+    add a turn of the scheduler each time.
+
+    Args:
+        channel: non-blocking; belongs to the caller, who keeps it open until `close`.
+        nursery: for that task.
+
+    Attributes:
+        capabilities: what `ready` offered; empty before the handshake.
+        token: for taking the session up again after a restart.
+    """
+
+    __slots__ = (
+        "_acked",
+        "_awaits_descriptor",
+        "_backlog",
+        "_channel",
+        "_descriptor",
+        "_last",
+        "_nursery",
+        "_reader",
+        "_unacked_chars",
+        "_unacked_frames",
+        "capabilities",
+        "token",
+    )
+
+    def __init__(self, channel: socket.socket, nursery: trio.Nursery) -> None:
+        self.capabilities: frozenset[str] = frozenset()
+        self.token = secrets.token_bytes(16)
+        self._channel = channel
+        self._nursery = nursery
+        self._reader = FrameReader()
+        self._acked = self._last = 0
+        self._unacked_frames = 0
+        self._unacked_chars = 0
+        self._backlog: bytearray | None = None
+        self._awaits_descriptor = False
+        self._descriptor: int | None = None
+
+    async def handshake(
+        self, limits: Mapping[str, int], setup: Mapping[str, Any] | None = None
+    ) -> ReadyFrame:
+        """Wait for `ready` and introduce ourselves.
+
+        Args:
+            limits: for interpreters, as in the protocol's `limits`.
+            setup: as in the protocol's `setup`; None for nothing to set up.
+
+        Raises:
+            AgentProtocolError: the first frame is something else.
+            AgentLinkError: the channel ended first, or the agent is too old for a set-up.
+        """
+        ready = await self.receive()
+        if not isinstance(ready, ReadyFrame):
+            raise AgentProtocolError(f"the first frame is not `ready` but {type(ready).__name__}")
+        # A thousand agents of ours offer the same.
+        same = ready.capabilities == _OFFERED
+        self.capabilities = _OFFERED if same else ready.capabilities
+        if setup is not None and not {"sequence", "setup"} <= ready.capabilities:
+            raise AgentLinkError("is too old to set an environment up")
+        if "sequence" in ready.capabilities:
+            hello: dict[str, Any] = {
+                "type": "hello",
+                "protocol": PROTOCOL,
+                "token": self.token.hex(),
+            }
+            if "limits" in ready.capabilities:
+                hello["limits"] = dict(limits)
+            if setup is not None:
+                hello["setup"] = setup
+            self.post(hello)
+        return ready
+
+    async def resume(self, token: bytes, capabilities: frozenset[str]) -> ResumedFrame:
+        """Take up the conversation of an earlier holder of this channel, who may have left either
+        direction in the middle of a frame.
+
+        Args:
+            token: that the earlier one introduced itself with.
+            capabilities: that the agent offered then.
+
+        Returns:
+            What the agent has to say first. What nobody has acknowledged follows.
+
+        Raises:
+            AgentProtocolError: it says something else.
+            AgentLinkError: the channel ended.
+        """
+        self.token = token
+        self.capabilities = _OFFERED if capabilities == _OFFERED else capabilities
+        marker = self._reader.marker = resume_marker(token.hex())
+        await self._pass_over_earlier_answers(marker)
+        # Nobody but us has said anything since then. So the next marker is the answer to this one.
+        self._reader.skip_to_marker()
+        self._write_or_keep(marker)
+        if await self._receive_frame() is not RESUMED:
+            raise AgentProtocolError("no resume marker was sent back")
+        resumed = frames.parse(await self._receive_frame())
+        if not isinstance(resumed, ResumedFrame):
+            raise AgentProtocolError(
+                f"the first frame is not `resumed` but {type(resumed).__name__}"
+            )
+        self._reader.marker = b""
+        return resumed
+
+    async def _pass_over_earlier_answers(self, marker: bytes) -> None:
+        """Discard what the agent has sent, or will send, to holders before this one.
+
+        Any number of them may have sent a marker and been killed, while the agent was stopped. It
+        answers each, and nothing in an answer says whose it is. So we ask something that only we
+        can have asked: the answer to that comes after all the others. To interrupt an execution
+        that there is not changes nothing, and every agent says the id again.
+        """
+        question = f"resume-{secrets.token_hex(8)}"
+        self._reader.skip_to_marker()
+        self._write_or_keep(marker + encode_frame({"type": "interrupt", "id": question}))
+        while (await self._receive_frame()).get("id") != question:
+            pass
+
+    def post(self, frame: Mapping[str, Any]) -> None:
+        """Send a frame to the agent; what its socket does not take at once waits here.
+
+        Raises:
+            AgentLinkError: too much waits, because the agent does not read.
+        """
+        if frame["type"] == "execute" and self._last > self._acked:
+            # Carries what would else be a frame of its own.
+            frame = {**frame, "ack": self._last}
+            self._acked = self._last
+            self._unacked_frames = self._unacked_chars = 0
+        elif frame["type"] == "listen":
+            self._awaits_descriptor = True
+        self._write_or_keep(encode_frame(frame))
+
+    def _write_or_keep(self, data: bytes) -> None:
+        if self._backlog:
+            if len(self._backlog) > MAX_BACKLOG_BYTES:
+                raise AgentLinkError("does not read what it is sent")
+            self._backlog += data
+            return
+        try:
+            sent = self._channel.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the channel's end is reported by `receive`
+        if sent < len(data):
+            self._backlog = bytearray(data[sent:])
+            self._nursery.start_soon(self._write, self._backlog)
+
+    async def receive(self) -> AgentFrame:
+        """The next frame.
+
+        Raises:
+            AgentProtocolError: it is not a valid one.
+            AgentLinkError: the channel ended.
+        """
+        frame = await self._receive_frame()
+        parsed = frames.parse(frame)
+        if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
+            self._awaits_descriptor = False
+        self._acknowledge(frame, parsed)
+        return parsed
+
+    async def _receive_frame(self) -> Mapping[str, Any]:
+        while (frame := self._next_frame()) is None:
+            # Waiting even where data is there already keeps a flood from starving other sessions.
+            await trio.lowlevel.wait_readable(self._channel)
+            self._receive_more()
+        return frame
+
+    def _receive_more(self) -> None:
+        """
+        Raises:
+            AgentLinkError: the channel ended.
+        """
+        try:
+            if self._awaits_descriptor:
+                data = self._receive_descriptor()
+            else:
+                data = self._channel.recv(CHUNK_BYTES)  # drops descriptors
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise AgentLinkError("ended its channel")
+        self._reader.receive_data(data)
+
+    def claim_descriptor(self) -> int | None:
+        """The descriptor that has come with an answer to `listen`, which is the caller's from now
+        on; None if none has. It may be anything that a process can have open."""
+        descriptor, self._descriptor = self._descriptor, None
+        return descriptor
+
+    def _receive_descriptor(self) -> bytes:
+        """Read, and keep the first descriptor that comes along.
+
+        Raises:
+            OSError: as recvmsg(2).
+            AgentProtocolError: a second one has come.
+        """
+        # CMSG_LEN, not CMSG_SPACE, whose padding has room for a second one.
+        data, parts, _, _ = self._channel.recvmsg(
+            CHUNK_BYTES, socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, content in parts:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(
+                content
+            ) >= _INT.size:
+                (descriptor,) = _INT.unpack_from(content)
+                if self._descriptor is not None:
+                    os.close(descriptor)
+                    raise AgentProtocolError("more than one descriptor")
+                self._descriptor = descriptor
+        return data
+
+    def close(self) -> None:
+        """Write nothing more; the channel can be closed then."""
+        if (descriptor := self.claim_descriptor()) is not None:
+            os.close(descriptor)
+        if self._backlog is not None:
+            self._backlog = None
+            trio.lowlevel.notify_closing(self._channel)
+
+    async def _write(self, backlog: bytearray) -> None:
+        """Write what had to wait."""
+        while backlog and self._backlog is backlog:
+            try:
+                await trio.lowlevel.wait_writable(self._channel)
+                del backlog[: self._channel.send(backlog)]
+            except BlockingIOError:
+                continue
+            except (trio.ClosedResourceError, OSError):
+                return  # `receive` reports the end of the channel
+        self._backlog = None
+
+    def _next_frame(self) -> Mapping[str, Any] | None:
+        try:
+            return self._reader.next_message()
+        except FrameError as error:
+            raise AgentProtocolError(str(error)) from error
+
+    def _acknowledge(self, frame: Mapping[str, Any], parsed: AgentFrame) -> None:
+        """Tell the agent what it need not keep, in batches or with the next execution.
+
+        Never at a result: should we be killed before its reader has it, the agent is asked again.
+        """
+        number = frames.sequence(frame)
+        if number is None:
+            return
+        self._last = number
+        if isinstance(parsed, OtherFrame):
+            return  # take-overs leave one each, and must not add up to an acknowledgement
+        self._unacked_frames += 1
+        self._unacked_chars += _size(parsed)
+        if isinstance(parsed, ResultFrame):
+            return
+        if self._unacked_frames >= ACK_FRAMES or self._unacked_chars >= ACK_CHARS:
+            self._acked = number
+            self._unacked_frames = self._unacked_chars = 0
+            self.post({"type": "ack", "seq": number})
+
+
+def _size(frame: AgentFrame) -> int:
+    """About how much the agent keeps of a frame."""
+    match frame:
+        case OutputFrame(text=text):
+            return len(text)
+        case FileDataFrame(data=data):
+            return len(data) * 4 // 3
+        case FileDirectoryFrame(entries=entries):
+            return 64 * len(entries)
+        case ResultFrame(outcome=outcome):
+            return len(outcome.stdout) + len(outcome.stderr) + ACK_CHARS * bool(outcome.displays)
+        case _:
+            return 0

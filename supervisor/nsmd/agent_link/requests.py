@@ -1,0 +1,198 @@
+"""Questions to one agent besides executions, and their answers by id.
+
+What comes from the agent is an answer only where somebody waits for one under that id, and only of
+a kind that fits the question. What nobody waits for is late, and passed over; what does not fit is
+a lie, which ends the session like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
+from nsmd.agent_link.frames import (
+    AgentProtocolError,
+    CheckedFrame,
+    CompletionsFrame,
+    ErrorFrame,
+    ListeningFrame,
+    TransferFrame,
+)
+
+AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame
+
+
+class NoAnswerError(Exception):
+    """The agent has not answered in time."""
+
+
+class Requests:
+    """Of one session.
+
+    Args:
+        post: sends a frame to the agent.
+    """
+
+    __slots__ = ("_capabilities", "_count", "_era", "_failure", "_post", "_settled", "_waiting")
+
+    def __init__(self, post: Callable[[Mapping[str, object]], None]) -> None:
+        self._post = post
+        self._waiting: dict[str, Question] = {}
+        self._count = 0
+        self._era = ""
+        self._capabilities: frozenset[str] | None = None  # known once the agent is ready
+        self._failure: NsmError | None = None
+        self._settled: trio.Event | None = None  # made for who asks before that
+
+    def open(self, capabilities: frozenset[str], *, era: int = 0) -> None:
+        """The agent is ready, and can do that.
+
+        Args:
+            era: how many supervisors have asked it before: it may still answer them.
+        """
+        if era:
+            self._era = f"{era}."
+        self._capabilities = capabilities
+        self._settle()
+
+    def new_id(self) -> str:
+        """An id that no question of this session has had."""
+        self._count += 1
+        return f"q{self._era}{self._count}"
+
+    async def ask(
+        self,
+        capability: str,
+        frame: Mapping[str, Any],
+        kinds: tuple[type[AnswerFrame], ...],
+        timeout_s: float,
+    ) -> AnswerFrame:
+        """Send a question and wait for its answer.
+
+        Args:
+            capability: what the agent must have offered.
+            frame: its `id` is one that no other question has now.
+            kinds: of frames that answer it.
+            timeout_s: seconds, once the agent is ready.
+
+        Raises:
+            NoAnswerError: none came in time.
+            UnknownOperationError: the agent is too old for that.
+            NsmError: it refused, or the session has ended.
+        """
+        if self._unsettled:
+            self._settled = self._settled or trio.Event()
+            await self._settled.wait()
+        return await self.begin(capability, frame, kinds).wait(timeout_s)
+
+    def begin(
+        self, capability: str, frame: Mapping[str, Any], kinds: tuple[type[AnswerFrame], ...]
+    ) -> Question:
+        """Send a question now, before anything else is sent; the agent must be ready.
+
+        Args, Raises: as `ask`.
+        """
+        self.check(capability)
+        question = Question(self, capability, frame["id"], kinds)
+        self._waiting[frame["id"]] = question
+        self._post(frame)
+        return question
+
+    def forget(self, question: Question) -> None:
+        """Nobody waits for its answer any more."""
+        if self._waiting.get(question.id) is question:
+            del self._waiting[question.id]
+
+    def tell(self, frame: Mapping[str, Any]) -> None:
+        """Send what needs no answer, if the agent is still there."""
+        if not self._unsettled and self._failure is None:
+            self._post(frame)
+
+    @property
+    def _unsettled(self) -> bool:
+        """Whether the session still starts."""
+        return self._capabilities is None and self._failure is None
+
+    def _settle(self) -> None:
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
+
+    def check(self, capability: str) -> None:
+        """
+        Raises:
+            NsmError: such a question has no answer.
+        """
+        if self._failure is not None:
+            # A copy: a traceback holds the frames of who asks, and this error is remembered.
+            raise copy(self._failure)
+        if capability not in (self._capabilities or ()):
+            raise UnknownOperationError(
+                f"The session's agent is too old for that: it does not offer {capability!r}.",
+                hint="End the session and start it anew; if Nix has built its environment for "
+                "an older nsm, build that anew first.",
+            )
+
+    def take(self, frame: AnswerFrame) -> None:
+        """A frame has come that answers something.
+
+        Raises:
+            AgentProtocolError: it is no answer to what was asked under its id.
+        """
+        question = self._waiting.get(frame.id)
+        if question is None or question.answer is not None:
+            return
+        if not isinstance(frame, question.kinds):
+            raise AgentProtocolError(f"a {type(frame).__name__} answered something else")
+        question.answer = frame
+        question.answered.set()
+
+    def refused(self, frame: ErrorFrame) -> bool:
+        """An error has come; returns whether it concerns something asked here."""
+        question = self._waiting.get(frame.id or "")
+        if question is None or question.answer is not None:
+            return False
+        question.answer = frame
+        question.answered.set()
+        return True
+
+    def fail(self, error: NsmError) -> None:
+        """The session has ended: nobody will answer any more."""
+        self._failure = error
+        self._settle()
+        for question in self._waiting.values():
+            question.answered.set()
+
+
+class Question:
+    """One that waits for its answer. From `Requests.begin`; `wait` has to be called."""
+
+    __slots__ = ("_capability", "_requests", "answer", "answered", "id", "kinds")
+
+    def __init__(
+        self, requests: Requests, capability: str, id_: str, kinds: tuple[type, ...]
+    ) -> None:
+        self.id = id_
+        self.kinds = kinds
+        self.answer: AnswerFrame | ErrorFrame | None = None
+        self.answered = trio.Event()
+        self._requests = requests
+        self._capability = capability
+
+    async def wait(self, timeout_s: float) -> AnswerFrame:
+        """The answer. Raises: as `Requests.ask`."""
+        try:
+            with trio.move_on_after(timeout_s):
+                await self.answered.wait()
+        finally:
+            self._requests.forget(self)
+        if isinstance(self.answer, ErrorFrame):
+            raise InternalError(f"The session's agent refused: {self.answer.message}")
+        if self.answer is not None:
+            return self.answer
+        self._requests.check(self._capability)
+        raise NoAnswerError

@@ -1,0 +1,116 @@
+"""Keeps all parts running until asked to end.
+
+Lifetimes are nested, ended from the inside out: connections first (nobody asks any more), then the
+core with its pool, then the sessions, each killing its own jail, all at once, then the templates.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import trio
+
+from nsm import paths
+from nsm._version import program_version
+from nsmd.app.resources import Ground, open_ground
+from nsmd.app.service_status import ServiceStatus
+from nsmd.app.services import Core, open_core
+from nsmd.app.signals import heed_signals
+from nsmd.app.socket_guard import SocketGuard
+from nsmd.app.startup import Setup
+from nsmd.host.unix_listener import LOCK
+from nsmd.jail.cgroups import open_keeper
+from nsmd.model.limits import session_limits
+from nsmd.model.settings import Settings
+from nsmd.model.shutdown import How
+from nsmd.restart.drain import Draining
+from nsmd.telemetry.scraping import serve_metrics
+
+log = logging.getLogger(__name__)
+
+END_DEADLINE_S = 10.0
+"""For all jails to be gone at the end; killing a thousand takes half a second."""
+
+
+async def serve(setup: Setup) -> None:
+    """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
+    # First of all: what is started stays in the group where the supervisor was then.
+    async with open_keeper(
+        session_limits(setup.settings),
+        setup.variables,
+        store=setup.store,
+        kept=setup.kept,
+        again=setup.again,
+    ) as keeper:
+        async with open_ground(setup, keeper) as ground:
+            async with open_core(setup, ground) as core:
+                how = await _serve_clients(setup, ground, core)
+            if how != "end":
+                await ground.journal.close()
+                setup.leave(how)
+            core.port.forget()
+            core.services.registry.fleet.close()
+            ground.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
+        log.info("ended")
+
+
+async def _serve_clients(setup: Setup, ground: Ground, core: Core) -> How:
+    """Whoever connects is served until the supervisor is to end, which is how it is to."""
+    services, reception, events = core.services, core.reception, ground.events
+    registry, draining = services.registry, services.draining
+    status = ServiceStatus(
+        setup.variables,
+        lambda: (
+            len(registry.live_sessions()),
+            len(registry.unfinished()),
+            reception.connections,
+        ),
+        draining.remaining_s,
+    )
+    guard = SocketGuard(
+        setup.listener,
+        setup.leave.lock,
+        os.path.join(paths.runtime_dir(), LOCK),
+        ours=setup.leave.own is not None,
+        look=setup.store.look,
+    )
+    async with trio.open_nursery() as connections:
+        await connections.start(
+            heed_signals, setup.store, ground.ending, draining, services.configuration
+        )
+        # Before whatever clients do: they may have waited for this.
+        ground.recorder.say(
+            "supervisor_started", {"pid": os.getpid(), "version": program_version()}
+        )
+        connections.start_soon(guard.serve, reception.handle, connections)
+        connections.start_soon(guard.watch)
+        await connections.start(services.boxes.serve, reception.of_box)
+        await connections.start(reception.http.serve)
+        setup.announce()
+        connections.start_soon(status.run, events)
+        connections.start_soon(reception.load)
+        connections.start_soon(
+            serve_metrics,
+            setup.metrics_path,
+            setup.settings.metrics.port,
+            services.telemetry.text,
+        )
+        log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
+        how = await ground.ending.wait()
+        status.ends(how)
+        await services.bridge.finish(_patience_s(how, services.configuration.settings, draining))
+        how = ground.ending.how or how  # it may be to end after all
+        if how != "end":
+            setup.leave.hold_place()
+            registry.fleet.leave()
+            services.boxes.leave()
+        ground.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
+        connections.cancel_scope.cancel()
+    return how
+
+
+def _patience_s(how: How, settings: Settings, draining: Draining) -> float:
+    """For programs of the bridge, which cannot go on without this process as sessions do."""
+    waited = draining.drain is not None and not draining.drain.active
+    return 0.0 if how == "end" or waited else settings.drain.timeout_seconds

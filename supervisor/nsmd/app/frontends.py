@@ -1,0 +1,104 @@
+"""Whoever connects, over the user's own socket or that of a box, is served here."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import trio
+
+from nsm import paths
+from nsmd.boxes import Serve
+from nsmd.control.call import Right, Services
+from nsmd.control.server import Access, ControlServer
+from nsmd.host.descriptors import Quota
+from nsmd.http.held_port import HeldPort
+from nsmd.http.service import HttpService
+from nsmd.mcp.attachment import serve_attachment
+from nsmd.mcp.load import EndpointLoader
+from nsmd.model.client_limits import Boundary
+
+BOX_CONNECTIONS = 32
+"""Of the programs in one box, at once."""
+
+
+class Reception:
+    """See the module.
+
+    Args:
+        services: what clients' requests work on.
+        max_connections: at once. Those in boxes are half of them at most, so that code in there
+            keeps nobody else out.
+
+        port: for clients over HTTP.
+
+    Attributes:
+        http: serves clients over HTTP, where that is configured.
+    """
+
+    def __init__(self, services: Services, max_connections: int, port: HeldPort) -> None:
+        self._services = services
+        self._endpoint = EndpointLoader()
+        self._everyone = Quota(max_connections, "The supervisor has")
+        self._in_boxes = Quota(max_connections // 2, "All boxes together have")
+        self._server = ControlServer(
+            Access(uid=os.geteuid()), services, self._attach, (self._everyone,)
+        )
+        settings, registry = services.configuration.settings, services.registry
+        self.http = HttpService(
+            settings,
+            paths.http_token_path(),
+            runner=registry,
+            programs=services.bridge,
+            check=partial(registry.check_project, point=None, mode=None),
+            loaded=self._endpoint.serve,
+            ending=lambda: services.ending.how is not None,
+            events=services.events,
+            traffic=services.telemetry.traffic["http"],
+            port=port,
+        )
+
+    @property
+    def connections(self) -> int:
+        """How many there are, those in boxes included."""
+        return self._everyone.taken
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        """Serve one over the user's own socket."""
+        await self._server.handle(stream)
+
+    def of_box(self, boundary: Boundary) -> Serve:
+        """What serves the socket of a box, whose programs may run code within that boundary."""
+        rights: set[Right] = {"run"}
+        if boundary.programs:
+            rights.add("bridge")
+        access = Access(uid=os.geteuid(), rights=frozenset(rights), boundary=boundary)
+        quotas = Quota(BOX_CONNECTIONS, "The box has"), self._in_boxes, self._everyone
+        return ControlServer(access, self._services, self._attach, quotas).handle
+
+    async def load(self) -> None:
+        """Load what takes long to load, once everything else is there."""
+        await self._endpoint.run()
+
+    async def _attach(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        first_bytes: bytes,
+        *,
+        peer: tuple[int, int],
+        boundary: Boundary | None,
+        confined: bool,
+    ) -> None:
+        services = self._services
+        await serve_attachment(
+            stream,
+            first_bytes,
+            services.registry,
+            endpoint=self._endpoint,
+            programs=services.bridge,
+            ending=lambda: services.ending.how == "end",
+            max_result_chars=services.configuration.settings.mcp.max_result_chars,
+            boundary=boundary,
+            confined=confined,
+            peer=peer,
+        )

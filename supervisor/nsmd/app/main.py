@@ -1,0 +1,300 @@
+"""`nsm-supervisor`: reads arguments and environment, and runs the daemon or one of its reports."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import logging
+import os
+import sys
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from nsm import paths
+from nsm._version import program_version
+from nsmd.app import failed_start, service_manager
+from nsmd.app.instance import Foothold, open_foothold
+from nsmd.fdstore.handover import VARIABLE as HANDED_OVER
+from nsmd.fdstore.store import TRY_OPTION
+from nsmd.host import journald, log_flood
+from nsmd.host.log_file import LogHandler
+from nsmd.host.unix_listener import PlaceError
+from nsmd.model.settings import Settings
+
+STDERR = 2
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+"""As shells have it: 128 and SIGINT."""
+
+FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+"""Searched after PATH: editors start programs with little or none of it."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The console script. Returns the exit code."""
+    try:
+        return _main(arguments)
+    except* KeyboardInterrupt:  # alone or, of a nursery, in a group
+        pass
+    return EXIT_INTERRUPTED
+
+
+def _main(arguments: list[str] | None) -> int:
+    options = _parser().parse_args(arguments)
+    config_path = options.config or os.path.join(paths.config_dir(), "config.toml")
+    if options.check_config or options.show_config:
+        return _report_config(config_path, show=options.show_config, as_json=options.json)
+    if options.check_bridge:
+        from nsmd.bridge import checking  # noqa: PLC0415 (not needed to serve)
+
+        settings, _ = _load(config_path)
+        return checking.report(paths.tools_dir(), settings, as_json=options.json)
+    if options.try_only:
+        return _try(config_path, strict=options.strict)
+    if options.doctor:
+        from nsmd.doctor import report  # noqa: PLC0415 (not needed to serve)
+
+        settings, problems = _load(config_path)
+        return report.report(
+            settings or Settings(), _search_path(), mistakes=problems, as_json=options.json
+        )
+    return _Starter(options.ready_fd).run(config_path, strict=options.strict)
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{FALLBACK_PATH}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nsm-supervisor",
+        allow_abbrev=False,
+        description="Keeps jailed Python, Bash and Node sessions and serves them on a Unix socket. "
+        "Clients start it by themselves; run it by hand to see its log.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"nsm-supervisor {program_version()}"
+    )
+    parser.add_argument("--config", metavar="FILE", help="instead of the user's config_file.toml")
+    parser.add_argument(
+        "--ready-fd",
+        type=int,
+        metavar="N",
+        help="write a newline to this descriptor once the socket answers, or why it does not",
+    )
+    parser.add_argument("--check-config", action="store_true", help="check the configuration only")
+    parser.add_argument("--show-config", action="store_true", help="show what is in effect")
+    parser.add_argument("--check-bridge", action="store_true", help="check the bridge's programs")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="do not start if the bridge is on and a definition of a program is wrong",
+    )
+    parser.add_argument("--doctor", action="store_true", help="check what nsm needs on this host")
+    parser.add_argument(
+        TRY_OPTION,
+        dest="try_only",
+        action="store_true",
+        help="load all that serving needs, and end",
+    )
+    parser.add_argument("--json", action="store_true", help="reports for programs")
+    return parser
+
+
+def _load(config_path: str) -> tuple[Settings | None, list[str]]:
+    """The settings, or the mistakes in the file."""
+    if not os.path.exists(config_path):
+        return Settings(), []  # spares the import of pydantic
+    from nsmd.config import config_file  # noqa: PLC0415
+
+    try:
+        return config_file.load(config_path), []
+    except config_file.ConfigError as error:
+        return None, str(error).splitlines()
+
+
+def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
+    settings, problems = _load(config_path)
+    if settings is None:
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        return EXIT_FAILED
+    from nsmd.config import config_file  # noqa: PLC0415
+
+    if not show:
+        exists = "is valid" if os.path.exists(config_path) else "does not exist: defaults hold"
+        sys.stdout.write(f"{config_path} {exists}\n")
+        if unused := config_file.unused_keys(config_path):
+            sys.stdout.write(f"The supervisor does not use: {', '.join(unused)}\n")
+    elif as_json:
+        sys.stdout.write(json.dumps(config_file.dump(settings), indent=2) + "\n")
+    else:
+        sys.stdout.write(config_file.render(settings))
+    return 0
+
+
+def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
+    """What keeps a strict supervisor from starting beside its settings; empty if nothing does."""
+    if not strict or settings is None:
+        return ""
+    from nsmd.bridge import checking  # noqa: PLC0415
+
+    return checking.mistakes(paths.tools_dir(), settings)
+
+
+def _try(config_path: str, *, strict: bool) -> int:
+    """What can keep this program from serving, found out by a supervisor that is to become it."""
+    settings, problems = _load(config_path)
+    if settings is None:
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        return EXIT_USAGE
+    if mistakes := _definition_mistakes(settings, strict=strict):
+        sys.stderr.write(f"{mistakes}\n")
+        return EXIT_USAGE
+    from nsmd.app import daemon  # noqa: PLC0415
+    from nsmd.jail import templates  # noqa: PLC0415
+
+    del daemon, templates
+    sys.stdout.write(f"{program_version()}\n")
+    return 0
+
+
+class _Starter:
+    """Everything from the first line to the event loop, with failures told to who started us."""
+
+    def __init__(self, ready_fd: int | None) -> None:
+        self._ready_fd = ready_fd
+
+    def run(self, config_path: str, *, strict: bool) -> int:
+        _fill_standard_streams()
+        _log_to_stderr()
+        settings, problems = _load(config_path)
+        mistakes = "; ".join(problems) or _definition_mistakes(settings, strict=strict)
+        if mistakes and not _is_waited_for():
+            return self._fail(mistakes, EXIT_USAGE)
+        # Whatever is created from here on is ours alone.
+        os.umask(0o077)
+        try:
+            with ExitStack() as stack:
+                foothold = open_foothold(stack)
+                if settings is not None and not mistakes:
+                    failed_start.remember_config(config_path, paths.state_dir())
+                elif foothold.kept or foothold.handed is not None:
+                    # Sessions wait: their end is not what a mistake is to cost.
+                    settings = settings or _last_settings(mistakes)
+                else:
+                    failed_start.refuse_waiting(foothold.listener, mistakes)
+                    return self._fail(mistakes, EXIT_USAGE)
+                self._serve(settings, config_path, foothold)
+        except (PlaceError, service_manager.ServiceManagerError, OSError) as error:
+            _refuse_waiting(str(error))
+            return self._fail(str(error), EXIT_FAILED)
+        return 0
+
+    def _serve(self, settings: Settings, config_path: str, foothold: Foothold) -> None:
+        import trio  # noqa: PLC0415 (reports are quick without it)
+
+        from nsmd.app import daemon  # noqa: PLC0415
+        from nsmd.app.startup import find_out  # noqa: PLC0415
+        from nsmd.host import heap  # noqa: PLC0415
+        from nsmd.host.timer import AwakeClock  # noqa: PLC0415
+
+        heap.map_large_blocks()
+        if "WATCHDOG_USEC" in os.environ:
+            # systemd's watchdog ends a loop that hangs by SIGABRT: the log is to say where it hung.
+            faulthandler.enable()
+        setup = find_out(
+            settings,
+            foothold,
+            os.environ,
+            search_path=_search_path(),
+            load_settings=partial(_load, config_path),
+            announce=self._announce,
+            command=own_command(),
+        )
+        try:
+            trio.run(daemon.serve, setup, clock=AwakeClock())
+        except* KeyboardInterrupt:  # a second one, while all is being ended
+            logging.getLogger(__name__).info("interrupted again")
+        setup.store.end()
+
+    def _fail(self, message: str, code: int) -> int:
+        self._tell(message)
+        sys.stderr.write(f"nsm-supervisor: {message}\n")
+        return code
+
+    def _announce(self) -> None:
+        self._tell("")
+        service_manager.tell(os.environ, "READY=1")
+
+    def _tell(self, message: str) -> None:
+        """One line to whoever started us; empty means ready. They may be gone."""
+        if self._ready_fd is None:
+            return
+        fd, self._ready_fd = self._ready_fd, None
+        try:
+            os.write(fd, message.replace("\n", " ").encode() + b"\n")
+        except OSError:
+            logging.getLogger(__name__).debug("nobody waits for the ready line")
+        finally:
+            os.close(fd)
+
+
+def _is_waited_for() -> bool:
+    """Whether clients, or sessions, wait for this process to begin."""
+    return bool({"LISTEN_FDS", HANDED_OVER} & os.environ.keys())
+
+
+def _refuse_waiting(why: str) -> None:
+    """Tell clients that wait, unless sessions do, too: those need the next supervisor, which
+    systemd starts in a moment, and clients may wait for it."""
+    with suppress(service_manager.ServiceManagerError):
+        passed = service_manager.take_passed(os.environ)
+        if passed.listener is not None and not passed.kept:
+            failed_start.refuse_waiting(passed.listener, why)
+
+
+def _last_settings(mistakes: str) -> Settings:
+    """What held last: sessions wait, and a mistake in the file is not to be their end."""
+    settings, _ = _load(failed_start.last_good(paths.state_dir()))
+    logging.getLogger(__name__).error(
+        "%s. %s, for the sessions that are here; `nsm reload --config` reads the file again",
+        mistakes,
+        "Defaults hold" if settings is None else "What was configured before holds on",
+    )
+    return settings or Settings()
+
+
+def own_command() -> list[str]:
+    """The program that this process is, as it is installed when it is started again."""
+    if os.environ.get("NSM_SUPERVISOR"):
+        return list(paths.supervisor_command())
+    # Whom it leads to has been told; in the next program the number is another descriptor's.
+    given = [each for each in sys.orig_argv[1:] if not each.startswith("--ready-fd=")]
+    if "--ready-fd" in given:
+        at = given.index("--ready-fd")
+        del given[at : at + 2]
+    return [sys.executable, *given]
+
+
+def _fill_standard_streams() -> None:
+    """Let nothing that is opened later be taken for a standard stream that was closed: the log's
+    lines would go there."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, number in (("stdout", 1), ("stderr", STDERR)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False, encoding="utf-8"))  # noqa: SIM115
+
+
+def _log_to_stderr() -> None:
+    path = ""
+    with suppress(paths.PathError):  # which is told when it matters
+        path = paths.log_path()
+    handler = LogHandler(STDERR, path)
+    handler.setFormatter(journald.formatter_for(sys.stderr, os.environ))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_flood.install()

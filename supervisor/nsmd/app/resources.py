@@ -1,0 +1,96 @@
+"""What outlasts sessions: made before the first of them, ended when the last jail is gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from nsmd.app.startup import Setup
+from nsmd.audit import Journal, Recorder, open_journal
+from nsmd.environments.catalog import Catalog
+from nsmd.environments.devshell.project_shells import DevShells
+from nsmd.jail import Launcher
+from nsmd.jail.cgroups import SessionKeeper
+from nsmd.model.events import Events
+from nsmd.model.shutdown import Ending
+from nsmd.model.values import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """See the module.
+
+    Attributes:
+        started_s: on trio's clock.
+        ending: how the supervisor is to end.
+        events: what happens, for whoever listens.
+        journal: the audit's file.
+        recorder: writes into it what happens.
+        keeper: keeps sessions to their limits as a whole.
+        launcher: starts jails.
+        sessions: owns the sessions' tasks.
+        shells: of projects; None where they are not wanted.
+        catalog: what there is to run in.
+    """
+
+    started_s: float
+    ending: Ending
+    events: Events
+    journal: Journal
+    recorder: Recorder
+    keeper: SessionKeeper
+    launcher: Launcher
+    sessions: trio.Nursery
+    shells: DevShells | None
+    catalog: Catalog
+
+
+@asynccontextmanager
+async def open_ground(setup: Setup, keeper: SessionKeeper) -> AsyncGenerator[Ground]:
+    """While the block lasts, there is ground for sessions; leaving waits for the last of them."""
+    started_s = trio.current_time()
+    environments = await trio.to_thread.run_sync(setup.find_environments, setup.settings)
+    async with (
+        open_journal(setup.audit_path, setup.settings.audit) as journal,
+        setup.open_launcher(keeper.enforcement) as launcher,
+        trio.open_nursery() as sessions,
+        _open_shells(setup, environments) as shells,
+    ):
+        events, recorder = Events(), Recorder(journal)
+        events.subscribe(recorder)
+        yield Ground(
+            started_s=started_s,
+            ending=Ending(),
+            events=events,
+            journal=journal,
+            recorder=recorder,
+            keeper=keeper,
+            launcher=launcher,
+            sessions=sessions,
+            shells=shells,
+            catalog=Catalog(environments, shells),
+        )
+
+
+@asynccontextmanager
+async def _open_shells(
+    setup: Setup, environments: Sequence[Environment]
+) -> AsyncGenerator[DevShells | None]:
+    """The shells of projects, if they are wanted; leaving stops their evaluations."""
+    configured = setup.settings.project
+    if not configured.use_flake:
+        yield None
+        return
+    bash = next((each for each in environments if each.name == "bash"), None)
+    async with trio.open_nursery() as nursery:
+        yield DevShells(
+            configured.inherit_env.vars,
+            lambda: bash,
+            state=setup.shell_directory,
+            nix=setup.nix,
+            nursery=nursery,
+        )
+        nursery.cancel_scope.cancel()

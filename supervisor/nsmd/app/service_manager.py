@@ -1,0 +1,137 @@
+"""What a service manager hands to the supervisor at its start, and what it is told in return.
+
+Two small protocols of systemd, which other managers speak as well: sd_listen_fds(3) passes the
+listening socket, so that the first client to connect starts the supervisor and none has to wait
+for it to bind; sd_notify(3) says when the supervisor answers. Neither needs a library.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from nsmd.fdstore.store import KEPT_PREFIXES, Kept
+
+log = logging.getLogger(__name__)
+
+FIRST_FD = 3
+"""SD_LISTEN_FDS_START: passed descriptors are numbered from here on."""
+
+LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+class ServiceManagerError(Exception):
+    """What was passed cannot be used; the message says why and what to change in the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a service manager passed.
+
+    Attributes:
+        listener: a non-blocking socket that listens; None where there is none. Whoever takes it
+            closes it.
+        kept: what it had kept for an earlier supervisor.
+    """
+
+    listener: socket.socket | None = None
+    kept: Kept = field(default_factory=dict[str, list[int]])
+
+
+def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_FD) -> Passed:
+    """The listening socket that the service manager passed, if it did, and what it had kept.
+
+    The variables are removed: what the supervisor starts is not to believe that it was meant.
+    None of it is inherited further.
+
+    Args:
+        environment: of this process.
+        first_fd: other than 3 in tests only.
+
+    Raises:
+        ServiceManagerError: what it did not keep for us is not exactly one listening Unix stream
+            socket with a path.
+    """
+    pid, _, count, names = (environment.pop(name, "") for name in LISTEN_VARIABLES)
+    # A shell or wrapper between us and the manager that forked instead of replacing itself has
+    # another pid: then the descriptors are whoever's they are, not ours.
+    if pid != str(os.getpid()) or count in ("", "0"):
+        return Passed()
+    sockets: list[int] = []
+    kept: dict[str, list[int]] = {}
+    if count.isdigit():
+        for fd, name in zip_longest(range(first_fd, first_fd + int(count)), names.split(":")):
+            if fd is None:
+                break
+            if name and name.startswith(KEPT_PREFIXES):
+                os.set_inheritable(fd, False)
+                kept.setdefault(name, []).append(fd)
+            else:
+                sockets.append(fd)
+        if not sockets:
+            return Passed(None, kept)
+    if len(sockets) != 1:
+        raise ServiceManagerError(
+            f"The service manager passed {len(sockets) or count!r} sockets, nsm takes one. Leave "
+            "one ListenStream= in nsm-supervisor.socket."
+        )
+    return Passed(_listener(sockets[0]), kept)
+
+
+def _listener(fd: int) -> socket.socket:
+    """
+    Raises:
+        ServiceManagerError: it is no listening Unix stream socket with a path.
+    """
+    try:
+        passed = socket.socket(fileno=fd)
+    except OSError as error:
+        raise ServiceManagerError(
+            f"What the service manager passed as descriptor {fd} is no socket "
+            f"({error.strerror}). Start nsm-supervisor by its .socket unit, or without LISTEN_FDS."
+        ) from error
+    if reason := _why_unusable(passed):
+        passed.close()
+        raise ServiceManagerError(
+            f"The socket that the service manager passed {reason}. nsm needs ListenStream= with an "
+            "absolute path and Accept=no in nsm-supervisor.socket."
+        )
+    passed.set_inheritable(False)
+    passed.setblocking(False)
+    return passed
+
+
+def tell(environment: Mapping[str, str], message: str) -> None:
+    """Tell the service manager something, if it wants to know; a failure is logged.
+
+    Args:
+        environment: of this process.
+        message: assignments in lines, such as ``READY=1`` (sd_notify(3)).
+    """
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return  # absent, or of a kind (vsock) that only reaches out of virtual machines
+    if address.startswith("@"):
+        address = f"\0{address[1:]}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
+            # The manager reads it between other things; it must never hold the event loop.
+            notifier.setblocking(False)
+            notifier.sendto(message.encode(), address)
+    except OSError as error:
+        log.warning("the service manager cannot be told %r: %s", message, error)
+
+
+def _why_unusable(passed: socket.socket) -> str | None:
+    if passed.family != socket.AF_UNIX or passed.type != socket.SOCK_STREAM:
+        return "is no Unix stream socket"
+    if not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return "does not listen"
+    name = passed.getsockname()
+    if not isinstance(name, str) or not os.path.isabs(name):
+        return "has no path"
+    return None

@@ -1,0 +1,169 @@
+"""Serves the control socket, and keeps it where clients look for it.
+
+Its file, the lock beside it, or the directory of both may be removed or replaced under a running
+supervisor: by a cleaner of ``/tmp``, or by hand. Clients would then start another supervisor beside
+this one, whose sessions nobody could reach any more. So the kernel tells of changes there
+(inotify(7)), and what is missing is made again within a moment, before another one has started.
+What somebody has put in its place is left alone, and said to be in the way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from nsm import paths
+from nsmd.host.unix_listener import KEEPER, Identity, PlaceError, bound, identity_of
+from nsmd.host.watching import inotify
+
+log = logging.getLogger(__name__)
+
+_CHANGES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
+
+
+class SocketGuard:
+    """See the module.
+
+    Args:
+        listener: listens at a path; closed when serving ends, and until then always the one at
+            that path, by the same number.
+        lock: descriptor of the supervisor's lock; likewise.
+        lock_path: of that.
+        ours: the socket is the supervisor's own; else it is told what is wrong, and no more.
+        look: called when anything there was changed; others have files there, too.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        lock: int,
+        lock_path: str,
+        *,
+        ours: bool,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._listener = listener
+        self._lock = lock
+        self._path: str = listener.getsockname()
+        self._lock_path = lock_path
+        self._ours = ours
+        self._others_look = look
+        self._identity = identity_of(self._path)
+        self._serving = trio.CancelScope()
+        self._said = ""
+
+    def __repr__(self) -> str:
+        return f"<SocketGuard of {self._path}>"
+
+    async def serve(
+        self,
+        handle: Callable[[trio.SocketStream], Awaitable[object]],
+        connections: trio.Nursery,
+    ) -> None:
+        """Take connections until cancelled, each in a task of that nursery."""
+        try:
+            while True:
+                # A duplicate: the number itself is replaced, and serving closes what it serves.
+                taken = trio.socket.from_stdlib_socket(self._listener.dup())
+                with self._serving:
+                    await trio.serve_listeners(
+                        handle, [trio.SocketListener(taken)], handler_nursery=connections
+                    )
+                self._serving = trio.CancelScope()
+        finally:
+            self._listener.close()
+
+    async def watch(self) -> None:
+        """Have what is removed made again, until cancelled."""
+        try:
+            notices = inotify.Inotify()
+        except OSError as error:
+            log.warning("%s is not watched: %s", self._path, error)
+            return
+        names = {os.path.basename(self._path), os.path.basename(self._lock_path), KEEPER}
+        try:
+            watched = self._watch(notices)
+            while True:
+                self._look()
+                self._others_look()
+                if watched is None:  # it may be there again
+                    watched = self._watch(notices)
+                await self._changed(notices, names)
+                if identity_of(os.path.dirname(self._path)) != watched:
+                    watched = None
+        finally:
+            notices.close()
+
+    def _watch(self, notices: inotify.Inotify) -> Identity | None:
+        """Watch the directory that is there now; tells which one, None for none."""
+        directory = os.path.dirname(self._path)
+        try:
+            notices.add(directory, _CHANGES | inotify.OF_ITSELF)
+        except OSError as error:
+            self._say(f"its directory cannot be watched ({error.strerror})")
+            return None
+        return identity_of(directory)
+
+    @staticmethod
+    async def _changed(notices: inotify.Inotify, names: set[str]) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(notices.fd)
+            if any(not told.name or told.name in names for told in notices.read()):
+                return
+
+    def _look(self) -> None:
+        held = os.fstat(self._lock)
+        locked = identity_of(self._lock_path) == (held.st_dev, held.st_ino)
+        there = self._identity is not None and identity_of(self._path) == self._identity
+        if locked and there:
+            return
+        if not self._ours:
+            if not there:
+                self._say("it was removed or replaced. Restart nsm-supervisor.socket")
+            return
+        try:
+            paths.ensure_private_dir(os.path.dirname(self._path))
+            if not locked:
+                self._lock_again()
+            if not there:
+                self._bind_again()
+        except (PlaceError, paths.PathError, OSError) as error:
+            self._say(str(error))
+
+    def _lock_again(self) -> None:
+        """Lock the file that is there now, beside the one that nobody finds any more."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self._lock_path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            os.dup2(fd, self._lock, inheritable=False)
+        except BlockingIOError as error:
+            raise PlaceError(
+                f"another supervisor has taken its place, since {self._lock_path} was removed. End "
+                "that one with `nsm shutdown`, and remove the file again, to get back to this "
+                f"one's sessions (process {os.getpid()})"
+            ) from error
+        finally:
+            os.close(fd)
+        log.warning("%s was removed, and is there again", self._lock_path)
+
+    def _bind_again(self) -> None:
+        if identity_of(self._path) is not None:
+            raise PlaceError("something else is in its place. Remove it: then it comes back")
+        with bound(self._path) as new:
+            os.dup2(new.fileno(), self._listener.fileno(), inheritable=False)
+        self._identity, self._said = identity_of(self._path), ""
+        self._serving.cancel()
+        log.warning("%s was removed, and is there again", self._path)
+
+    def _say(self, what: str) -> None:
+        if what != self._said:
+            self._said = what
+            log.error("clients do not find %s: %s", self._path, what)

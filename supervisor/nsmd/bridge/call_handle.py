@@ -1,0 +1,128 @@
+"""One call of a program: what whoever asked for it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import trio
+
+from nsm.wire.errors import NsmError
+from nsmd.bridge.stop import Stop
+from nsmd.bridge.values import Asked, Ended, OnLine
+from nsmd.model.values import StreamName
+
+GRACE_S = 10.0
+"""For a client that lost its connection to come back, and ask for the same call."""
+
+
+MAX_TOLD = 10
+"""Programs that are named in one line of the log."""
+
+
+class ProgramCall:
+    """A call, from when it is asked for until what came of it is forgotten.
+
+    Args:
+        asked: what is written down of it.
+        on_line: takes its output; None for nobody.
+        nursery: for the task that waits for a client that is gone.
+
+    Attributes:
+        admitted: it is one of those that may run now.
+        late: it came when the supervisor was about to end already, and starts nothing.
+        refused: nothing is started any more, and all that is missing is its line.
+        started: the program was started.
+        answer: what came of it; None as long as nothing has.
+    """
+
+    def __init__(self, asked: Asked, on_line: OnLine | None, nursery: trio.Nursery) -> None:
+        self.asked = asked
+        self.stop = Stop()
+        self.admitted = False
+        self.late = False
+        self.refused = False
+        self.started = False
+        self.answer: Ended | NsmError | None = None
+        self._listeners = [] if on_line is None else [on_line]
+        self._nursery = nursery
+        self._done = trio.Event()
+        self._claims = 1
+        self._wanted = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<ProgramCall {self.asked.id} of {self.asked.program!r:.80}>"
+
+    @property
+    def id(self) -> str:
+        """Under which it is written down, and asked for again."""
+        return self.asked.id
+
+    async def wait(self) -> Ended:
+        """What came of it.
+
+        Cancellation: the waiter goes, the program does not notice.
+
+        Raises:
+            NsmError: it was refused, or could not be started.
+        """
+        await self._done.wait()
+        if isinstance(self.answer, NsmError):
+            raise copy(self.answer)  # what is raised holds on to whoever had raised it
+        assert self.answer is not None
+        return self.answer
+
+    def interrupt(self) -> None:
+        """The client takes it back, or nsm does: the program is stopped."""
+        self.stop.ask("cancelled")
+
+    def abandon(self) -> None:
+        """The caller is gone: the program is stopped, unless it comes back soon."""
+        self._claims -= 1
+        if self._claims == 0 and not self._done.is_set():
+            self._wanted = trio.Event()
+            self._nursery.start_soon(self._give_up)
+
+    def claim(self, on_line: OnLine | None) -> None:
+        """Somebody asks for the same call again, whose output so far is in the answer only."""
+        self._claims += 1
+        self._wanted.set()
+        if on_line is not None:
+            self._listeners = [on_line]
+
+    def take_line(self, stream: StreamName, line: str) -> None:
+        """Hand a line of output on."""
+        for listener in self._listeners:
+            listener(stream, line)
+
+    def settle(self, answer: Ended | NsmError) -> None:
+        """Tell what came of it, once."""
+        # This may be kept for long, and what was raised has all that was at hand where it was,
+        # megabytes of arguments, too.
+        self.answer = copy(answer) if isinstance(answer, NsmError) else answer
+        self._done.set()
+
+    async def _give_up(self) -> None:
+        wanted = self._wanted
+        with trio.move_on_after(GRACE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_then_cancel, wanted, nursery.cancel_scope)
+                nursery.start_soon(_then_cancel, self._done, nursery.cancel_scope)
+        if self._claims == 0:
+            self.stop.ask("cancelled")
+
+
+async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def who_runs(calls: Sequence[ProgramCall]) -> str:
+    """Programs and who has asked for them, for the log."""
+    told = [
+        f"{call.asked.program!r} for {call.asked.caller.client!r} in {call.asked.caller.scope!r}"
+        for call in calls[:MAX_TOLD]
+    ]
+    if len(calls) > MAX_TOLD:
+        told.append(f"{len(calls) - MAX_TOLD} more")
+    return f"programs of the bridge: {', '.join(told)}"

@@ -1,0 +1,155 @@
+"""All definitions of a directory, watched: what is there is known, and what changes is noticed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from nsm import paths
+from nsmd.bridge.values import Problem, Program
+from nsmd.host.paths import printable, trusted_owners
+from nsmd.host.watching.source_watcher import Keeper
+from nsmd.host.watching.trail import Places, Trail
+
+log = logging.getLogger(__name__)
+
+MAX_DEFINITIONS = 256
+"""In a directory, the first by name. Each is a line of what models read."""
+
+SUFFIX = ".md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one look found.
+
+    Attributes:
+        programs: that can be used, by name, sorted.
+        problems: why others cannot, by file.
+        places: what all that depended on.
+    """
+
+    programs: Mapping[str, Program] = field(default_factory=dict[str, Program])
+    problems: tuple[Problem, ...] = ()
+    places: Places = field(default_factory=dict[str, frozenset[str]])
+
+
+def read_directory(directory: str, home: str | None = None) -> Found:
+    """The programs that a directory's files describe. Blocks.
+
+    Args:
+        directory: absolute; one that is missing has none.
+        home: of the user, for `~`; None for that of the environment.
+    """
+    # YAML's parser costs 40 ms, which only those pay who have definitions.
+    from nsmd.bridge.definitions import read_definition, unique  # noqa: PLC0415
+
+    trail = Trail(trusted_owners())
+    try:
+        names = trail.list(trail.follow(directory))
+    except FileNotFoundError:
+        return Found(places=trail.places)
+    except OSError as error:
+        problem = Problem(source=directory, reason=printable(str(error.strerror)))
+        return Found(problems=(problem,), places=trail.places)
+    # Editors keep their own files there, under names that begin with a dot.
+    names = [name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
+    programs, problems = unique(
+        [
+            read_definition(os.path.join(directory, name), trail, home or paths.home())
+            for name in names[:MAX_DEFINITIONS]
+        ]
+    )
+    if len(names) > MAX_DEFINITIONS:
+        reason = (
+            f"it has {len(names)} definitions; those after the first {MAX_DEFINITIONS} are not read"
+        )
+        problems.append(Problem(source=directory, reason=reason))
+    return Found(
+        programs={program.name: program for program in programs},
+        problems=tuple(sorted(problems, key=lambda problem: problem.source)),
+        places=trail.places,
+    )
+
+
+class Shelf:
+    """See the module; made by `open_shelf`.
+
+    Attributes:
+        programs: that can be used, by name, sorted.
+        problems: why others cannot.
+    """
+
+    def __init__(self, directory: str, keeper: Keeper) -> None:
+        self.programs: Mapping[str, Program] = {}
+        self.problems: Sequence[Problem] = ()
+        self._directory = directory
+        self._keeper = keeper
+        self._subscribers: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Shelf {self._directory} of {len(self.programs)} programs>"
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have something called whenever programs or problems have changed; returns what ends
+        that."""
+        entry = partial(changed)  # another object each time, so that each ends its own
+        self._subscribers.append(entry)
+
+        def end() -> None:
+            if entry in self._subscribers:
+                self._subscribers.remove(entry)
+
+        return end
+
+    async def look(self) -> None:
+        """Look again now, for 5 s at most."""
+        await self._keeper.look(self)
+
+    def take(self, found: Found, unwatched: str | None) -> None:
+        """Have what a look found."""
+        problems = found.problems
+        if unwatched is not None:
+            reason = f"{unwatched}; it is looked at when somebody runs `nsm bridge ls`"
+            problems = (*problems, Problem(source=self._directory, reason=reason))
+        if (found.programs, problems) == (self.programs, self.problems):
+            return
+        for problem in problems:
+            if problem not in self.problems:
+                log.warning("%s", render(problem))
+        self.programs, self.problems = found.programs, problems
+        for changed in tuple(self._subscribers):
+            changed()
+
+
+def render(problem: Problem) -> str:
+    """A problem as one line for people, as compilers write them."""
+    line = "" if problem.line is None else f":{problem.line}"
+    return f"{printable(problem.source)}{line}: {problem.reason}"
+
+
+@asynccontextmanager
+async def open_shelf(directory: str, keeper: Keeper) -> AsyncGenerator[Shelf]:
+    """The definitions of a directory, which have been looked at when the block begins, unless that
+    takes long.
+
+    Args:
+        directory: absolute; it may be missing.
+        keeper: notices changes.
+    """
+    shelf = Shelf(directory, keeper)
+
+    def failed() -> Found:
+        reason = "nsm failed to look at it; the supervisor's log has the details"
+        return Found(problems=(Problem(source=directory, reason=reason),))
+
+    keeper.keep(shelf, printable(directory), partial(read_directory, directory), shelf.take, failed)
+    try:
+        await keeper.first_look(shelf)
+        yield shelf
+    finally:
+        keeper.end(shelf)

@@ -1,0 +1,68 @@
+"""Calls that are over, for clients that lost the connection before they had the answer."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from dataclasses import replace
+
+from nsmd.bridge.call_handle import ProgramCall
+from nsmd.bridge.values import Ended
+
+MAX_KEPT = 64
+"""Answers that clients may ask for again."""
+
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""Of the output in them. The last one is kept however large it is: `[mcp] max_result_chars` allows
+for 80 MB in a single one, and whoever asks again does so at once."""
+
+Key = tuple[str, str]
+"""Scope of a client, and the call's id."""
+
+
+class Kept:
+    """The last calls that are over; where there are too many, the oldest go.
+
+    Calls that started nothing go first: a client that floods these is in nobody's way, and one that
+    asks for them again is refused again, with nothing started.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[Key, ProgramCall] = OrderedDict()
+        self._sizes: dict[Key, int] = {}
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Kept {len(self._calls)} calls, {self._bytes} bytes>"
+
+    def get(self, key: Key) -> ProgramCall | None:
+        """The call of that key, if it is there still."""
+        return self._calls.get(key)
+
+    def add(self, key: Key, call: ProgramCall) -> None:
+        """Keep one that has its answer."""
+        # They are written down, and may be megabytes each.
+        call.asked = replace(call.asked, arguments=())
+        self._drop(key)
+        self._calls[key] = call
+        self._sizes[key] = size = _size_of(call)
+        self._bytes += size
+        while len(self._calls) > 1 and len(self._calls) > MAX_KEPT:
+            self._drop(self._least(key))
+        while len(self._calls) > 1 and self._bytes > MAX_KEPT_BYTES:
+            self._drop(next(iter(self._calls)))
+
+    def _least(self, newest: Key) -> Key:
+        refused = (key for key, call in self._calls.items() if not call.started and key != newest)
+        return next(refused, next(iter(self._calls)))
+
+    def _drop(self, key: Key) -> None:
+        if self._calls.pop(key, None) is not None:
+            self._bytes -= self._sizes.pop(key)
+
+
+def _size_of(call: ProgramCall) -> int:
+    """Bytes of memory that a call's output takes: Python has up to four for a character."""
+    if not isinstance(call.answer, Ended):
+        return 0
+    return sys.getsizeof(call.answer.stdout) + sys.getsizeof(call.answer.stderr)

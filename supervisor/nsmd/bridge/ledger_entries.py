@@ -1,0 +1,193 @@
+"""A call of the bridge as lines of its audit: JSON, of which a reader finds each by the call's id.
+
+A line says what was asked for as it was asked. Of calls that are refused only the beginning of
+that is kept: nothing came of them, and whoever sends nothing else is not to fill the disk.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from nsmd.audit.journal import rfc3339
+from nsmd.bridge.values import Asked, Ended
+
+REFUSED_CHARS = 4096
+"""Of all arguments of a refused call together."""
+
+AGAIN_REFUSED_CHARS = 200
+"""The same, of a client that keeps on: of as many as that may be, there is room for little."""
+
+REFUSED_ARGUMENTS = 100
+
+NAME_CHARS = 256
+"""Of names that clients choose freely."""
+
+REASON_CHARS = 1000
+
+SUPERVISOR_ENDED = "supervisor-ended"
+NOT_STARTED = "not-started"
+FAULT = "fault"
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # ASCII: half surrogates are written, too
+
+_WHOSE = ("client", "scope", "program", "supervisor")
+
+Facts = dict[str, Any]
+
+
+def start(asked: Asked, *, at_s: float, supervisor: str) -> bytes:
+    """The line that is on disk before the program starts.
+
+    Args:
+        at_s: Unix time.
+        supervisor: whose call it is; see `nsmd.bridge.recovery`.
+    """
+    facts = {
+        **_asked(asked),
+        "arguments": list(asked.arguments),
+        "decision": "allowed",
+        "supervisor": supervisor,
+    }
+    return _line("start", asked.id, facts, at_s)
+
+
+def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS) -> bytes:
+    """The one line of a call that is refused.
+
+    Args:
+        most: characters of its arguments.
+    """
+    kept: list[str] = []
+    room = most
+    for argument in asked.arguments[:REFUSED_ARGUMENTS]:
+        kept.append(argument[:room])
+        room -= len(kept[-1])
+        if room <= 0:
+            break
+    facts: Facts = {**_asked(asked), "arguments": kept}
+    if kept != list(asked.arguments):
+        facts["arguments_in_all"] = len(asked.arguments)
+        facts["argument_chars_in_all"] = sum(map(len, asked.arguments))
+    facts |= {"decision": "refused", "reason": reason[:REASON_CHARS]}
+    return _line("refused", asked.id, facts, at_s)
+
+
+def end(asked: Asked, ended: Ended, *, at_s: float, supervisor: str) -> bytes:
+    """The line of what came of a program that was started."""
+    facts: Facts = {
+        **_whose(asked),
+        "supervisor": supervisor,
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "why_stopped": ended.why_stopped,
+        "duration_s": round(ended.duration_s, 6),
+    }
+    if ended.left:
+        facts["left"] = ended.left
+    return _line("end", asked.id, facts, at_s)
+
+
+def not_started(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
+    """The end of a call whose start was written down, and that was not started after all."""
+    facts = {
+        **_whose(asked),
+        "supervisor": supervisor,
+        "why_stopped": NOT_STARTED,
+        "reason": reason[:REASON_CHARS],
+    }
+    return _line("end", asked.id, facts, at_s)
+
+
+def failed(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
+    """The end of a call in which nsm itself failed once it was begun."""
+    facts = {
+        **_whose(asked),
+        "supervisor": supervisor,
+        "exit_code": None,
+        "signal": None,
+        "why_stopped": FAULT,
+        "reason": reason[:REASON_CHARS],
+    }
+    return _line("end", asked.id, facts, at_s)
+
+
+def settled(begun: Facts, *, at_s: float) -> bytes:
+    """The end of a call whose supervisor did not live to write it.
+
+    Args:
+        begun: its start, as `parsed` has it.
+    """
+    facts: Facts = {key: begun[key] for key in _WHOSE if key in begun}
+    facts |= {
+        "exit_code": None,
+        "signal": None,
+        "why_stopped": SUPERVISOR_ENDED,
+        "reason": "nsm's supervisor was killed meanwhile. The program was stopped, unless it had "
+        "ended before.",
+    }
+    return _line("end", str(begun["id"]), facts, at_s)
+
+
+def unwritten(asked: Asked, calls: int, *, at_s: float) -> bytes:
+    """The one line of calls that were refused for coming too fast.
+
+    Args:
+        asked: one of the same client's.
+    """
+    facts = _whose(asked) | {
+        "program": None,
+        "decision": "refused",
+        "reason": "more calls of this client, which came faster than they are written down",
+        "calls": calls,
+    }
+    return _line("refused", "", facts, at_s)
+
+
+def parsed(line: bytes) -> Facts | None:
+    """A line's facts; None for what is none of ours: cut, or written by somebody else."""
+    try:
+        facts: object = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(facts, dict):
+        return None
+    found = cast("Facts", facts)
+    return found if all(isinstance(found.get(key), str) for key in ("at", "event", "id")) else None
+
+
+def key(facts: Facts) -> tuple[str, str]:
+    """Whose call it is, and which: clients choose ids, and may choose each other's."""
+    return str(facts.get("scope")), str(facts["id"])
+
+
+def mark(call_id: str) -> bytes:
+    """What is in each line of a call, and in no line of others: quotes within values are escaped,
+    and nothing but a name is followed by a colon."""
+    return f',"id":{_ENCODER.encode(call_id)},'.encode()
+
+
+def supervisor_mark(supervisor: str) -> bytes:
+    """The same, of one supervisor's starts and ends."""
+    return f',"supervisor":{_ENCODER.encode(supervisor)}'.encode()
+
+
+def _asked(asked: Asked) -> Facts:
+    facts = _whose(asked)
+    facts["way"] = asked.caller.way
+    if asked.caller.peer is not None:
+        facts["pid"], facts["uid"] = asked.caller.peer
+    return facts
+
+
+def _whose(asked: Asked) -> Facts:
+    return {
+        "client": asked.caller.client[:NAME_CHARS],
+        "scope": asked.caller.scope[:NAME_CHARS],
+        "program": asked.program[:NAME_CHARS],
+    }
+
+
+def _line(event: str, call_id: str, facts: Facts, at_s: float) -> bytes:
+    text = _ENCODER.encode({"at": rfc3339(at_s), "event": event, "id": call_id, **facts})
+    return text.encode() + b"\n"

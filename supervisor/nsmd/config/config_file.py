@@ -1,0 +1,431 @@
+"""Reads `config.toml` and says what is wrong with it in terms of the file.
+
+The only module that imports pydantic. Every key has a default, so a missing file is a valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from nsmd.config.http_address import parse_listen, why_no_host, why_no_origin
+from nsmd.model.flakes import why_no_reference
+from nsmd.model.host_rules import HostRuleError, parse_rule
+from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
+from nsmd.model.settings import (
+    OLDER_PRESETS,
+    PRESETS,
+    BoxSettings,
+    EnvironmentSettings,
+    HttpSettings,
+    Settings,
+    network_rule,
+)
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+_SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
+"""Prefixes that a path may have."""
+
+HIDDEN = "(not shown)"
+"""In place of a value that may be a secret."""
+
+BACKEND = "jail"
+"""The one that there is. Keys that name it are for `lib.fromToml`."""
+
+_OTHERS_TABLES = ("backends", "daemon")
+"""Of the older nix-sandbox-mcp."""
+
+MAX_VARIABLES_BYTES = 96 * 1024
+"""Of one environment's `env`, names and values together: room for certificates."""
+
+
+class ConfigError(Exception):
+    """The configuration file cannot be used; `problems` has one line per mistake."""
+
+    def __init__(self, path: str, problems: Sequence[str]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{path}: {problem}" for problem in self.problems))
+
+
+def load(path: str) -> Settings:
+    """The settings in a file; the defaults if it does not exist.
+
+    Raises:
+        ConfigError: it cannot be read or has mistakes; all of them are named.
+    """
+    return parse(_read(path), path)
+
+
+def unused_keys(path: str) -> list[str]:
+    """Keys in a file that the supervisor accepts and does not use, since they are for others.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    return _set_aside(_table_of(_read(path), path))
+
+
+def parse(data: bytes, path: str) -> Settings:
+    """The settings in the text of a file.
+
+    Args:
+        data: the file's bytes.
+        path: its name, for messages, and the place that relative paths begin in.
+    """
+    table = _table_of(data, path)
+    _set_aside(table)
+    _respell(table, os.path.dirname(os.path.abspath(path)))
+    try:
+        # As JSON, because pydantic's strict mode takes tables for dataclasses only from there.
+        text = json.dumps(table, default=str)
+        settings = TypeAdapter(Settings).validate_json(text, strict=True)
+    except ValidationError as error:
+        described = (_describe(e) for e in error.errors())
+        raise ConfigError(
+            path, [problem for problem in dict.fromkeys(described) if problem]
+        ) from error
+    if problems := list(_cross_check(settings)):
+        raise ConfigError(path, problems)
+    return settings
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file; none if it does not exist."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(path, [f"is larger than {MAX_CONFIG_BYTES} bytes"])
+    return data
+
+
+def _table_of(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
+
+
+def _set_aside(table: dict[str, Any]) -> list[str]:
+    """Remove what only `lib.fromToml` and the older nix-sandbox-mcp understand, so that one file
+    serves all; give the keys back. A backend other than ours is left, and refused as unknown."""
+    keys = [key for key in _OTHERS_TABLES if isinstance(table.get(key), dict)]
+    for key in keys:
+        del table[key]
+    environments: object = table.get("environments")
+    sections: list[tuple[str, object]] = [("defaults", table.get("defaults"))]
+    if isinstance(environments, dict):
+        entries = cast("dict[str, object]", environments).items()
+        sections += [(f"environments.{name}", entry) for name, entry in entries]
+    for name, section in sections:
+        if not isinstance(section, dict):
+            continue
+        entry = cast("dict[str, object]", section)
+        if entry.get("backend") == BACKEND:
+            del entry["backend"]
+            keys.append(f"{name}.backend")
+        if "flake" in entry and "interpreter" in entry:  # the sandbox has its own
+            keys.append(f"{name}.interpreter")
+    return keys
+
+
+def dump(settings: Settings) -> dict[str, Any]:
+    """The effective settings as plain values, for `nsm config show`.
+
+    Values of sessions' variables are left out: what is shown gets into reports and tickets.
+    """
+    plain = dataclasses.asdict(settings)
+    for environment in plain["environments"].values():
+        environment["env"] = dict.fromkeys(environment["env"], HIDDEN)
+    return plain
+
+
+def _cross_check(settings: Settings) -> Iterator[str]:
+    """Rules that a type cannot express."""
+    for name, environment in settings.environments.items():
+        if not ENVIRONMENT_NAME.fullmatch(name):
+            yield (
+                f"environments.{name!r}: a name is 1 to 64 of a-z, 0-9 and '-', "
+                "beginning with a letter or digit"
+            )
+        network = f"environments.{name}.network"
+        yield from _check_hosts(network, environment.network_rule.allow)
+        yield from _check_variables(name, environment.env)
+        if environment.flake is not None:
+            yield from _check_flake(name, environment, environment.flake)
+            continue
+        if environment.preset is None and name not in PRESETS:
+            yield (
+                f"environments.{name}: has neither preset nor flake, and {name!r} is not a preset "
+                f'itself. Add preset = "python" (or {", ".join(PRESETS[1:])}), or '
+                'flake = "REF#ATTRIBUTE"'
+            )
+        if environment.interpreter is not None and not environment.interpreter.startswith("/"):
+            yield (
+                f"environments.{name}.interpreter: found {environment.interpreter!r}, "
+                "expected an absolute path"
+            )
+        yield from _check_modules(name, environment)
+        if environment.preload and (environment.preset or name) != "python":
+            yield f"environments.{name}.preload: is for Python environments only"
+    yield from _check_inherited(settings.project.inherit_env.vars)
+    if settings.project.use_flake and "project" in settings.environments:
+        yield (
+            "environments.project: with project.use_flake, that is the name of the project's own "
+            "shell; choose another one"
+        )
+    if settings.project.path is not None and not settings.project.path.startswith("/"):
+        yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
+    yield from _check_box(settings.box)
+    yield from _check_http(settings.http)
+
+
+def _check_inherited(names: Sequence[str]) -> Iterator[str]:
+    key = "project.inherit_env.vars"
+    for name in names:
+        if reason := why_not_inherited(name):
+            yield f"{key}: {reason}"
+
+
+def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Iterator[str]:
+    """Rules for an environment that Nix builds. Its interpreter is the sandbox's own; that of the
+    file is for `lib.fromToml`, which reads the same file, and is not looked at here."""
+    if environment.preset is not None:
+        yield f"environments.{name}: has preset and flake. Remove one"
+    if why := why_no_reference(flake):
+        yield (
+            f"environments.{name}.flake: found {flake!r:.80}, {why}; expected a reference like "
+            '"github:OWNER/REPO#NAME" or "path:/DIRECTORY#NAME"'
+        )
+    yield from _check_modules(name, environment)
+
+
+def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
+    for pattern in patterns:
+        try:
+            parse_rule(pattern)
+        except HostRuleError as error:
+            yield f"{key}: {pattern!r:.80} {error}"
+
+
+def _check_box(box: BoxSettings) -> Iterator[str]:
+    yield from _check_hosts("box.net", network_rule(box.net).allow)
+    for path in box.protect_paths:
+        if not path or path.startswith("/") or ".." in path.split("/"):
+            yield (
+                f"box.protect_paths: found {path!r:.80}, expected a path inside the working "
+                "directory"
+            )
+    for path in box.show:
+        if not os.path.expanduser(path).startswith("/"):
+            yield f"box.show: found {path!r:.80}, expected an absolute path, or one below ~"
+    for program in box.bridge:
+        if not PROGRAM_NAME.fullmatch(program):
+            yield f"box.bridge: found {program!r:.80}, expected names of the bridge's programs"
+
+
+def _check_http(http: HttpSettings) -> Iterator[str]:
+    try:
+        parse_listen(http.listen)
+    except ValueError as error:
+        yield f"http.listen: found {http.listen!r:.80}, {error}"
+    for host in http.hosts:
+        if why := why_no_host(host):
+            yield f"http.hosts: found {host!r:.80}, {why}"
+    for origin in http.origins:
+        if why := why_no_origin(origin):
+            yield f"http.origins: found {origin!r:.80}, {why}"
+    for program in http.programs:
+        if not PROGRAM_NAME.fullmatch(program):
+            yield f"http.programs: found {program!r:.80}, expected names of the bridge's programs"
+    if http.project is not None and not http.project.startswith("/"):
+        yield f"http.project: found {http.project!r:.80}, expected an absolute path"
+    yield from _check_hosts("http.network", http.network_rule.allow)
+
+
+def _check_variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:
+    key = f"environments.{name}.env"
+    for variable, value in variables.items():
+        if reason := why_not_inherited(variable):
+            yield f"{key}: {reason}"
+        elif "\0" in value:
+            yield f"{key}.{variable}: has a NUL character, which no variable can"
+    size = sum(len(f"{variable}={value}".encode()) for variable, value in variables.items())
+    if size > MAX_VARIABLES_BYTES:
+        yield f"{key}: has {size} bytes, expected at most {MAX_VARIABLES_BYTES}; use files instead"
+
+
+def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]:
+    for module in environment.preload:
+        if not all(part.isidentifier() for part in module.split(".")):
+            yield f"environments.{name}.preload: {module!r} is not the name of a Python module"
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors as `key: what was found, what is allowed`; empty for one that says
+    nothing to whoever wrote the file."""
+    location: tuple[int | str, ...] = error["loc"]
+    key = ".".join(str(part) for part in location)
+    if location[:1] == ("environments",) and location[2:3] == ("network",):
+        return _describe_network(location[:3], error)
+    if location[:2] in (("box", "net"), ("http", "network")):
+        return _describe_network(location[:2], error)
+    context: Mapping[str, Any] = error.get("ctx", {})
+    found = f"found {error['input']!r:.80}"
+    if location[:1] == ("environments",) and location[2:3] == ("env",):
+        found = f"found something of type {type(error['input']).__name__}"  # maybe a secret
+    match error["type"]:
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            if location[-1] == "backend" and location[0] in ("defaults", "environments"):
+                return f"{key}: {found}, allowed: {BACKEND!r}"
+            return _unknown_key(location)
+        case "literal_error":
+            return f"{key}: {found}, allowed: {context['expected']}"
+        case "greater_than":
+            return f"{key}: {found}, expected more than {context['gt']:g}"
+        case "greater_than_equal":
+            return f"{key}: {found}, expected at least {context['ge']}"
+        case "less_than_equal":
+            return f"{key}: {found}, expected at most {context['le']}"
+        case "dataclass_type":
+            return f"{key}: {found}, expected a table [{key}]"
+        case _:
+            return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _respell(table: dict[str, Any], directory: str) -> None:
+    """Put what may be written in several ways in one, in place: networks, paths below a home
+    directory, and the project's from the directory of the file. What has another type than expected
+    stays as it is, to be complained about."""
+    rows: list[tuple[str, str, Callable[[Any], Any]]] = [
+        ("project", "path", lambda path: _joined(directory, _expanded(path))),
+        ("http", "project", _expanded),
+        ("http", "listen", _expanded),
+        ("http", "network", _respelled),
+        ("box", "net", _respelled),
+    ]
+    for name, key, respell in rows:
+        _respell_key(table.get(name), key, respell)
+    environments: object = table.get("environments")
+    if isinstance(environments, dict):
+        for environment in cast("dict[str, object]", environments).values():
+            _respell_key(environment, "interpreter", _expanded)
+            _respell_key(environment, "flake", _expanded)
+            _respell_key(environment, "network", _respelled)
+            _respell_key(environment, "preset", _newer_preset)
+
+
+def _respell_key(section: object, key: str, respell: Callable[[Any], Any]) -> None:
+    if isinstance(section, dict) and key in section:
+        keys = cast("dict[str, Any]", section)
+        keys[key] = respell(keys[key])
+
+
+def _expanded(path: Any) -> Any:
+    """A path that begins with `~/` or `~USER/`, with that home directory in its place."""
+    if not isinstance(path, str):
+        return path
+    scheme = next((each for each in _SCHEMES if path.startswith(f"{each}~")), "")
+    return scheme + os.path.expanduser(path.removeprefix(scheme))
+
+
+def _joined(directory: str, path: Any) -> Any:
+    """A path that may be relative, from a directory; one of an unknown home stays as it is."""
+    if not isinstance(path, str) or not path or path.startswith("~"):
+        return path
+    return os.path.normpath(os.path.join(directory, path))
+
+
+def _newer_preset(preset: Any) -> Any:
+    return OLDER_PRESETS.get(preset, preset) if isinstance(preset, str) else preset
+
+
+def _respelled(network: Any) -> Any:
+    match network:
+        case "host":
+            return "full"
+        case "none":
+            return "off"
+        case {"allow": list(), **others} if not others:
+            return network["allow"]
+        case _:
+            return network
+
+
+def _describe_network(key_path: tuple[int | str, ...], error: Mapping[str, Any]) -> str:
+    """A network is a word or a list, and pydantic complains about both; whoever wrote a list is not
+    told about the words."""
+    key = ".".join(str(part) for part in key_path)
+    given: Any = error["input"]
+    if error["type"] == "literal_error" and isinstance(given, list):
+        return ""
+    if error["type"] == "too_long":
+        most = error["ctx"]["max_length"]
+        return f"{key}: has {len(given)} hosts, expected at most {most}"
+    return f'{key}: found {given!r:.80}, expected "off", "full" or a list of hosts'
+
+
+def _unknown_key(location: tuple[int | str, ...]) -> str:
+    *parents, last = (str(part) for part in location)
+    known = _known_keys(tuple(parents))
+    near = difflib.get_close_matches(last, known, n=1)
+    suggestion = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{'.'.join([*parents, last])}: unknown key{suggestion} Known here: {', '.join(known)}"
+
+
+def _schema_class(path: tuple[str, ...]) -> type[Any] | None:
+    """The dataclass that describes the table at a path of keys."""
+    if len(path) == 2 and path[0] == "environments":
+        return EnvironmentSettings
+    kind: Any = Settings
+    for part in path:
+        kind = get_type_hints(kind).get(part)
+    return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
+
+
+def _known_keys(path: tuple[str, ...]) -> list[str]:
+    kind = _schema_class(path)
+    return [f.name for f in dataclasses.fields(kind)] if kind is not None else []
+
+
+def render(settings: Settings) -> str:
+    """The effective settings as a `config.toml`; keys that are unset are left out."""
+    lines: list[str] = []
+    for section, table in dump(settings).items():
+        if section == "environments":
+            for name, environment in table.items():
+                lines += _table(f"environments.{name}", environment)
+        else:
+            lines += _table(section, table)
+    return "\n".join(lines)
+
+
+def _table(name: str, values: Mapping[str, Any]) -> list[str]:
+    # JSON's texts, numbers and booleans are TOML's too.
+    rows = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in values.items()
+        if value is not None and not isinstance(value, dict)
+    ]
+    tables = [
+        line
+        for key, value in values.items()
+        if isinstance(value, dict)
+        for line in _table(f"{name}.{key}", cast("dict[str, Any]", value))
+    ]
+    return [f"[{name}]", *rows, "", *tables]

@@ -1,0 +1,254 @@
+"""A changed `config.toml` under a running supervisor: what changed, what holds now, what waits.
+
+What can be applied without touching a session is, for new sessions and calls; the rest is told, and
+holds once the program has begun anew (`nsm reload`). A file with mistakes changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from nsmd.model.events import Events
+from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.model.values import Environment
+
+log = logging.getLogger(__name__)
+
+APPLIED = frozenset(
+    (
+        "audit",
+        "box",
+        "bridge",
+        "defaults.cpu_weight",
+        "defaults.env",
+        "defaults.interrupt_grace_seconds",
+        "defaults.memory_mb",
+        "defaults.overlay_mb",
+        "defaults.shm_mb",
+        "defaults.timeout_seconds",
+        "defaults.tmp_mb",
+        "defaults.workspace_mb",
+        "drain",
+        "environments",
+        "mcp",
+        "pool",
+        "project.mode",
+        "project.mount_point",
+        "project.path",
+        "session.idle_timeout_seconds",
+        "session.max_lifetime_seconds",
+        "session.max_queued",
+        "session.max_sessions",
+    )
+)
+"""Keys, or whole sections, that can be applied at run time. What is not here waits: a key that
+somebody adds is told wrongly by nobody."""
+
+HIDDEN = "(not shown)"
+"""In place of the values of variables, which may be secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A key that has another value now.
+
+    Attributes:
+        key: dotted, as in messages about the file.
+        old, new: as JSON has them; `none` where there is none.
+        applied: it holds from now on; else from the program's next start on.
+    """
+
+    key: str
+    old: str
+    new: str
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """What came of reading the file again.
+
+    Attributes:
+        changes: between what held and what the file says.
+        problems: mistakes in the file, a line each; nothing was changed then.
+    """
+
+    changes: tuple[Change, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """For clients."""
+        changes = [dataclasses.asdict(change) for change in self.changes]
+        return {"changes": changes, "problems": list(self.problems)}
+
+
+Load = Callable[[], tuple[Settings | None, Sequence[str]]]
+"""Reads the file: settings, or the mistakes in it. Blocks."""
+
+
+class Reconfiguration:
+    """Reads the file again when asked to, and has what changed applied.
+
+    Args:
+        settings: that hold.
+        load: reads the file.
+        find_environments: of the host, as these settings have them; blocks.
+        apply: has settings, and these environments, hold from now on; does not fail.
+        events: told of it.
+
+    Attributes:
+        settings: that hold now.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        load: Load,
+        find_environments: Callable[[Settings], Sequence[Environment]],
+        apply: Callable[[Settings, Sequence[Environment]], Awaitable[None]],
+        events: Events,
+    ) -> None:
+        self.settings = settings
+        self._load = load
+        self._find_environments = find_environments
+        self._apply = apply
+        self._events = events
+        self._one_at_a_time = trio.Lock()
+
+    def __repr__(self) -> str:
+        return "<Reconfiguration>"
+
+    async def reload(self, asked_by: str) -> Reloaded:
+        """Read the file, apply what can be applied, and say what changed.
+
+        Args:
+            asked_by: for the log: a signal, or a client.
+        """
+        async with self._one_at_a_time:
+            wanted, problems = await trio.to_thread.run_sync(self._load)
+            if wanted is None:
+                log.error("the configuration stays as it was, since the file has mistakes:")
+                for problem in problems:
+                    log.error("%s", problem)
+                self._tell(asked_by, problems=len(problems))
+                return Reloaded(problems=tuple(problems))
+            changes = tuple(compare(self.settings, wanted))
+            if any(change.applied for change in changes):
+                settings = merge(self.settings, wanted)
+                environments = await trio.to_thread.run_sync(self._find_environments, settings)
+                self.settings = settings
+                await self._apply(settings, environments)
+        if not changes:
+            log.info("configuration read again for %s: nothing has changed", asked_by)
+        for change in changes:
+            when = "" if change.applied else ", which holds after `nsm reload`"
+            log.info("configuration: %s: %s -> %s%s", change.key, change.old, change.new, when)
+        self._tell(
+            asked_by,
+            applied=[change.key for change in changes if change.applied],
+            waiting=[change.key for change in changes if not change.applied],
+        )
+        return Reloaded(changes=changes)
+
+    def _tell(self, asked_by: str, **facts: Any) -> None:
+        self._events.publish("configuration_reloaded", asked_by=asked_by, **facts)
+
+
+def compare(old: Settings, new: Settings) -> Iterator[Change]:
+    """What differs, key by key, in the order of the documentation."""
+    for section in dataclasses.fields(Settings):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        if section.name == "environments":
+            yield from _compare_environments(before, after)
+        else:
+            yield from _compare_tables(section.name, before, after)
+
+
+def merge(old: Settings, new: Settings) -> Settings:
+    """The new ones as far as they can be applied, else the old ones."""
+    sections: dict[str, Any] = {}
+    for section in dataclasses.fields(Settings):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        if section.name == "environments":
+            sections[section.name] = _merge_environments(before, after)
+        elif section.name in APPLIED:
+            sections[section.name] = after
+        else:
+            applied = {
+                field.name: getattr(after, field.name)
+                for field in dataclasses.fields(before)
+                if f"{section.name}.{field.name}" in APPLIED
+            }
+            sections[section.name] = dataclasses.replace(before, **applied)
+    return Settings(**sections)
+
+
+def _compare_tables(key: str, before: Any, after: Any) -> Iterator[Change]:
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if old == new:
+            continue
+        inner = f"{key}.{field.name}"
+        if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
+            yield from _compare_tables(inner, old, new)
+        else:
+            parts = inner.split(".")
+            applied = any(".".join(parts[:count]) in APPLIED for count in range(1, len(parts) + 1))
+            yield Change(key=inner, old=_shown(old), new=_shown(new), applied=applied)
+
+
+def _compare_environments(
+    before: Mapping[str, EnvironmentSettings], after: Mapping[str, EnvironmentSettings]
+) -> Iterator[Change]:
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        key, applied = f"environments.{name}", not _is_built(old, new)
+        if old is None or new is None:
+            words = ("none", "added") if old is None else ("there", "none")
+            yield Change(key=key, old=words[0], new=words[1], applied=applied)
+            continue
+        for field in dataclasses.fields(EnvironmentSettings):
+            was, is_ = getattr(old, field.name), getattr(new, field.name)
+            if was != is_:
+                secret = field.name == "env"
+                yield Change(
+                    key=f"{key}.{field.name}",
+                    old=HIDDEN if secret else _shown(was),
+                    new=HIDDEN if secret else _shown(is_),
+                    applied=applied,
+                )
+
+
+def _merge_environments(
+    before: Mapping[str, EnvironmentSettings], after: Mapping[str, EnvironmentSettings]
+) -> dict[str, EnvironmentSettings]:
+    merged: dict[str, EnvironmentSettings] = {}
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        chosen = old if _is_built(old, new) else new
+        if chosen is not None:
+            merged[name] = chosen
+    return merged
+
+
+def _is_built(*entries: EnvironmentSettings | None) -> bool:
+    """Whether Nix builds one of them: what is wanted of it is settled at the start."""
+    return any(entry is not None and entry.flake is not None for entry in entries)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    return json.dumps(value, default=str)

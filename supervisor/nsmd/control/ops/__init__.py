@@ -1,0 +1,18 @@
+"""The operations of the control socket, a module for each subject.
+
+attach           follow a session, run code in it, complete and check code
+boxes            open sockets for a box, and list boxes
+bridge           list, explain and run programs of the host
+changes          show, apply and discard changes to a copied project
+drain            begin nothing new, until nothing runs
+environments     add, update, remove and list environments that Nix builds
+files            open, read, write and list files of a session
+inspection       all that is known of one session
+kernel_facts     what the kernel says about a session's process, compared with its policy
+network          show and change what a session may reach
+pool             what the pool holds, and why
+reload           replace the supervisor by the program that is installed now
+run              run code, and send its output and result
+session_history  how a session began, what it ran, when it will end
+telemetry        metrics, percentiles and events
+"""

@@ -1,0 +1,140 @@
+"""Operations of people who join a session, whoever it belongs to: read along, run, complete."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import BadRequestError, UnknownSessionError
+from nsm.wire.transcripts import to_wire
+from nsmd.agent_link.frames import CheckedFrame, CompletionsFrame
+from nsmd.agent_link.requests import NoAnswerError
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.model.limits import check_code
+from nsmd.model.values import OutputSink, RunRequest
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import Reader
+
+log = logging.getLogger(__name__)
+
+PROMPT_TIMEOUT_S = 5.0
+"""For what a prompt asks while somebody types. The agent itself gives up after 1 s."""
+
+
+async def logs(call: Call) -> dict[str, Any]:
+    """The transcript of a session, live or ended; its entries are events."""
+    registry = call.services.registry
+    last = arguments.optional_count(call.args, "executions")
+    follow = arguments.flag(call.args, "follow")
+    transcript, session = registry.transcript(arguments.text(call.args, "target"), call.here())
+    reader = transcript.read(last=last, follow=follow)
+    call.on_cancel(reader.stop)
+    if follow and session is not None:
+        session.follow()
+    try:
+        await _send_entries(call, reader)
+    finally:
+        if follow and session is not None:
+            session.unfollow()
+    return {
+        "id": transcript.subject.id,
+        "name": transcript.subject.name,
+        "state": "ended" if session is None else session.state.value,
+        "end_reason": transcript.end_reason or None,
+        "executions": transcript.executions,
+    }
+
+
+async def _send_entries(call: Call, reader: Reader) -> None:
+    for entry in reader:
+        if entry is None:
+            await reader.wait()
+            continue
+        try:
+            await call.emit(*to_wire(entry))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the client is gone: its connection sees that too, and ends this request
+        # A client that takes everything at once must not hold others up.
+        await trio.lowlevel.checkpoint()
+
+
+def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
+    """Code in a live session."""
+    args, registry = call.args, call.services.registry
+    request = RunRequest(
+        client=call.as_client(),
+        env="",  # as its session has it
+        code=arguments.text(args, "code"),
+        timeout_s=arguments.optional_number(args, "timeout_s"),
+        execution_id=arguments.optional_text(args, "execution_id"),
+        again=arguments.flag(args, "again"),
+    )
+    try:
+        session = call.target()
+    except UnknownSessionError:
+        if not request.again:
+            raise
+        return registry.retries.find_of_gone(request).join(on_output)
+    request = replace(request, env=session.spec.environment.name, session=session.name)
+    return registry.submit_in(session, request, on_output)
+
+
+async def complete(call: Call) -> dict[str, Any]:
+    """What could stand at a place of some code."""
+    session, code = call.target(), _code(call)
+    cursor = arguments.optional_count(call.args, "cursor")
+    if cursor is None or cursor > len(code):
+        raise BadRequestError(
+            f"Argument 'cursor' is {cursor}, not a place in code of {len(code)} characters."
+        )
+    question = _question(session, "complete", code) | {"cursor": cursor}
+    nothing: dict[str, Any] = {"start": cursor, "end": cursor, "matches": [], "available": False}
+    try:
+        answer = await session.requests.ask(
+            "complete", question, (CompletionsFrame,), PROMPT_TIMEOUT_S
+        )
+    except NoAnswerError:
+        return nothing
+    session.note_activity()
+    if not isinstance(answer, CompletionsFrame) or answer.end > len(code):
+        log.warning("session %s: completions for a place outside of the code", session.id)
+        return nothing
+    return {
+        "start": answer.start,
+        "end": answer.end,
+        "matches": list(answer.matches),
+        "available": answer.available,
+    }
+
+
+async def check(call: Call) -> dict[str, Any]:
+    """Whether some code is a whole input."""
+    session = call.target()
+    question = _question(session, "check", _code(call))
+    try:
+        answer = await session.requests.ask("check", question, (CheckedFrame,), PROMPT_TIMEOUT_S)
+    except NoAnswerError:
+        return {"status": "unknown", "indent": ""}
+    session.note_activity()
+    assert isinstance(answer, CheckedFrame), "nothing else was asked for"
+    return {"status": answer.status, "indent": answer.indent}
+
+
+def _code(call: Call) -> str:
+    code = arguments.text(call.args, "code")
+    check_code(code)
+    return code
+
+
+def _question(session: Session, kind: str, code: str) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "id": session.requests.new_id(),
+        "interpreter": session.spec.environment.interpreter,
+        "code": code,
+    }

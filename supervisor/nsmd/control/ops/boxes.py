@@ -1,0 +1,83 @@
+"""Sockets for agents in boxes: asked for by the program that becomes the box, listed for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsm.wire.errors import BadRequestError, ForbiddenError
+from nsmd.bridge.values import Caller
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.control.ops import network as networking
+from nsmd.model.names import PROGRAM_NAME
+
+MAX_PROGRAMS = 64
+MAX_WRITABLE = 256
+
+_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`."
+
+
+async def box_open(call: Call) -> dict[str, Any]:
+    """Sockets for the process that asks, for as long as it lives."""
+    network = networking.wanted(call)
+    if network is None:
+        raise BadRequestError(
+            "`network` is missing.", hint="It is what the box reaches: a map of `mode` and `allow`."
+        )
+    box = call.services.boxes.open(
+        call.peer[0],
+        directory=arguments.text(call.args, "directory"),
+        profile=_short(call, "profile"),
+        digest=_digest(call),
+        network=network,
+        shows_project=arguments.flag(call.args, "shows_project"),
+        programs=await _programs(call),
+        writable=arguments.paths(call.args, "writable", MAX_WRITABLE),
+    )
+    return box.facts() | {"sockets": box.sockets_directory}
+
+
+async def boxes(call: Call) -> dict[str, Any]:
+    """What boxes there are."""
+    return {"boxes": list(call.services.boxes.rows())}
+
+
+def _short(call: Call, name: str) -> str:
+    value = arguments.text(call.args, name)
+    if not 1 <= len(value) <= 64 or not value.isprintable():
+        raise BadRequestError(f"`{name}` must be 1 to 64 printable characters.")
+    return value
+
+
+async def _programs(call: Call) -> tuple[str, ...]:
+    """Those of the bridge that the box may start: all of them are there, so that nobody finds out
+    within the box that a name was mistyped."""
+    bridge = call.services.bridge
+    names = sorted(set(arguments.texts(call.args, "programs")))
+    if len(names) > MAX_PROGRAMS or not all(map(PROGRAM_NAME.fullmatch, names)):
+        raise BadRequestError(
+            f"`programs` must be at most {MAX_PROGRAMS} names of the bridge's programs."
+        )
+    if not names:
+        return ()
+    if not call.bridges:
+        raise ForbiddenError(
+            "This connection may start no programs of the bridge, and give none to a box.",
+            hint="Leave `programs` out, or connect with the right `bridge`.",
+        )
+    if not bridge.enabled:
+        raise BadRequestError("The bridge is off.", hint=_OFF)
+    caller = Caller(client=call.client, scope=call.scope, way="control", peer=call.peer)
+    known = {program.name for program in bridge.programs(caller)}
+    if not known.issuperset(names):
+        await bridge.look()  # one may just have been described
+    for name in names:
+        bridge.program(caller, name)
+    return tuple(names)
+
+
+def _digest(call: Call) -> str:
+    value = arguments.text(call.args, "digest")
+    if len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise BadRequestError("`digest` must be 64 hex digits.")
+    return value

@@ -1,0 +1,196 @@
+"""Operations on the bridge: programs of the host that clients may start."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.bridge.bridge import off
+from nsmd.bridge.call_handle import ProgramCall
+from nsmd.bridge.output_lines import PIECE_CHARS
+from nsmd.bridge.values import Caller, Ended, OnLine, Problem, Program
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.control.outgoing import MAX_WAITING_BYTES
+from nsmd.control.output_stream import OutputStream
+from nsmd.model.head_tail import shortened
+from nsmd.model.values import Output, StreamName
+
+MAX_ID_CHARS = 64
+
+MAX_STREAM_BYTES = 6 * 1024 * 1024
+"""Of each stream in an answer, so that it fits into a frame (16 MiB): `[mcp] max_result_chars`,
+which bounds what there is, may be more than that."""
+
+
+async def bridge_programs(call: Call) -> dict[str, Any]:
+    """What the client may start. Where files lie and what they get wrong is for people."""
+    bridge = call.services.bridge
+    if not call.confined:
+        await bridge.look()
+    return {
+        "enabled": bridge.enabled,
+        "programs": [_row(call, each) for each in bridge.programs(_caller(call))],
+        "problems": [] if call.confined else [_problem(each) for each in bridge.problems],
+    }
+
+
+async def bridge_help(call: Call) -> dict[str, Any]:
+    """A program's documentation."""
+    bridge, name = call.services.bridge, call.args.get("program")
+    if not bridge.enabled:
+        raise off()
+    if not call.confined:
+        await bridge.look()
+    program = bridge.program(_caller(call), name)
+    return {"program": _row(call, program), "documentation": program.documentation}
+
+
+async def bridge_run(call: Call) -> dict[str, Any]:
+    """Start a program, tell its output with `stream`, and answer what came of it.
+
+    Everything goes on as it came: what is wrong with it is written down, too.
+    """
+    call_id, again, stream, refusal = _wanted(call)
+    run = call.services.bridge.submit(
+        _caller(call),
+        call.args.get("program"),
+        call.args.get("arguments"),
+        None if stream is None else _lines_to(stream),
+        call_id=call_id,
+        again=again,
+        refusal=refusal,
+    )
+    call.on_cancel(run.interrupt)
+    try:
+        if stream is not None:
+            await _tell(call, run, stream)
+        return _result(run, await run.wait())
+    finally:
+        if stream is not None:
+            stream.discard()
+        if run.answer is None:  # cancelled: the client is gone
+            run.abandon()
+
+
+def refused(call: Call, error: NsmError) -> None:
+    """Have a call written down of a client that may start nothing at all; quick."""
+    args = call.args
+    with suppress(
+        NsmError
+    ):  # there is no bridge, or so many are on their way that they are counted
+        call.services.bridge.submit(
+            _caller(call), args.get("program"), args.get("arguments"), refusal=error
+        )
+
+
+def _wanted(call: Call) -> tuple[str | None, bool, OutputStream | None, BadRequestError | None]:
+    """The call's id, whether it is sent again, where its lines go, and why it is refused."""
+    try:
+        call_id = arguments.optional_text(call.args, "call_id")
+        again = arguments.flag(call.args, "again")
+        stream = OutputStream(call.room) if arguments.flag(call.args, "stream") else None
+    except BadRequestError as error:
+        return None, False, None, error
+    if call_id is not None and not (call_id.isprintable() and 1 <= len(call_id) <= MAX_ID_CHARS):
+        wrong = f"`call_id` must be 1 to {MAX_ID_CHARS} printable characters."
+        return None, False, None, BadRequestError(wrong)
+    return call_id, again, stream, None
+
+
+def _result(run: ProgramCall, ended: Ended) -> dict[str, Any]:
+    stdout, stdout_cut = shortened(ended.stdout, MAX_STREAM_BYTES)
+    stderr, stderr_cut = shortened(ended.stderr, MAX_STREAM_BYTES)
+    return {
+        "call_id": run.id,
+        "program": run.asked.program,
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "why_stopped": ended.why_stopped,
+        "stdout": stdout,
+        "stderr": stderr,
+        "stdout_omitted": ended.stdout_omitted + stdout_cut,
+        "stderr_omitted": ended.stderr_omitted + stderr_cut,
+        "duration_s": ended.duration_s,
+        "timeout_s": ended.timeout_s,
+        "left": ended.left,
+    }
+
+
+async def _tell(call: Call, run: ProgramCall, stream: OutputStream) -> None:
+    """Send all output before the answer."""
+    size = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send, call, stream)
+            with suppress(NsmError):  # is the answer
+                ended = await run.wait()
+                size = len(ended.stdout) + len(ended.stderr)
+            stream.close()
+            call.room.answer_bytes += size
+            if call.room.answer_bytes > MAX_WAITING_BYTES:
+                nursery.cancel_scope.cancel()  # the answer has head and tail
+    finally:
+        call.room.answer_bytes -= size
+
+
+async def _send(call: Call, stream: OutputStream) -> None:
+    try:
+        while (piece := await stream.get()) is not None:
+            output, skipped = piece
+            data: dict[str, Any] = {"stream": output.stream, "text": output.text}
+            await call.emit("output", {**data, "skipped": skipped} if skipped else data)
+        for name, skipped in stream.left_out().items():
+            await call.emit("output", {"stream": name, "text": "", "skipped": skipped})
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return  # the client is gone: its connection sees that too, and ends this request
+
+
+def _lines_to(stream: OutputStream) -> OnLine:
+    def on_line(name: StreamName, line: str) -> None:
+        end = "" if len(line) == PIECE_CHARS else "\n"  # the line goes on, or is whole
+        stream.put(Output(stream=name, text=line + end))
+
+    return on_line
+
+
+def _caller(call: Call) -> Caller:
+    boundary = call.boundary
+    return Caller(
+        client=call.client,
+        scope=call.scope,
+        way="control",
+        peer=call.peer,
+        granted=None if boundary is None else frozenset(boundary.programs),
+        writable=() if boundary is None else boundary.writable,
+    )
+
+
+def _row(call: Call, program: Program) -> dict[str, Any]:
+    """A program; to who may only start it, nothing of the host."""
+    row: dict[str, Any] = {
+        "name": program.name,
+        "description": program.description,
+        "timeout_s": program.timeout_s,
+        "max_args": program.max_args,
+        "allow_options": program.allow_options,
+    }
+    if not call.confined:
+        row["command"] = program.command
+        row["cwd"] = program.cwd
+        row["env"] = list(program.env)
+        row["unset"] = call.services.bridge.unset(program)
+        row["source"] = program.source
+    return row
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "source": problem.source,
+        "line": problem.line,
+        "reason": problem.reason,
+        "name": problem.name,
+    }

@@ -1,0 +1,118 @@
+"""All that is known of one session, for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import trio
+
+from nsm.wire.errors import UnknownSessionError
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.control.ops import session_history
+from nsmd.control.ops.kernel_facts import KernelFacts, contradictions, kernel_facts, weaker
+from nsmd.control.ops.network import decision_row
+from nsmd.host import process_stats
+from nsmd.jail.cgroups import Confinement
+from nsmd.manager.listing import as_row, last_row, live_row
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import Transcript
+
+MAX_PROCESSES = 200
+"""Told of one jail; its row has their number."""
+
+MAX_DECISIONS = 20
+"""About its network, the latest."""
+
+
+async def inspect(call: Call) -> dict[str, Any]:
+    """Its row, its policy, what the kernel says of its jail at this moment, what it has run.
+
+    A confined connection is told what code in the session could find out, too. What the session
+    has run, and one that has ended, are as its transcript for who may manage.
+    """
+    try:
+        session = call.target()
+    except UnknownSessionError:
+        if not call.manages:
+            raise
+        target = arguments.text(call.args, "target")
+        transcript, ending = call.services.registry.transcript(target, call.here())
+        if ending is None:
+            return _past(transcript)
+        session = ending
+    seen = await trio.to_thread.run_sync(_look, session.pid, session.confinement)
+    now = trio.current_time()
+    network = session.network
+    recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
+    return {
+        "session": as_row(live_row(session, seen.usage, now)),
+        "policy": _policy(session, sources=not call.confined),
+        "network": network.facts(),
+        "confinement": None if call.confined else seen.confinement,
+        "kernel": None if seen.kernel is None or call.confined else asdict(seen.kernel),
+        "contradictions": _contradictions(session, seen.kernel),
+        "start": None
+        if call.confined
+        else session_history.start_of(session, call.services.cold_starts),
+        "lifetime": session_history.lifetime_of(session),
+        "end_reason": session.end_reason or None,
+        "processes": [asdict(each) for each in seen.processes] if call.manages else [],
+        "executions": session_history.runs_of(session.transcript) if call.manages else [],
+        "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
+    }
+
+
+def _past(transcript: Transcript) -> dict[str, Any]:
+    """What is left of a session that has ended."""
+    return {
+        "session": as_row(last_row(transcript, trio.current_time())),
+        "policy": None,
+        "network": None,
+        "confinement": None,
+        "kernel": None,
+        "contradictions": [],
+        "start": None,
+        "lifetime": None,
+        "end_reason": transcript.end_reason or None,
+        "processes": [],
+        "executions": session_history.runs_of(transcript),
+        "decisions": [],
+    }
+
+
+class _Seen(NamedTuple):
+    """What the system says of a session's jail; None where there is none."""
+
+    usage: process_stats.Usage | None
+    kernel: KernelFacts | None
+    confinement: dict[str, Any] | None
+    processes: list[process_stats.Process]
+
+
+def _look(pid: int, confinement: Confinement | None) -> _Seen:
+    """Reads /proc and the control group; blocks."""
+    kept = None if confinement is None else confinement.facts()
+    if not pid:  # there is no jail yet, or none between executions
+        return _Seen(None, None, kept, [])
+    return _Seen(
+        process_stats.usage_of([pid]).get(pid),
+        kernel_facts(pid),
+        kept,
+        process_stats.processes_of(pid, MAX_PROCESSES),
+    )
+
+
+def _policy(session: Session, *, sources: bool) -> dict[str, Any] | None:
+    return None if session.policy is None else session.policy.as_json(sources=sources)
+
+
+def _contradictions(session: Session, facts: KernelFacts | None) -> list[str]:
+    policy, confinement = session.policy, session.confinement
+    if policy is None:
+        return []
+    found = [] if facts is None else list(contradictions(policy, facts))
+    if confinement is not None:
+        found += weaker(policy, confinement.enforcement)
+    return found

@@ -1,0 +1,173 @@
+"""Running code for a client: its output on the way, and its result on the wire."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from nsm.wire.errors import (
+    OverloadedError,
+)
+from nsmd.control import arguments
+from nsmd.control.call import Call, Operation
+from nsmd.control.outgoing import MAX_WAITING_BYTES
+from nsmd.control.output_stream import OutputStream
+from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.model.values import OutputSink, RunResult
+from nsmd.sessions.execution import Execution
+
+
+class Submit(Protocol):
+    """Submits what a client wants to have run."""
+
+    def __call__(self, call: Call, on_output: OutputSink | None = None, /) -> Execution:
+        """
+        Raises:
+            NsmError: it cannot be run.
+        """
+        ...
+
+
+def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
+    """For a client that wants the result and nothing before; None for another.
+
+    What is asked for again may be waited for by somebody else already, whom `Execution.tell` would
+    push aside.
+    """
+
+    def submit_if_so(call: Call) -> Execution | None:
+        if arguments.flag(call.args, "stream") or arguments.flag(call.args, "again"):
+            return None
+        try:
+            return submit(call)
+        except NO_ENVIRONMENT:
+            return None  # `streaming` looks for it
+
+    return submit_if_so
+
+
+def streaming(submit: Submit) -> Operation:
+    """For a client that wants the output while the code runs, or an environment that is not known:
+    it may have come a moment ago."""
+
+    async def carry_out(call: Call) -> dict[str, Any]:
+        if not arguments.flag(call.args, "stream"):
+            return await _carry_out(call, submit)
+        stream = OutputStream(call.room)
+        try:
+            execution = submit(call, stream.put)
+        except NO_ENVIRONMENT:
+            await call.services.registry.look(call.as_client())
+            execution = await patiently(partial(submit, call, stream.put), call.on_cancel)
+        call.on_cancel(execution.interrupt)
+        try:
+            if not await _send_output_until_done(call, stream, execution):
+                raise left_out(execution.id)
+            return result_to_wire(await execution.wait())
+        finally:
+            stream.discard()
+            if not execution.done:  # cancelled: the client is gone
+                execution.abandon(stream.put)
+
+    return carry_out
+
+
+async def _carry_out(call: Call, submit: Submit) -> dict[str, Any]:
+    try:
+        execution = submit(call)
+    except NO_ENVIRONMENT:
+        await call.services.registry.look(call.as_client())
+        execution = await patiently(partial(submit, call), call.on_cancel)
+    call.on_cancel(execution.interrupt)
+    try:
+        return result_to_wire(await execution.wait())
+    finally:
+        if not execution.done:  # cancelled: the client is gone
+            execution.abandon()
+
+
+async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> bool:
+    """All output is sent before the answer, whatever the answer is.
+
+    Returns:
+        Whether there was room for the answer until then.
+    """
+    size = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send_output, call, stream)
+            await execution.wait_done()
+            stream.close()
+            size = execution.answer_bytes
+            call.room.answer_bytes += size
+            if call.room.answer_bytes > MAX_WAITING_BYTES:
+                nursery.cancel_scope.cancel()
+                return False
+        return True
+    finally:
+        call.room.answer_bytes -= size
+
+
+async def _send_output(call: Call, stream: OutputStream) -> None:
+    while (piece := await stream.get()) is not None:
+        output, skipped = piece
+        data: dict[str, Any] = {"stream": output.stream, "text": output.text}
+        if skipped:
+            data["skipped"] = skipped
+        try:
+            await call.emit("output", data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the client is gone: its connection sees that too, and ends this request
+
+
+def left_out(execution_id: str | None) -> OverloadedError:
+    """Instead of an answer for which there is no room.
+
+    Args:
+        execution_id: whose result it is, if it is one.
+    """
+    later = "Read answers while you send requests."
+    if execution_id is not None:
+        later += f" For a while the operation `result` has it, for {execution_id!r}."
+    return OverloadedError(
+        f"{MAX_WAITING_BYTES >> 20} MiB of answers wait for this client to read them, so this one "
+        "was left out; what it asked for was done.",
+        hint=later,
+        data={} if execution_id is None else {"execution_id": execution_id},
+    )
+
+
+def result_to_wire(result: RunResult) -> dict[str, Any]:
+    """The answer to `run`, `run_in` and `result`."""
+    outcome = result.outcome
+    return {
+        "execution_id": result.execution_id,
+        "env": result.env,
+        "session": {
+            "id": result.session_id,
+            "name": result.session_name,
+            "created": result.created,
+            "replaced": result.replaced,
+        },
+        "stdout": outcome.stdout,
+        "stderr": outcome.stderr,
+        "exit_code": outcome.exit_code,
+        "duration_s": outcome.duration_s,
+        "displays": [dict(display) for display in outcome.displays],
+        "truncated": {
+            stream: dataclasses.asdict(truncation)
+            for stream, truncation in outcome.truncated.items()
+        },
+        "timed_out": outcome.timed_out,
+        "interrupted": outcome.interrupted,
+        "interpreter_restarted": outcome.interpreter_restarted,
+        "restart_reason": outcome.restart_reason,
+        "waited_s": result.waited_s,
+        "timeout_s": result.timeout_s,
+        "clamped_from_s": result.clamped_from_s,
+        "notes": list(result.notes),
+    }

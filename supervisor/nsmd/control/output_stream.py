@@ -1,0 +1,95 @@
+"""Output on its way to one client, bounded however slow the client is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import trio
+
+from nsmd.model.values import Output, StreamName
+
+MAX_PENDING_CHARS = 1024 * 1024
+"""Text that waits for one client. What comes beyond is left out of the stream (not of the result),
+and the next piece of the same standard stream says how much."""
+
+MAX_TOGETHER_CHARS = 16 * 1024 * 1024
+"""Of all executions of one client together: it may have started a thousand and read nothing."""
+
+_PIECE_CHARS = 200
+"""What a waiting piece takes beside its text: a flood of tiny ones must not add up either."""
+
+
+class Room:
+    """What waits for one client, of all its executions together.
+
+    Attributes:
+        chars: of output.
+        answer_bytes: of executions that have ended and whose output has not all been sent.
+    """
+
+    __slots__ = ("answer_bytes", "chars")
+
+    def __init__(self) -> None:
+        self.chars = 0
+        self.answer_bytes = 0
+
+
+class OutputStream:
+    """A sink for an execution and a source for the task that sends it on.
+
+    Args:
+        room: the client's.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._pending: deque[tuple[Output, int]] = deque()
+        self._chars = 0
+        self._skipped: dict[StreamName, int] = {}
+        self._wake = trio.Event()
+        self._closed = False
+
+    def put(self, output: Output) -> None:
+        """Take a piece of output; never blocks."""
+        if not output.text:
+            return
+        size = len(output.text) + _PIECE_CHARS
+        full = self._chars + size > MAX_PENDING_CHARS
+        if full or self._room.chars + size > MAX_TOGETHER_CHARS:
+            skipped = self._skipped.get(output.stream, 0)
+            self._skipped[output.stream] = skipped + len(output.text)
+            return
+        self._count(size)
+        self._pending.append((output, self._skipped.pop(output.stream, 0)))
+        self._wake.set()
+
+    def close(self) -> None:
+        """No more comes."""
+        self._closed = True
+        self._wake.set()
+
+    async def get(self) -> tuple[Output, int] | None:
+        """The next piece, and how many characters of its stream were left out before it; None at
+        the end, where nothing tells of a gap: the result's text is longer than what was sent."""
+        while not self._pending:
+            if self._closed:
+                return None
+            self._wake = trio.Event()
+            await self._wake.wait()
+        output, skipped = self._pending.popleft()
+        self._count(-len(output.text) - _PIECE_CHARS)
+        return output, skipped
+
+    def left_out(self) -> Mapping[StreamName, int]:
+        """How many characters were left out after the last piece of each."""
+        return self._skipped
+
+    def discard(self) -> None:
+        """Nobody takes what is left."""
+        self._pending.clear()
+        self._count(-self._chars)
+
+    def _count(self, chars: int) -> None:
+        self._chars += chars
+        self._room.chars += chars

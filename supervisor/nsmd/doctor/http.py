@@ -1,0 +1,144 @@
+"""MCP over HTTP: whether the supervisor serves it as it is configured, or could; and the token."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nsm import httptoken
+from nsm.checks import Check
+from nsm.wire.errors import NsmError
+from nsmd.config.http_address import Port, UnixPath, parse_listen
+from nsmd.doctor.host import Host
+from nsmd.doctor.places import ask
+from nsmd.host.paths import trusted_owners
+from nsmd.host.unix_listener import PlaceError, check_way
+from nsmd.model.settings import Settings
+
+NAME = "MCP over HTTP"
+
+Ask = Callable[[str], Mapping[str, Any] | None]
+"""What the supervisor at a socket says of it; None where none answers."""
+
+_LISTENS = "0A"
+"""proc_pid_net(5): the state of a socket that does."""
+
+
+def ask_supervisor(path: str) -> Mapping[str, Any] | None:
+    """See `Ask`. None is started."""
+    try:
+        return ask(path, "http")
+    except (OSError, NsmError):
+        return None  # which is another row
+
+
+def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> Iterator[Check]:
+    """Nothing where it is off.
+
+    Args:
+        say: has the supervisor that runs tell.
+    """
+    if not settings.http.enabled:
+        return
+    listen = settings.http.listen
+    said = say(host.real(host.socket))
+    yield _possible(host, listen) if said is None else _served(host, listen, said)
+    yield _token(host, is_needed=said is not None and bool(said["url"]))
+
+
+def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
+    """What the supervisor that runs makes of it."""
+    url, problem = said["url"], said["problem"]
+    if not said["enabled"] or said["listen"] != listen:
+        now = f"at {said['listen']}" if said["enabled"] else "not at all"
+        return Check(
+            name=NAME,
+            status="warn",
+            detail=f"the supervisor serves it {now}; configured is {listen}",
+            fix="nsm reload",
+        )
+    if url and not problem:
+        return Check(name=NAME, status="ok", detail=url)
+    other = "" if url else _who_listens(host, listen)
+    return Check(
+        name=NAME,
+        status="warn",
+        detail=f"{url or 'not served'}: {problem}{other and f' ({other})'}",
+        fix="Once that is mended: nsm reload",
+    )
+
+
+def _possible(host: Host, listen: str) -> Check:
+    """What the next supervisor will find."""
+    match parse_listen(listen):
+        case UnixPath(path=path):
+            try:
+                check_way(os.path.dirname(host.real(path)), trusted_owners())
+            except PlaceError as error:
+                fix = "Give `[http] listen` a path in a directory that is yours alone."
+                return Check(name=NAME, status="warn", detail=str(error), fix=fix)
+        case Port():
+            if other := _who_listens(host, listen):
+                return Check(
+                    name=NAME,
+                    status="warn",
+                    detail=f"no supervisor answers, and {other}",
+                    fix="If that is what keeps sessions, any command of nsm starts a supervisor, "
+                    "which goes on with it. If it is not yours, take another `[http] listen`, and "
+                    "run: nsm http token --rotate",
+                )
+    return Check(name=NAME, status="ok", detail=f"{listen}, once a supervisor runs")
+
+
+def _who_listens(host: Host, listen: str) -> str:
+    """Who has a port, for people; empty where nobody has, or it is none."""
+    place = parse_listen(listen)
+    if not isinstance(place, Port):
+        return ""
+    wanted = ipaddress.ip_address(place.host)
+    table = "/proc/net/tcp6" if wanted.version == 6 else "/proc/net/tcp"
+    for line in (host.read(table) or "").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or fields[3] != _LISTENS:
+            continue
+        address, _, number = fields[1].partition(":")
+        if int(number, 16) == place.number and _address(address) in (wanted, _any(wanted)):
+            whose = "yours" if int(fields[7]) == host.uid else f"user {fields[7]}'s"
+            return f"a process of {whose} listens at {listen}"
+    return ""
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """As the kernel prints it: words of four bytes, each as a number of this machine's."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    return ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+
+
+def _any(
+    like: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Who listens there does so at all addresses."""
+    return ipaddress.ip_address("::" if like.version == 6 else "0.0.0.0")  # noqa: S104
+
+
+def _token(host: Host, *, is_needed: bool) -> Check:
+    name, path = "token of MCP over HTTP", os.path.join(host.state, "http-token")
+    try:
+        httptoken.read(host.real(path))
+    except FileNotFoundError:
+        if not is_needed:
+            return Check(name=name, status="ok", detail=f"{path}, once it is served")
+        detail = f"nobody is let in: {path} is gone"
+        fix = "nsm http token: makes and prints one."
+        return Check(name=name, status="warn", detail=detail, fix=fix)
+    except httptoken.TokenError as error:
+        return Check(
+            name=name,
+            status="warn",
+            detail=f"nobody is let in: {error}",
+            fix="nsm http token --rotate: clients need the other one from then on.",
+        )
+    return Check(name=name, status="ok", detail=path)

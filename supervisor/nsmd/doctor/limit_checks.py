@@ -1,0 +1,126 @@
+"""What keeps sessions to their limits on this host, for the doctor: tried, and read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nsm.checks import Check
+from nsmd.jail.cgroups import find_keeper
+from nsmd.jail.cgroups.group import Group
+from nsmd.jail.cgroups.limits import limits_of
+from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.model.limits import session_limits
+from nsmd.model.settings import Settings
+from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits
+
+COUNTED_BY_NAMESPACE = (5, 14)
+"""Linux from which on RLIMIT_NPROC is counted in each user namespace by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSeen:
+    """What was found out.
+
+    Attributes:
+        where: groups are made; empty where there are none.
+        lacking: limits that did not hold in a group that was tried, for people.
+        fix: what to do, for people.
+    """
+
+    enforcement: Enforcement
+    where: str = ""
+    lacking: str = ""
+    fix: str = ""
+
+
+async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> LimitsSeen:
+    """Do what a supervisor does at its start, and make a group; it is removed again.
+
+    This process moves into a scope of its own for that, which ends with it.
+
+    Args:
+        environment: of this process.
+    """
+    limits = session_limits(settings)
+    keeper = await find_keeper(limits, environment)
+    if keeper.tree is None:
+        return LimitsSeen(enforcement=keeper.enforcement, fix=keeper.fix)
+    lacking, holds = _try_group(keeper.tree, settings, limits)
+    return LimitsSeen(
+        enforcement=keeper.enforcement if not lacking else keeper.holding(holds, lacking),
+        where=keeper.tree.directory,
+        lacking=lacking,
+    )
+
+
+def _try_group(
+    tree: GroupTree, settings: Settings, limits: SessionLimits
+) -> tuple[str, frozenset[str]]:
+    """What does not hold in a group, and the controllers whose limits do."""
+    defaults = settings.defaults
+    spec = JailSpec(
+        environment=Environment(
+            name="python",
+            interpreter="python",
+            memory_mb=defaults.memory_mb,
+            cpu_weight=defaults.cpu_weight,
+        ),
+        project=None,
+        sizes=JailSizes(
+            workspace_mb=defaults.workspace_mb, tmp_mb=defaults.tmp_mb, shm_mb=defaults.shm_mb
+        ),
+    )
+    try:
+        group = Group.new(tree, "doctor", limits_of(spec, limits))
+    except OSError as error:
+        return f"no group can be made: {error.strerror}", frozenset()
+    group.remove()
+    return group.lacking, group.holds
+
+
+def check_limits(seen: LimitsSeen, release: str) -> list[Check]:
+    """A row for each limit of a session as a whole.
+
+    Args:
+        release: of the kernel.
+    """
+    kept = seen.enforcement
+    fix = seen.fix or "See docs/limits.md, 'Control groups'."
+    rows: list[Check] = []
+    if kept.memory == "cgroup":
+        detail = f"control groups below {seen.where}, read back"
+        rows.append(Check(name="memory limit", status="ok", detail=detail))
+    else:
+        detail = (
+            f"no control groups: {kept.why}. A watchdog looks at sessions while code runs in them, "
+            "and each process is limited by itself"
+        )
+        rows.append(Check(name="memory limit", status="warn", detail=detail, fix=fix))
+    rows.append(_processes(kept, release))
+    if kept.cpu == "cgroup":
+        rows.append(Check(name="processor share", status="ok", detail="cpu.weight, read back"))
+    else:
+        detail = "none: busy sessions share with each other and with everybody else as processes do"
+        same = "As for the memory limit." if kept.memory != "cgroup" else _delegate("cpu")
+        rows.append(Check(name="processor share", status="warn", detail=detail, fix=same))
+    return rows
+
+
+def _processes(kept: Enforcement, release: str) -> Check:
+    name = "process limit"
+    if kept.processes == "cgroup":
+        return Check(name=name, status="ok", detail="pids.max, read back")
+    version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    if version and version < COUNTED_BY_NAMESPACE:
+        detail = f"RLIMIT_NPROC, which Linux {release} counts for all of the user's processes"
+        return Check(name=name, status="warn", detail=detail, fix="Linux 5.14 or newer.")
+    return Check(name=name, status="ok", detail="RLIMIT_NPROC, counted for each session")
+
+
+def _delegate(controller: str) -> str:
+    return (
+        f"Have the {controller} controller delegated: `sudo systemctl edit user@.service`, "
+        "[Service], `Delegate=cpu memory pids`; then log in again."
+    )

@@ -1,0 +1,139 @@
+"""Descriptors, processes, memory, watches and the clock."""
+
+from __future__ import annotations
+
+import re
+import resource
+import time
+from collections.abc import Iterator
+
+from nsm.checks import Check
+from nsmd.doctor.host import Host
+from nsmd.host.descriptors import share_out
+from nsmd.model.settings import Settings
+
+BORN_S = 1_735_689_600
+"""2025-01-01: no clock that is right shows an earlier time."""
+
+FEW_PROCESSES = 1024
+LITTLE_MEMORY_MB = 512
+FEW_WATCHERS = 16
+
+_MIB_KB = 1024
+
+
+def check_room(host: Host, settings: Settings) -> Iterator[Check]:
+    """What there is, beside what the configured number of sessions takes."""
+    yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)
+    yield processes(host, resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    yield _memory(host)
+    yield from _watchers(host)
+    yield clock(time.time())
+
+
+def descriptors(limit: int, settings: Settings) -> Check:
+    """Whether there are enough for `max_sessions`.
+
+    Args:
+        limit: the hard one.
+    """
+    name = "descriptors"
+    wanted = settings.session.max_sessions + settings.pool.max_spares
+    possible = share_out(limit, settings.http.descriptors).sessions
+    if possible >= wanted:
+        return Check(name=name, status="ok", detail=f"{limit}, for {wanted} sessions and spares")
+    return Check(
+        name=name,
+        status="warn",
+        detail=f"{limit}, which is enough for {possible} sessions; configured are {wanted}, spares "
+        "included",
+        fix="Raise the hard limit: LimitNOFILE= of the service, or `* hard nofile 524288` in "
+        "/etc/security/limits.d/nsm.conf and a new login.",
+    )
+
+
+def processes(host: Host, limit: int) -> Check:
+    """Whether the user may have as many as some sessions take.
+
+    Args:
+        limit: RLIMIT_NPROC, or RLIM_INFINITY.
+    """
+    name = "processes"
+    found = {"ulimit -u": None if limit == resource.RLIM_INFINITY else limit}
+    found["kernel.threads-max"] = host.number("/proc/sys/kernel/threads-max")
+    found["kernel.pid_max"] = host.number("/proc/sys/kernel/pid_max")
+    slice_ = f"/sys/fs/cgroup/user.slice/user-{host.uid}.slice/pids.max"
+    found["TasksMax of the user's slice"] = host.number(slice_)
+    what, least = min(
+        ((key, value) for key, value in found.items() if value is not None),
+        key=lambda pair: pair[1],
+        default=("", None),
+    )
+    if least is None:
+        return Check(name=name, status="ok", detail="no limit found")
+    detail = f"at most {least} ({what})"
+    if least >= FEW_PROCESSES:
+        return Check(name=name, status="ok", detail=detail)
+    return Check(
+        name=name,
+        status="warn",
+        detail=f"{detail}; a session takes three, and what its code starts",
+        fix="Raise it: `* soft nproc 8192` in /etc/security/limits.d/nsm.conf, sysctl, or "
+        "`systemctl set-property user-UID.slice TasksMax=8192`.",
+    )
+
+
+def _memory(host: Host) -> Check:
+    name = "memory"
+    facts = {
+        key: int(kilobytes)
+        for key, kilobytes in re.findall(
+            r"(?m)^(\w+):\s+(\d+) kB", host.read("/proc/meminfo") or ""
+        )
+    }
+    available = facts.get("MemAvailable")
+    if available is None:
+        detail = "unknown: /proc/meminfo does not say"
+        return Check(name=name, status="warn", detail=detail, fix="Mount /proc.")
+    detail = f"{available // _MIB_KB} MiB available"
+    if not host.exists("/proc/pressure/memory"):
+        detail += "; the kernel does not tell of pressure (psi=1 on its command line), so spares "
+        detail += "are given up by what is available alone"
+    if available // _MIB_KB < LITTLE_MEMORY_MB:
+        return Check(
+            name=name,
+            status="warn",
+            detail=detail,
+            fix="End sessions that nobody needs (nsm ps, nsm kill --idle 1h), or set [pool] "
+            "max_spares = 0.",
+        )
+    return Check(name=name, status="ok", detail=detail)
+
+
+def _watchers(host: Host) -> Iterator[Check]:
+    instances = host.number("/proc/sys/fs/inotify/max_user_instances")
+    if instances is not None and instances < FEW_WATCHERS:
+        yield Check(
+            name="inotify",
+            status="warn",
+            detail=f"{instances} watchers for all programs of the user: new environments may not "
+            "be noticed by themselves",
+            fix="sudo sysctl fs.inotify.max_user_instances=128",
+        )
+
+
+def clock(now_s: float) -> Check:
+    """Whether the time may be right; connections with certificates and lines of logs need that.
+
+    Args:
+        now_s: Unix time.
+    """
+    shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_s))
+    if now_s >= BORN_S:
+        return Check(name="clock", status="ok", detail=shown)
+    return Check(
+        name="clock",
+        status="warn",
+        detail=f"{shown}, which has long been: certificates are refused, and logs say wrong times",
+        fix="Set it: sudo timedatectl set-ntp true",
+    )

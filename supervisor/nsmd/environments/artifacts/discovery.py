@@ -1,0 +1,347 @@
+"""The artifacts in a directory, or in a piece of metadata: each an environment, or a problem.
+
+Nothing that lies there is fatal, blocks, or is run. All of it reads files: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from nsmd.environments.artifacts import metadata
+from nsmd.environments.artifacts.metadata import Metadata, MetadataError, Programs
+from nsmd.environments.interpreters import reserved_mb
+from nsmd.host.paths import printable
+from nsmd.host.watching.trail import DistrustError, NoWay, Places, Trail
+from nsmd.model.names import ENVIRONMENT_NAME
+from nsmd.model.settings import Defaults
+from nsmd.model.values import Artifact, Environment, EnvironmentProblem
+
+METADATA_VARIABLE = "NIX_SANDBOX_METADATA"
+
+MAX_ARTIFACTS = 256
+"""Of one directory, the first by name. Each is a line of what models read; somebody who names
+/nix/store by mistake should learn of it."""
+
+MAX_METADATA_BYTES = 256 * 1024
+
+_METADATA, _RUN, _SESSION_RUN, _TEMPLATE_RUN = (
+    "metadata.json",
+    "bin/run",
+    "bin/session-run",
+    "bin/template-run",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What one look at a source of environments found.
+
+    Attributes:
+        environments: in the order in which they are shown, names unique.
+        problems: what could not be used.
+        places: what it depended on.
+    """
+
+    environments: tuple[Environment, ...] = ()
+    problems: tuple[EnvironmentProblem, ...] = ()
+    places: Places = field(default_factory=dict[str, frozenset[str]])
+
+
+class ArtifactError(Exception):
+    """An artifact cannot be used; the message is a clause that says why."""
+
+
+def scan_directory(
+    directory: str,
+    defaults: Defaults,
+    owners: Collection[int],
+    *,
+    expected: bool,
+    no_way: NoWay = lambda _: None,
+) -> Scan:
+    """The artifacts in a directory: its subdirectories, and symbolic links to some.
+
+    Args:
+        directory: absolute; may be missing.
+        defaults: limits of environments that set none.
+        owners: whose programs are run.
+        expected: somebody named it, so that its absence is a problem.
+        no_way: why the jails' user cannot go to a file; None if it can.
+    """
+    trail = Trail(owners, no_way)
+    try:
+        names = trail.list(trail.follow(directory))
+    except FileNotFoundError:
+        why = "there is no such directory (yet)"
+        missing = EnvironmentProblem(name=None, where=printable(directory), why=why)
+        return Scan(problems=(missing,) if expected else (), places=trail.places)
+    except OSError as error:
+        problem = EnvironmentProblem(name=None, where=printable(directory), why=_why(error))
+        return Scan(problems=(problem,), places=trail.places)
+    # Programs that copy things there give them such names until they are whole.
+    names = [name for name in names if not name.startswith(".")]
+    found = _Found()
+    if len(names) > MAX_ARTIFACTS:
+        why = f"it has {len(names)} entries; those after the first {MAX_ARTIFACTS} are left out"
+        problem = EnvironmentProblem(name=None, where=printable(directory), why=why)
+        found.problems.append(problem)
+    for name in names[:MAX_ARTIFACTS]:
+        path = os.path.join(directory, name)
+        guess = name if ENVIRONMENT_NAME.fullmatch(name) else None
+        try:
+            if _is_file(trail, path):
+                continue  # a README, for example
+            found.add(_read_artifact(path, defaults, trail, printable(path)))
+        except ArtifactError as error:
+            problem = EnvironmentProblem(name=guess, where=printable(path), why=str(error))
+            found.problems.append(problem)
+    return found.scan(trail)
+
+
+def scan_metadata(
+    text: str,
+    defaults: Defaults,
+    owners: Collection[int],
+    *,
+    no_way: NoWay = lambda _: None,
+) -> Scan:
+    """The environments in the value of `NIX_SANDBOX_METADATA`.
+
+    Args:
+        text: the value.
+        defaults, owners, no_way: as in `scan_directory`.
+    """
+    trail, found = Trail(owners, no_way), _Found()
+    try:
+        said = metadata.of_variable(text)
+    except MetadataError as error:
+        problem = EnvironmentProblem(name=None, where=METADATA_VARIABLE, why=str(error))
+        return Scan(problems=(problem,))
+    for name, value in said.environments.items():
+        try:
+            found.add(_entry(name, value, defaults, trail))
+        except ArtifactError as error:
+            guess = name if ENVIRONMENT_NAME.fullmatch(name) else None
+            where = METADATA_VARIABLE if guess else f"{METADATA_VARIABLE}: {name!r:.80}"
+            found.problems.append(EnvironmentProblem(name=guess, where=where, why=str(error)))
+    return found.scan(trail)
+
+
+def _entry(name: str, value: object, defaults: Defaults, trail: Trail) -> Environment:
+    """The environment of one entry of `NIX_SANDBOX_METADATA`.
+
+    Raises:
+        ArtifactError: it cannot be used.
+    """
+    try:
+        entry = metadata.of_entry(name, value, defaults)
+    except MetadataError as error:
+        raise ArtifactError(str(error)) from None
+    if isinstance(entry, str):
+        try:
+            environment = _read_artifact(entry, defaults, trail, METADATA_VARIABLE)
+        except ArtifactError as error:
+            raise ArtifactError(f"{printable(entry)}: {error}") from None
+        return replace(environment, name=name)
+    described, programs = entry
+    artifact = _artifact(described, programs, trail, required=True)
+    return _environment(described, artifact, METADATA_VARIABLE)
+
+
+def read_artifact(
+    path: str,
+    defaults: Defaults,
+    owners: Collection[int],
+    *,
+    source: str | None = None,
+    no_way: NoWay = lambda _: None,
+) -> Environment:
+    """The environment that an artifact is; blocks.
+
+    Args:
+        path: of its directory; absolute, may be a symbolic link.
+        defaults, owners, no_way: as in `scan_directory`.
+        source: what it is shown to come from, if that is not the path.
+
+    Raises:
+        ArtifactError: it cannot be used.
+    """
+    trail = Trail(owners, no_way)
+    return _read_artifact(path, defaults, trail, source or printable(path))
+
+
+def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> Environment:
+    real = _follow(trail, path, "")
+    if not stat.S_ISDIR(trail.status(real).st_mode):
+        raise ArtifactError("it is no directory")
+    try:
+        described = metadata.of_artifact(_read(trail, real), defaults)
+    except MetadataError as error:
+        raise ArtifactError(f"{_METADATA}: {error}") from None
+    programs = Programs(
+        run=os.path.join(real, _RUN),
+        session_run=os.path.join(real, _SESSION_RUN),
+        template_run=os.path.join(real, _TEMPLATE_RUN),
+    )
+    artifact = _artifact(described, programs, trail, required=False)
+    return _environment(described, artifact, source)
+
+
+class _Found:
+    """Environments of one source, each name once."""
+
+    def __init__(self) -> None:
+        self.problems: list[EnvironmentProblem] = []
+        self._environments: dict[str, Environment] = {}
+
+    def add(self, environment: Environment) -> None:
+        """One more; the first of a name wins."""
+        first = self._environments.setdefault(environment.name, environment)
+        if first is not environment:
+            why = f"it is called {environment.name!r}, as {first.source} is, which comes first"
+            self.problems.append(
+                EnvironmentProblem(name=environment.name, where=environment.source, why=why)
+            )
+
+    def scan(self, trail: Trail) -> Scan:
+        return Scan(
+            environments=tuple(self._environments.values()),
+            problems=tuple(self.problems),
+            places=trail.places,
+        )
+
+
+def _environment(described: Metadata, artifact: Artifact, source: str) -> Environment:
+    return Environment(
+        name=described.name,
+        interpreter=described.interpreter,
+        description=described.description,
+        program=described.program,
+        timeout_s=described.timeout_s,
+        memory_mb=described.memory_mb,
+        reserved_mb=reserved_mb(described.interpreter, None),
+        cpu_weight=described.cpu_weight,
+        preload=described.preload,
+        source=source,
+        artifact=artifact,
+    )
+
+
+def _artifact(described: Metadata, programs: Programs, trail: Trail, *, required: bool) -> Artifact:
+    """The programs, checked.
+
+    Args:
+        required: each that is named must be there, as opposed to: it is named in case it is.
+
+    Raises:
+        ArtifactError: one cannot be used.
+    """
+    run = _program(trail, programs.run, whole=required)
+    session_run = _optional(trail, programs.session_run, required=required)
+    template_run = None
+    if described.forks and session_run is not None:
+        template_run = _optional(trail, programs.template_run, required=required)
+    files = [path for path in (run, session_run, template_run) if path is not None]
+    return Artifact(
+        run=run,
+        session_run=session_run,
+        template_run=template_run,
+        schema=described.schema,
+        stamp=" ".join(_stamp(trail.status(path)) for path in files),
+        takes=described.takes,
+    )
+
+
+def _optional(trail: Trail, path: str | None, *, required: bool) -> str | None:
+    if path is None:
+        return None
+    try:
+        trail.follow(path, trusted=False)
+    except FileNotFoundError:
+        if not required:
+            return None
+    except OSError:
+        pass  # which is told in other words below
+    return _program(trail, path, whole=required)
+
+
+def _program(trail: Trail, path: str, *, whole: bool) -> str:
+    """Where a program really is.
+
+    Args:
+        whole: name it by its whole path.
+
+    Raises:
+        ArtifactError: it is missing, or must not or cannot be run.
+    """
+    shown = printable(path) if whole else "/".join(path.split("/")[-2:])
+    real = _follow(trail, path, f"{shown}: ")
+    if not stat.S_ISREG(trail.status(real).st_mode):
+        raise ArtifactError(f"{shown}: it is no regular file")
+    if not os.access(real, os.X_OK, effective_ids=True):
+        raise ArtifactError(f"{shown}: it is not executable")
+    if reason := trail.why_closed(real):
+        raise ArtifactError(f"{shown}: {printable(reason)}, as whom jails run")
+    return real
+
+
+def _read(trail: Trail, artifact: str) -> bytes:
+    """The text of an artifact's metadata; anything that is no file is not even opened."""
+    real = _follow(trail, os.path.join(artifact, _METADATA), f"{_METADATA}: ")
+    try:
+        if not stat.S_ISREG(trail.status(real).st_mode):
+            raise ArtifactError(f"{_METADATA}: it is no regular file")
+        # Not blocking, should it have become a FIFO since.
+        fd = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            data = file.read(MAX_METADATA_BYTES + 1)
+    except OSError as error:
+        raise ArtifactError(f"{_METADATA}: {_why(error)}") from None
+    if len(data) > MAX_METADATA_BYTES:
+        raise ArtifactError(f"{_METADATA}: it has more than {MAX_METADATA_BYTES} bytes")
+    return data
+
+
+def _follow(trail: Trail, path: str, prefix: str) -> str:
+    try:
+        return trail.follow(path)
+    except OSError as error:
+        raise ArtifactError(prefix + _why(error, path)) from None
+
+
+def _is_file(trail: Trail, path: str) -> bool:
+    try:
+        return stat.S_ISREG(trail.status(trail.follow(path, trusted=False)).st_mode)
+    except OSError:
+        return False
+
+
+def _why(error: OSError, path: str = "") -> str:
+    if isinstance(error, DistrustError):
+        reason = printable(error.strerror or "")
+        return f"its programs are not run, since somebody else could exchange them: {reason}"
+    if isinstance(error, FileNotFoundError):
+        if (target := _target(path)) is None:
+            return "it is missing"
+        return (
+            f"it is a symbolic link to {target}, where nothing is (garbage collection deletes "
+            "store paths without a root)"
+        )
+    if error.errno == errno.ELOOP:
+        return "its symbolic links lead in a circle"
+    return f"it cannot be read: {error.strerror}"
+
+
+def _target(path: str) -> str | None:
+    try:
+        return printable(os.readlink(path))
+    except OSError:
+        return None
+
+
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"

@@ -1,0 +1,167 @@
+"""What variables name: directories of artifacts and metadata, for everyone or for one client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+from nsmd.environments.artifacts.discovery import (
+    METADATA_VARIABLE,
+    Scan,
+    scan_directory,
+    scan_metadata,
+)
+from nsmd.environments.catalog import Catalog, Rank, Source, own_sources
+from nsmd.host.paths import printable
+from nsmd.host.watching.source_watcher import Keeper
+from nsmd.host.watching.trail import NoWay
+from nsmd.model.settings import Defaults
+from nsmd.model.values import Client, EnvironmentProblem, Sources
+
+DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
+FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
+
+MAX_FLAKES = 64
+"""That are looked at in one variable. Fewer are built (`nsmd.environments.builds.builder`); the
+rest is told to be too many."""
+
+
+def sources_of(variables: Mapping[str, str]) -> Sources | None:
+    """The sources that variables name; None if they name none."""
+    given = variables.get(FLAKES_VARIABLE, "").split(",")
+    sources = Sources(
+        directory=variables.get(DIRECTORY_VARIABLE) or None,
+        metadata=variables.get(METADATA_VARIABLE) or None,
+        flakes=tuple(dict.fromkeys(f.strip() for f in given if f.strip()))[:MAX_FLAKES],
+    )
+    return None if sources == Sources() else sources
+
+
+class Discovery:
+    """Keeps a catalog in step with what is there.
+
+    Args:
+        keeper: looks at sources.
+        catalog: takes what was found.
+        defaults: limits of environments that set none.
+        owners: whose programs are run.
+        home: of the user, for a `~`.
+        no_way: why the jails' user cannot go to a file; None if it can.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        catalog: Catalog,
+        defaults: Defaults,
+        *,
+        owners: Collection[int],
+        home: str,
+        no_way: NoWay = lambda _: None,
+    ) -> None:
+        self._keeper = keeper
+        self._catalog = catalog
+        self._defaults = defaults
+        self._owners = owners
+        self._home = home
+        self._no_way = no_way
+        self._everyones = (Source(rank=Rank.METADATA), Source(rank=Rank.DIRECTORY))
+        self._holders: dict[Source, int] = {}
+
+    async def begin(self, named: Sources, usual: str) -> None:
+        """Find what is for everyone.
+
+        Args:
+            named: by the supervisor's own variables.
+            usual: directory where they name none; it may be missing.
+        """
+        directory = Source(rank=Rank.DIRECTORY)
+        if named.directory is None:
+            self._keep_directory(directory, usual, expected=False)
+        else:
+            self._keep_directory(directory, named.directory, expected=True)
+        if named.metadata is not None:
+            self._keep_metadata(Source(rank=Rank.METADATA), named.metadata)
+        await self._keeper.first_look(*self._everyones)
+
+    @asynccontextmanager
+    async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
+        """While the block lasts, somebody is there who has these sources; they have been looked at
+        when it begins, unless that takes long."""
+        sources = [s for s in own_sources(own) if s.rank is not Rank.CLIENT_BUILT] if own else []
+        new = [source for source in sources if source not in self._holders]
+        for source in sources:
+            self._holders[source] = self._holders.get(source, 0) + 1
+        try:
+            for source in new:
+                if source.rank is Rank.CLIENT_DIRECTORY:
+                    self._keep_directory(source, source.of, expected=True)
+                else:
+                    self._keep_metadata(source, source.of)
+            await self._keeper.first_look(*sources)
+            yield
+        finally:
+            for source in sources:
+                self._holders[source] -= 1
+                if not self._holders[source]:
+                    del self._holders[source]
+                    self._keeper.end(source)
+                    self._catalog.drop(source)
+
+    async def look(self, client: Client | None) -> None:
+        """Look again: somebody asks for what is not known.
+
+        Args:
+            client: whose sources to look at; None for all.
+        """
+        if client is None:
+            await self._keeper.look(*self._everyones, *self._holders)
+        else:
+            own = own_sources(client.sources) if client.sources else []
+            await self._keeper.look(*self._everyones, *own)
+
+    def _keep_directory(self, source: Source, named: str, *, expected: bool) -> None:
+        path = self._home + named[1:] if named == "~" or named.startswith("~/") else named
+        if not os.path.isabs(path):
+            why = "it is no absolute path, so nothing is looked for"
+            where = f"{DIRECTORY_VARIABLE}={printable(named)}"
+            self._catalog.put(source, (), [EnvironmentProblem(name=None, where=where, why=why)])
+            return
+        scan = partial(
+            scan_directory,
+            path,
+            self._defaults,
+            self._owners,
+            expected=expected,
+            no_way=self._no_way,
+        )
+        self._keep(source, printable(path), scan)
+
+    def _keep_metadata(self, source: Source, text: str) -> None:
+        scan = partial(scan_metadata, text, self._defaults, self._owners, no_way=self._no_way)
+        self._keep(source, METADATA_VARIABLE, scan)
+
+    def _keep(self, source: Source, where: str, scan: Callable[[], Scan]) -> None:
+        def report(found: Scan, unwatched: str | None) -> None:
+            problems = found.problems
+            if unwatched is not None:
+                problems = (*problems, _unwatched(where, unwatched))
+            self._catalog.put(source, found.environments, problems)
+
+        self._keeper.keep(source, where, scan, report, partial(_failed, where))
+
+
+def _unwatched(where: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        name=None,
+        where=where,
+        why=f"{why}; it is looked at when somebody runs `nsm env`, or asks for an environment "
+        "that is not known",
+    )
+
+
+def _failed(where: str) -> Scan:
+    why = "nsm failed to look at it; the supervisor's log has the details"
+    return Scan(problems=(EnvironmentProblem(name=None, where=where, why=why),))

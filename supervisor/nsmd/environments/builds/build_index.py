@@ -1,0 +1,161 @@
+"""Where built environments are kept: garbage-collector roots, logs, and the file that remembers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+
+import trio
+
+from nsmd.environments.builds.build_state import Building, Built, Failed
+from nsmd.environments.builds.output import NoSandboxError
+from nsmd.environments.builds.roots import Roots
+from nsmd.environments.builds.saved_builds import Remembered, load, log, save
+from nsmd.model.flakes import why_no_reference
+from nsmd.model.values import Artifact, Environment
+
+_LOG = re.compile(r"[0-9a-f]+\.log")
+
+Look = Callable[[str, str, str], Environment]
+"""The environment in a store path, of a reference, under a given name; raises NoSandboxError."""
+
+
+class Shelf:
+    """See the module.
+
+    Args:
+        directory: absolute; is made, for the user alone.
+
+    Attributes:
+        in_use: artifacts of sessions that live now.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.roots = Roots(os.path.join(directory, "roots"))
+        self._directory = directory
+        self._logs = os.path.join(directory, "logs")
+        self._file = os.path.join(directory, "environments.json")
+        self.in_use: Callable[[], Iterable[Artifact]] = tuple
+        self._older: dict[str, Artifact] = {}
+        self._sweeping = trio.Lock()
+
+    # Roots.
+
+    def keep_older(self, built: Built | None) -> None:
+        """What was built is no longer wanted, but sessions may live in it."""
+        if built is not None and built.environment.artifact is not None:
+            self._older[built.link] = built.environment.artifact
+
+    async def sweep(self, buildings: Callable[[], Collection[Building]]) -> None:
+        """Remove roots of what nothing uses any more, and logs of what nobody knows.
+
+        Args:
+            buildings: all that are to stay.
+        """
+        async with self._sweeping:
+            # First: a build has chosen its link before nix makes that, and its environment is known
+            # before its log, so none that comes into being after this look is taken for one that
+            # nobody wants.
+            there, logs = await trio.to_thread.run_sync(self._there)
+            in_use = {artifact.run for artifact in self.in_use()}
+            self._older = {link: a for link, a in self._older.items() if a.run in in_use}
+            links = {
+                *(b.built.link for b in buildings() if b.built is not None),
+                *(b.attempt.link for b in buildings() if b.attempt is not None),
+                *self._older,
+            }
+            unread = set(logs) - {self._log_name(b.key) for b in buildings()}
+            await trio.to_thread.run_sync(self._remove, set(there) - links, unread)
+
+    def _there(self) -> tuple[list[str], list[str]]:
+        """Links and logs, by their names."""
+        try:
+            logs = os.listdir(self._logs)
+        except OSError:
+            logs = []
+        return self.roots.names(), [name for name in logs if _LOG.fullmatch(name)]
+
+    def _remove(self, links: Collection[str], logs: Collection[str]) -> None:
+        self.roots.remove(links)
+        for name in logs:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._logs, name))
+
+    # Logs.
+
+    def log_path(self, key: str) -> str:
+        """The log of the last build of an environment; may be missing."""
+        return os.path.join(self._logs, self._log_name(key))
+
+    def new_log(self, key: str) -> int:
+        """An open, empty file for a log. Blocks.
+
+        Raises:
+            OSError: there can be none.
+        """
+        path = self.log_path(key)
+        os.makedirs(self._logs, mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags, 0o600)
+
+    @staticmethod
+    def _log_name(key: str) -> str:
+        return f"{key}.log"
+
+    # What is remembered.
+
+    def load(self, look: Look) -> list[Building]:
+        """All that was remembered, as far as it is still there. Blocks."""
+        rows = load(self._file)
+        return [_restored(row, look) for row in rows if why_no_reference(row.reference) is None]
+
+    def save(self, rows: Sequence[Remembered]) -> None:
+        """Remember that, and nothing else. Blocks.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        save(self._file, rows)
+
+
+def to_remember(building: Building) -> Remembered:
+    """What is to outlive us of an environment."""
+    built = building.built
+    return Remembered(
+        key=building.key,
+        reference=building.reference,
+        added=building.added,
+        given_name=building.given_name,
+        name=building.name,
+        path=built.path if built else "",
+        link=built.link if built else "",
+        built_s=built.built_s if built else 0.0,
+        building=building.attempt is not None,
+        interruptions=building.interruptions,
+        error=building.failed.cause if building.failed else "",
+        used_s=building.used_s,
+    )
+
+
+def _restored(row: Remembered, look: Look) -> Building:
+    building = Building(row.reference, row.given_name)
+    building.last_name = row.name
+    building.added = row.added
+    building.used_s = row.used_s
+    building.interruptions = row.interruptions + 1 if row.building else 0
+    if row.error:
+        building.failed = Failed(cause=row.error, message=f"The last build failed: {row.error}.")
+    if row.path:
+        try:
+            environment = look(row.path, row.reference, row.given_name)
+        except NoSandboxError as error:
+            log.warning("environment %s has to be built again: %s", row.name, error.message)
+            building.failed = None
+        else:
+            building.built = Built(
+                environment=environment, path=row.path, link=row.link, built_s=row.built_s
+            )
+    return building

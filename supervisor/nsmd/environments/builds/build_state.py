@@ -1,0 +1,155 @@
+"""One environment: wanted, being built, built."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import trio
+
+from nsmd.environments.nix.progress import Progress
+from nsmd.model.flakes import likely_name
+from nsmd.model.values import Environment
+
+State = Literal["queued", "building", "ready", "failed"]
+
+
+def key_of(reference: str, given_name: str) -> str:
+    """Names an environment's files, and is the same after a restart."""
+    return hashlib.sha256(f"{reference}\0{given_name}".encode()).hexdigest()[:16]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Attempt:
+    """One build.
+
+    Attributes:
+        refresh: ask where the flake comes from whether there is a newer one.
+        queued_s, started_s: on trio's clock; the second is None while it waits for its turn.
+        progress: of nix.
+        link: that will be the garbage-collector root.
+        log_bytes: in the file of its log.
+        scope: cancel it to stop.
+        done: set at its end, whatever that is.
+    """
+
+    refresh: bool = False
+    queued_s: float = field(default_factory=trio.current_time)
+    started_s: float | None = None
+    progress: Progress = field(default_factory=Progress)
+    link: str = ""
+    log_bytes: int = 0
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    done: trio.Event = field(default_factory=trio.Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What a build gave.
+
+    Attributes:
+        environment: to run code in.
+        path: in Nix's store.
+        link: file name of its garbage-collector root.
+        built_s: when, Unix time.
+    """
+
+    environment: Environment
+    path: str
+    link: str
+    built_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Why a build gave nothing.
+
+    Attributes:
+        cause: one line.
+        message: all that is to be said, several lines.
+        hint: what to do.
+        at_s: when, Unix time.
+    """
+
+    cause: str
+    message: str
+    hint: str = ""
+    at_s: float = 0.0
+
+
+class Building:
+    """See the module. Changes only through `Workshop`.
+
+    Attributes:
+        key: names its files.
+        reference: to its flake.
+        given_name: empty for its own.
+        added, variable, configured, clients: who wants it: `nsm env add`, the supervisor's own
+            `NIX_SANDBOX_ENVS`, `config.toml`, and how many clients by theirs.
+        built: what can be used now.
+        failed: why the last build gave nothing.
+        attempt: the build that waits or runs now.
+        interruptions: how often in a row a supervisor ended during a build.
+        tried: whether this supervisor has begun a build of it.
+        used_s: when somebody last began to want it, Unix time.
+    """
+
+    def __init__(self, reference: str, given_name: str = "") -> None:
+        self.key = key_of(reference, given_name)
+        self.reference = reference
+        self.given_name = given_name
+        self.last_name = ""
+        self.added = False
+        self.variable = False
+        self.configured = False
+        self.clients = 0
+        self.built: Built | None = None
+        self.failed: Failed | None = None
+        self.attempt: Attempt | None = None
+        self.interruptions = 0
+        self.tried = False
+        self.used_s = 0.0
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Building {self.name} of {self.reference} {self.state}>"
+
+    @property
+    def name(self) -> str:
+        """What it is called; before it was ever built, what it is likely to be."""
+        if self.given_name:
+            return self.given_name
+        if self.built is not None:
+            return self.built.environment.name
+        return self.last_name or likely_name(self.reference)
+
+    @property
+    def state(self) -> State:
+        """Of the last build; what an earlier one gave may be usable in any of them."""
+        if self.attempt is not None:
+            return "queued" if self.attempt.started_s is None else "building"
+        return "ready" if self.failed is None and self.built is not None else "failed"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody wants it now."""
+        return self.added or self.variable or self.configured or self.clients > 0
+
+    def means(self, target: str) -> bool:
+        """Whether a name or a reference on the command line is it."""
+        return target in (self.name, self.reference)
+
+    def note(self) -> None:
+        """Something about it has changed."""
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    @property
+    def next_change(self) -> trio.Event:
+        """Set when something about it changes. Taken before looking, it misses nothing."""
+        return self._changed
+
+    async def changed(self) -> None:
+        """Wait until something about it changes."""
+        await self._changed.wait()

@@ -1,0 +1,493 @@
+"""All environments that nsm has Nix build: who wants which, a few builds at once.
+
+Everything here is quick: a build is a task, its result an entry in the catalog, and a call never
+waits for one. What was built is kept by a garbage-collector root and remembered in a file, so that
+it is there again at once after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from nsm.wire.errors import (
+    BadRequestError,
+    InternalError,
+    NsmError,
+    OverloadedError,
+    UnknownEnvironmentError,
+)
+from nsmd.environments.artifacts.discovery import METADATA_VARIABLE
+from nsmd.environments.builds import wording
+from nsmd.environments.builds.build_index import Shelf, to_remember
+from nsmd.environments.builds.build_run import Builder
+from nsmd.environments.builds.build_state import Attempt, Building, Failed
+from nsmd.environments.catalog import Catalog, Rank, Source
+from nsmd.environments.nix.program import NixFinder
+from nsmd.model.flakes import check_reference, shown, why_no_reference
+from nsmd.model.names import ENVIRONMENT_NAME
+from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.model.values import Artifact, Client, EnvironmentProblem, Sources
+
+log = logging.getLogger(__name__)
+
+CONCURRENT_BUILDS = 2
+"""Nix runs many builders for each; more would only share the same processors and memory."""
+
+MAX_QUEUED = 64
+"""Builds that wait; more are refused."""
+
+MAX_ADDED = 256
+"""Environments of `nsm env add`. Each is a line of what models read."""
+
+MAX_REFERENCES = 32
+"""In one `NIX_SANDBOX_ENVS`."""
+
+MAX_UNWANTED = 32
+"""Environments that are kept although nobody wants them now: an editor that comes back has them at
+once. The one that was wanted longest ago goes first."""
+
+LAST_SAVE_S = 2.0
+"""For a small file, at the end."""
+
+MAX_INTERRUPTIONS = 2
+"""After so many in a row a build is not begun again by itself: it may be what ends us."""
+
+
+class Workshop:
+    """See the module; made by `open_workshop`.
+
+    Args:
+        builder: builds.
+        shelf: keeps what was built.
+        catalog: is told what there is.
+        configured: environments of config.toml that name a flake.
+        nursery: owns the builds.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        shelf: Shelf,
+        catalog: Catalog,
+        configured: Mapping[str, EnvironmentSettings],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._builder = builder
+        self._shelf = shelf
+        self._catalog = catalog
+        self._configured = configured
+        self._nursery = nursery
+        self._turns = trio.CapacityLimiter(CONCURRENT_BUILDS)
+        self._all: dict[str, Building] = {}
+        self._bad: list[str] = []
+        self._bad_of_clients: Counter[str] = Counter()
+        self._unsaved = trio.Event()
+        self._saving = trio.Lock()
+        self._saved = True
+
+    def __repr__(self) -> str:
+        return f"<Workshop of {len(self._all)} environments>"
+
+    @property
+    def buildings(self) -> list[Building]:
+        """Those that somebody wants, by name."""
+        wanted = (building for building in self._all.values() if building.wanted)
+        return sorted(wanted, key=lambda building: (building.name, building.reference))
+
+    def log_path(self, building: Building) -> str:
+        """The file with the log of its last build; may be missing."""
+        return self._shelf.log_path(building.key)
+
+    def find(self, target: str) -> Building:
+        """The environment that a name or a reference means.
+
+        Raises:
+            UnknownEnvironmentError: none does.
+            BadRequestError: several do.
+        """
+        meant = [building for building in self.buildings if building.means(target)]
+        if len(meant) > 1:
+            # By one that failed for want of a name of its own, or that a client named.
+            rows = ", ".join(f"{b.name} ({shown(b.reference)}, {b.state})" for b in meant)
+            raise BadRequestError(
+                f"{target[:200]!r} means several environments: {rows}.",
+                hint="Use what only one of them has, its name or its reference.",
+            )
+        if meant:
+            return meant[0]
+        known = ", ".join(building.name for building in self.buildings)
+        raise UnknownEnvironmentError(
+            f"No environment {target[:200]!r} is built by nsm.",
+            hint=f"There are: {known}." if known else "`nsm env add REF#NAME` adds one.",
+        )
+
+    # What is wanted.
+
+    async def begin(
+        self, references: Sequence[str], in_use: Callable[[], Iterable[Artifact]] = tuple
+    ) -> None:
+        """Have everything there that was there before, and build what is missing.
+
+        Args:
+            references: of the supervisor's own `NIX_SANDBOX_ENVS`.
+            in_use: tells the artifacts of sessions that live now.
+        """
+        self._shelf.in_use = in_use
+        for building in await trio.to_thread.run_sync(self._shelf.load, self._builder.look):
+            self._all[building.key] = building
+        there = self._catalog.view(Client(name="", scope="")).names
+        for name, entry in self._configured.items():
+            # `lib.fromToml` may have built what the same file says for us.
+            is_there = name in there and there[name].source == METADATA_VARIABLE
+            if entry.flake is not None and not is_there:
+                self._want(entry.flake, name).configured = True
+        good, self._bad = _sorted_out(references)
+        for reference in good:
+            self._want(reference).variable = True
+        for building in self.buildings:
+            self._wanted(building)
+            # What `nsm env add` could not build last time waits for somebody to look at it.
+            lost = building.built is None and building.failed is None
+            if lost or building.variable or building.configured:
+                self._begin_unless_hopeless(building)
+        await self._shelf.sweep(self._all.values)
+        self._publish()
+
+    def add(self, reference: str, name: str = "") -> Building:
+        """Want an environment from now on, and build it where it is not there or not being built.
+
+        Args:
+            reference: as somebody typed it.
+            name: for it; empty for its own.
+
+        Raises:
+            BadRequestError: the reference or the name cannot be meant.
+            OverloadedError: there are too many.
+        """
+        check_reference(reference)
+        self._check_name(reference, name)
+        building = self._known(reference, name) or self._want(reference, name)
+        if not building.added and sum(b.added for b in self.buildings) >= MAX_ADDED:
+            raise OverloadedError(
+                f"{MAX_ADDED} environments have been added, which is the limit.",
+                hint="Remove some: `nsm env rm NAME`.",
+            )
+        if building.attempt is None and (building.built is None or building.failed is not None):
+            self._check_room()
+            self._begin(building)
+        building.added = True
+        if name:
+            self._replace_nameless(building)
+        self._wanted(building)
+        self._publish()
+        return building
+
+    def update(self, targets: Sequence[str]) -> list[Building]:
+        """Build environments again, after asking where their flakes come from for newer ones.
+
+        Args:
+            targets: names or references; none for all.
+
+        Raises:
+            UnknownEnvironmentError: one is not built by us.
+            BadRequestError: a name means several.
+        """
+        chosen = [self.find(target) for target in targets] if targets else self.buildings
+        for building in chosen:
+            if building.attempt is None:
+                self._begin(building, refresh=True)
+        self._publish()
+        return chosen
+
+    async def remove(self, target: str) -> Building:
+        """Want an environment no more. A build of it is stopped; sessions that run in it live on.
+
+        Raises:
+            UnknownEnvironmentError: there is none.
+            BadRequestError: it comes from elsewhere than `nsm env add`.
+        """
+        building = self.find(target)
+        if not building.added:
+            where = "config.toml" if building.configured else "NIX_SANDBOX_ENVS"
+            raise BadRequestError(
+                f"{building.name!r} was not added by `nsm env add`: {where} names it.",
+                hint="Remove it there.",
+            )
+        building.added = False
+        self._publish()
+        if not building.wanted:
+            await self._forget(building)
+        self._unsaved.set()
+        return building
+
+    @asynccontextmanager
+    async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
+        """While the block lasts, somebody is there whose client entry names flakes."""
+        if own is None or not own.flakes:
+            yield
+            return
+        good, bad = _sorted_out(own.flakes)
+        buildings = [self._want(reference) for reference in good]
+        for building in buildings:
+            building.clients += 1
+            self._wanted(building)
+            if not building.tried:
+                try:
+                    self._check_room()
+                except OverloadedError as error:
+                    building.failed = wording.failure(error, time.time())
+                else:
+                    self._begin_unless_hopeless(building)
+        self._bad_of_clients.update(bad)
+        self._publish()
+        try:
+            yield
+        finally:
+            self._bad_of_clients -= Counter(bad)
+            for building in buildings:
+                building.clients -= 1
+                if not building.clients:
+                    self._catalog.drop(_of_clients(building.reference))
+            for reference in bad:
+                if not self._bad_of_clients[reference]:
+                    self._catalog.drop(_of_clients(reference))
+
+    def _want(self, reference: str, name: str = "") -> Building:
+        """The environment of a reference and a given name."""
+        building = Building(reference, name)
+        return self._all.setdefault(building.key, building)
+
+    def _known(self, reference: str, name: str) -> Building | None:
+        """One that is wanted already and would be the same."""
+        for building in self.buildings:
+            if building.reference == reference and name in ("", building.name):
+                return building
+        return None
+
+    def _wanted(self, building: Building) -> None:
+        building.used_s = time.time()
+        unwanted = [b for b in self._all.values() if not b.wanted and b.attempt is None]
+        unwanted.sort(key=lambda b: b.used_s)
+        for old in unwanted[: max(0, len(unwanted) - MAX_UNWANTED)]:
+            self._shelf.keep_older(old.built)
+            del self._all[old.key]
+        self._unsaved.set()
+
+    async def _forget(self, building: Building) -> None:
+        if building.attempt is not None:
+            building.attempt.scope.cancel()
+            await building.attempt.done.wait()
+        if building.wanted:  # again, by somebody who came meanwhile
+            if building.attempt is None and building.built is None:
+                self._begin(building)
+            return
+        self._all.pop(building.key, None)
+        self._shelf.keep_older(building.built)
+        await self._shelf.sweep(self._all.values)
+
+    def _replace_nameless(self, named: Building) -> None:
+        """An environment was given a name: then the failed attempt to have it by its own one, which
+        another has maybe, is nobody's any more."""
+        for other in self.buildings:
+            same = other.reference == named.reference and not other.given_name
+            if same and other is not named and other.built is None and other.attempt is None:
+                other.added = False
+
+    def _check_name(self, reference: str, name: str) -> None:
+        """Raises BadRequestError: an environment of another reference cannot have that name."""
+        if name and not ENVIRONMENT_NAME.fullmatch(name):
+            raise BadRequestError(
+                f"{name!r:.100} is no name for an environment.",
+                hint="Use 1 to 64 of a-z, 0-9 and '-', beginning with a letter or digit.",
+            )
+        for other in self.buildings:
+            if name and other.added and other.name == name and other.reference != reference:
+                raise BadRequestError(
+                    f"{name!r} is {shown(other.reference)} already.",
+                    hint=f"Choose another name, or `nsm env rm {name}` first.",
+                )
+
+    # Builds.
+
+    def _begin_unless_hopeless(self, building: Building) -> None:
+        if building.attempt is not None:
+            return
+        if building.interruptions >= MAX_INTERRUPTIONS:
+            cause = f"the supervisor ended during it {building.interruptions} times in a row"
+            building.tried = True
+            building.failed = Failed(
+                cause=cause,
+                message=f"The build is not begun again: {cause}.",
+                hint=f"`nsm env update {building.name}` tries again.",
+                at_s=time.time(),
+            )
+            return
+        self._begin(building)
+
+    def _check_room(self) -> None:
+        """For one more that was not there before; what is known may all wait at once.
+
+        Raises:
+            OverloadedError: too many builds wait.
+        """
+        waiting = sum(b.state == "queued" for b in self._all.values())
+        if waiting >= MAX_QUEUED:
+            raise OverloadedError(
+                f"{waiting} builds wait already.",
+                hint="`nsm env builds` shows them; try again later.",
+            )
+
+    def _begin(self, building: Building, *, refresh: bool = False) -> None:
+        building.attempt = Attempt(refresh=refresh)
+        building.tried = True
+        building.note()
+        self._unsaved.set()
+        self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
+
+    async def _carry_out(self, building: Building, attempt: Attempt) -> None:
+        """One build from its place in the queue to its result.
+
+        Cancellation: of the attempt's scope ends it with that as the reason; of all of us leaves
+            it remembered as going on, so that the next supervisor begins it again.
+        """
+        error: NsmError | OSError | None = None
+        with attempt.scope:
+            try:
+                async with self._turns:
+                    attempt.started_s = trio.current_time()
+                    building.note()
+                    built = await self._builder.build(building, attempt)
+                    self._check_own_name(building, built.environment.name)
+                    self._shelf.keep_older(building.built)
+                    building.built = built
+                    building.last_name = built.environment.name
+            except (NsmError, OSError) as caught:
+                error = caught
+            except Exception:
+                # The one catch-all of a build, in which nobody else has a part.
+                log.exception("the build of %s failed inside the supervisor", building.name)
+                error = InternalError("nsm failed to have it built; the supervisor's log says why.")
+        if attempt.scope.cancelled_caught:
+            building.failed = Failed(cause="it was stopped", message="The build was stopped.")
+        elif error is not None:
+            log.warning("environment %s is not built: %s", building.name, error)
+            building.failed = wording.failure(error, time.time())
+        else:
+            building.failed = None
+        building.interruptions = 0
+        building.attempt = None
+        self._unsaved.set()
+        self._publish()
+        await self._shelf.sweep(self._all.values)
+        attempt.done.set()
+        building.note()
+
+    def _check_own_name(self, building: Building, name: str) -> None:
+        """Raises BadRequestError: another environment that was added has it."""
+        for other in self.buildings:
+            taken = other.added and other.built is not None and other.name == name
+            if taken and building.added and other is not building:
+                raise BadRequestError(
+                    f"{shown(building.reference)} is called {name!r}, as {shown(other.reference)} "
+                    "is.",
+                    hint=f"`nsm env add --name ANOTHER {shown(building.reference)}`",
+                )
+
+    # What is remembered and said.
+
+    async def keep_saving(self) -> None:
+        """Write what is to be remembered whenever it has changed."""
+        while True:
+            await self._unsaved.wait()
+            await self.save()
+
+    async def save(self) -> None:
+        """Write what is to be remembered, if it has changed."""
+        async with self._saving:
+            if not self._unsaved.is_set() and self._saved:
+                return
+            self._unsaved = trio.Event()
+            rows = [to_remember(building) for building in self._all.values()]
+            try:
+                await trio.to_thread.run_sync(self._shelf.save, rows)
+                self._saved = True
+            except OSError as error:
+                self._saved = False  # tried again with the next change, or at the end
+                log.warning("built environments will not be remembered: %s", error)
+
+    def _publish(self) -> None:
+        every = list(self._all.values())
+        bad = [wording.bad_reference(reference) for reference in self._bad]
+        self._put(Source(rank=Rank.BUILT), [b for b in every if b.added or b.variable], bad)
+        self._put(Source(rank=Rank.CONFIGURED), [b for b in every if b.configured])
+        for building in every:
+            if building.clients:
+                self._put(_of_clients(building.reference), [building])
+        for reference, clients in self._bad_of_clients.items():
+            if clients:
+                self._put(_of_clients(reference), [], [wording.bad_reference(reference)])
+
+    def _put(
+        self, source: Source, buildings: Sequence[Building], bad: Iterable[EnvironmentProblem] = ()
+    ) -> None:
+        environments, problems = wording.said(buildings)
+        self._catalog.put(source, environments, [*bad, *problems])
+
+
+@asynccontextmanager
+async def open_workshop(
+    finder: NixFinder,
+    catalog: Catalog,
+    directory: str,
+    *,
+    defaults: Defaults,
+    configured: Mapping[str, EnvironmentSettings],
+    owners: Collection[int],
+    timeout_s: float,
+) -> AsyncGenerator[Workshop]:
+    """A workshop; leaving the block stops its builds.
+
+    Args:
+        finder: of nix.
+        catalog: is told what there is.
+        directory: where things are kept; absolute, is made for the user alone.
+        defaults: limits of environments that set none.
+        configured: environments of config.toml; those that name a flake are built.
+        owners: whose programs are run.
+        timeout_s: of one build, seconds.
+    """
+    shelf = Shelf(directory)
+    builder = Builder(
+        finder,
+        shelf,
+        defaults=defaults,
+        configured=configured,
+        owners=owners,
+        timeout_s=timeout_s,
+    )
+    async with trio.open_nursery() as nursery:
+        workshop = Workshop(builder, shelf, catalog, configured, nursery)
+        nursery.start_soon(workshop.keep_saving)
+        try:
+            yield workshop
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(LAST_SAVE_S):
+                await workshop.save()
+            nursery.cancel_scope.cancel()
+
+
+def _sorted_out(references: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those that nix may be asked for, and the others, as far as they are told."""
+    good = [reference for reference in references if why_no_reference(reference) is None]
+    bad = [reference for reference in references if why_no_reference(reference) is not None]
+    return good[:MAX_REFERENCES], [*good[MAX_REFERENCES:], *bad][:MAX_REFERENCES]
+
+
+def _of_clients(reference: str) -> Source:
+    return Source(rank=Rank.CLIENT_BUILT, of=reference)

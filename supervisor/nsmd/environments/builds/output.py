@@ -1,0 +1,83 @@
+"""What nix says that it built, and whether that is a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
+
+from nsm.wire.errors import NixFailedError
+from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
+from nsmd.model.flakes import shown
+from nsmd.model.settings import Defaults
+from nsmd.model.values import Environment
+
+EXPECTED = (
+    "Expected is what `lib.mkSandbox` of nsm's flake makes: a directory with metadata.json and "
+    "bin/run. A plain package becomes one with `lib.mkSandbox { ...; packages = [ ... ]; }` "
+    "(docs/nix.md)."
+)
+
+
+class NoSandboxError(NixFailedError):
+    """Something was built that cannot be run code in."""
+
+    def __init__(self, reference: str, path: str, why: str) -> None:
+        self.path = path
+        self.why = why
+        super().__init__(
+            f"{shown(reference)} yields no sandbox: {path}: {why}.",
+            hint=EXPECTED,
+            data={"path": path},
+        )
+
+
+def built_path(stdout: bytes, reference: str) -> str:
+    """The store path of the one thing that was built, from `nix build --json`.
+
+    Raises:
+        NoSandboxError: nix built nothing, or says something else.
+    """
+    try:
+        said: object = json.loads(stdout)
+    except (ValueError, RecursionError):
+        said = None
+    paths: list[str] = []
+    for built in cast("list[object]", said) if isinstance(said, list) else []:
+        outputs: object = cast("dict[str, Any]", built).get("outputs") if _is_map(built) else None
+        if _is_map(outputs):
+            named = cast("dict[str, Any]", outputs)
+            path: object = named.get("out", next(iter(named.values()), None))
+            if isinstance(path, str) and path.startswith("/") and path.isprintable():
+                paths.append(path)
+    if len(paths) != 1:
+        why = f"nix names {len(paths)} things that it built, not one ({stdout[:200]!r})"
+        raise NoSandboxError(reference, "nix build", why)
+    return paths[0]
+
+
+def sandbox(
+    path: str, reference: str, defaults: Defaults, owners: Collection[int], *, name: str = ""
+) -> Environment:
+    """The environment that was built. Blocks.
+
+    Args:
+        path: in Nix's store.
+        reference: that it was built from, to show.
+        defaults: limits where it sets none.
+        owners: whose programs are run.
+        name: for it; empty for its own.
+
+    Raises:
+        NoSandboxError: it cannot be used.
+    """
+    try:
+        environment = read_artifact(path, defaults, owners, source=shown(reference))
+    except ArtifactError as error:
+        raise NoSandboxError(reference, path, str(error)) from None
+    return replace(environment, name=name) if name else environment
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict)

@@ -1,0 +1,306 @@
+"""Asks nix for a flake's development shell, and keeps the answer until the flake changes.
+
+Nix runs the flake's evaluation and the builds it takes, which is what whoever switched `use_flake`
+on asked for. Nothing else of the project runs on the host: `shellHook` is text here. Nix writes no
+lock into the project, and what the shell names is kept from its garbage collector by a profile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO, Protocol
+
+import trio
+
+from nsm.wire.errors import NixFailedError
+from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse
+from nsmd.environments.nix.errors import NixExitError
+from nsmd.environments.nix.program import MAX_OUTPUT_BYTES
+from nsmd.environments.nix.runner import OnProgress
+from nsmd.host.paths import is_within
+
+log = logging.getLogger(__name__)
+
+EVALUATION_TIMEOUT_S = 3600.0
+"""The first one may fetch nixpkgs and a compiler, over a slow line, or build what no cache has."""
+
+CLOSURE_TIMEOUT_S = 60.0
+
+MAX_CLOSURE_PATHS = 2500
+"""Each is a mount in the jail. bwrap takes 9000 arguments, three for each; a shell with a compiler
+and some libraries has 100 to 400."""
+
+KEEP_S = 8 * 86400.0
+"""How long the store paths of an earlier shell are kept after it was last used: the longest life of
+a session, and a day."""
+
+UNUSED_S = 30 * 86400.0
+"""How long all that is known of a project is kept after its shell was last asked for."""
+
+_FORMAT = 1
+_LOG = "log"
+_NO_ATTRIBUTE = "does not provide attribute"
+"""In what nix says of a flake without it, in all versions so far."""
+
+
+class Nix(Protocol):
+    """What is asked of `nsmd.environments.nix.program.Nix`, which says more."""
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout_s: float,
+        on_progress: OnProgress | None = None,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        log_fd: int | None = None,
+        directory: str = "/",
+    ) -> bytes:
+        """Run one of nix's commands."""
+        ...
+
+
+class NoDevShellError(NixFailedError):
+    """The flake has no development shell."""
+
+
+class UnusableShellError(NixFailedError):
+    """It has one that no jail can show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """A development shell that was evaluated.
+
+    Attributes:
+        env: what it has.
+        root: store path that refers to all that it names.
+        closure: store paths that a jail has to show, sorted.
+    """
+
+    env: DevEnv
+    root: str
+    closure: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where what is known of one project is kept.
+
+    Attributes:
+        project: its directory.
+        folder: ours.
+    """
+
+    project: str
+    folder: str
+
+    @classmethod
+    def of(cls, project: str, state: str) -> Place:
+        """
+        Args:
+            state: directory of all of them.
+        """
+        name = hashlib.sha256(os.fsencode(project)).hexdigest()[:16]
+        return cls(project=project, folder=os.path.join(state, name))
+
+    @property
+    def log_path(self) -> str:
+        """The log of the last evaluation."""
+        return os.path.join(self.folder, _LOG)
+
+    def profile(self, key: str) -> str:
+        """The link that keeps a shell from the garbage collector."""
+        return os.path.join(self.folder, key)
+
+    def root(self, key: str) -> str:
+        """The store path that it keeps."""
+        return os.path.realpath(self.profile(key))
+
+    def open_log(self) -> BinaryIO:
+        """The log, empty; what stands in it is lost."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        return open(self.log_path, "wb")
+
+    def record(self, key: str) -> str:
+        """The file with what nix said."""
+        return os.path.join(self.folder, f"{key}.json")
+
+
+def load(place: Place, key: str, extra: Sequence[str]) -> Shell | None:
+    """A shell that was evaluated earlier, if all of it is still there; blocks.
+
+    Args:
+        extra: as for `evaluate`.
+    """
+    try:
+        with open(place.record(key), encoding="utf-8") as file:
+            told: dict[str, Any] = json.load(file)
+        if told["format"] != _FORMAT or told["extra"] != list(extra):
+            return None
+        shell = Shell(
+            env=parse(str(told["env"]).encode()), root=told["root"], closure=tuple(told["closure"])
+        )
+        if place.root(key) != shell.root or _first_missing(shell.closure):
+            return None
+        os.utime(place.record(key))
+    except (OSError, ValueError, KeyError, TypeError, DevEnvError):
+        return None
+    return shell
+
+
+async def evaluate(
+    nix: Nix, place: Place, key: str, extra: Sequence[str], on_progress: OnProgress
+) -> Shell:
+    """Have nix evaluate the project's flake and build what its shell needs.
+
+    Args:
+        key: of the flake's files.
+        extra: paths of programs that the jail needs beside the shell; those in nix's store are
+            shown with all that they refer to.
+        on_progress: as in `Nix.run`.
+
+    Raises:
+        NixFailedError: there is no shell; the message says why.
+        OSError: the project is gone, or the state directory cannot be written.
+
+    Cancellation: stops nix.
+    """
+    printed = await _print_dev_env(nix, place, key, on_progress)
+    try:
+        env = await trio.to_thread.run_sync(parse, printed)  # megabytes, maybe
+    except DevEnvError as error:
+        raise UnusableShellError(
+            f"What `nix print-dev-env --json` said cannot be used: {error}."
+        ) from None
+    root = place.root(key)
+    closure = await _closure(nix, [root, *_in_store(extra, os.path.dirname(root))])
+    shell = Shell(env=env, root=root, closure=closure)
+    record = {
+        "format": _FORMAT,
+        "project": place.project,
+        "extra": list(extra),
+        "root": root,
+        "closure": closure,
+        "env": printed.decode(),
+    }
+    await trio.to_thread.run_sync(partial(_write, place, key, record))
+    return shell
+
+
+async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgress) -> bytes:
+    system = f"{platform.machine()}-linux"
+    attributes = (f"devShells.{system}.default", f"devShell.{system}")
+    with place.open_log() as file:
+        for attribute in attributes:
+            with suppress(FileNotFoundError):
+                os.unlink(place.profile(key))
+            try:
+                return await nix.run(
+                    [
+                        "print-dev-env",
+                        "--json",
+                        "--no-write-lock-file",
+                        "--profile",
+                        place.profile(key),
+                        "--",
+                        # From there, since some paths are no valid reference, to some versions.
+                        f".#{attribute}",
+                    ],
+                    directory=place.project,
+                    timeout_s=EVALUATION_TIMEOUT_S,
+                    on_progress=on_progress,
+                    log_fd=file.fileno(),
+                )
+            except NixExitError as error:
+                if _NO_ATTRIBUTE not in error.error:
+                    raise
+            os.ftruncate(file.fileno(), 0)
+            os.lseek(file.fileno(), 0, os.SEEK_SET)
+    raise NoDevShellError(
+        f"The flake of {place.project} has neither {' nor '.join(attributes)}.",
+        hint="Add one (`nix flake show` lists what it has), or remove use_flake from config.toml.",
+    )
+
+
+async def _closure(nix: Nix, paths: Sequence[str]) -> tuple[str, ...]:
+    # As lines: the form of --json is another one in newer versions.
+    told = await nix.run(
+        ["path-info", "--recursive", "--", *dict.fromkeys(paths)], timeout_s=CLOSURE_TIMEOUT_S
+    )
+    closure = tuple(sorted(set(told.decode().split())))
+    if len(closure) > MAX_CLOSURE_PATHS:
+        raise UnusableShellError(
+            f"The development shell needs {len(closure)} store paths, and a jail shows at most "
+            f"{MAX_CLOSURE_PATHS}.",
+            hint="Make a smaller one for nsm: devShells.SYSTEM.default is the one that is used.",
+        )
+    if missing := _first_missing(closure):
+        raise UnusableShellError(
+            f"Nix's store is not where it says: there is no {missing} on this host.",
+            hint="nsm needs a store at its own place (usually /nix/store), not one elsewhere.",
+        )
+    return closure
+
+
+def _first_missing(paths: Sequence[str]) -> str | None:
+    return next((path for path in paths if not os.path.lexists(path)), None)
+
+
+def _in_store(paths: Sequence[str], store: str) -> Iterator[str]:
+    """The store paths that some paths lie in."""
+    for path in paths:
+        real = os.path.realpath(path)
+        if is_within(real, store) and real != store:
+            yield os.path.join(store, os.path.relpath(real, store).split(os.sep)[0])
+
+
+def _write(place: Place, key: str, record: dict[str, Any]) -> None:
+    path = place.record(key)
+    unfinished = f"{path}.new"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        json.dump(record, file)
+    os.replace(unfinished, path)
+    _forget_old(place, key)
+
+
+def forget_unused(state: str, known: Collection[str]) -> None:
+    """Let the garbage collector have what projects need that nobody comes from any more; blocks.
+
+    Args:
+        state: as for `Place.of`.
+        known: folders of projects that are in use.
+    """
+    now = time.time()
+    with suppress(OSError):
+        for folder in os.scandir(state):
+            if folder.path in known or not folder.is_dir(follow_symlinks=False):
+                continue
+            used = [entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(folder)]
+            if now - max(used, default=0.0) >= UNUSED_S:
+                log.info("the development shell of %s is given up: nobody used it", folder.path)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget_old(place: Place, key: str) -> None:
+    """Let the garbage collector have what no session can be using any more."""
+    now = time.time()
+    for entry in os.scandir(place.folder):
+        old = entry.name.removesuffix(".json")
+        if old == entry.name or old == key or now - entry.stat().st_mtime < KEEP_S:
+            continue
+        log.info("the development shell of %s of an earlier flake is given up", place.project)
+        for name in os.listdir(place.folder):
+            if name == old or name.startswith((f"{old}-", f"{old}.")):
+                with suppress(OSError):
+                    os.unlink(os.path.join(place.folder, name))

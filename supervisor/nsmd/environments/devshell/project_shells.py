@@ -1,0 +1,331 @@
+"""The development shells of all projects: evaluated in the background, asked for in calls.
+
+Nothing polls. Whether a flake has changed is looked at when a client attaches, asks what there is,
+or calls; what nix takes then holds up only those who want that very shell.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import trio
+
+from nsm.wire.errors import NsmError
+from nsmd.environments.devshell import files
+from nsmd.environments.devshell.evaluation import Nix, Place, Shell, evaluate, forget_unused, load
+from nsmd.environments.devshell.files import FlakeState
+from nsmd.environments.devshell.script import setup_steps
+from nsmd.environments.nix.progress import Progress
+from nsmd.host.locales import locale_part
+from nsmd.model.values import Client, Environment, ProjectMount, ReadOnlyBind, SetupStep
+
+log = logging.getLogger(__name__)
+
+NAME = "project"
+WORKSPACE = "/workspace"
+
+DESCRIPTION = "Bash in the project's development shell (flake.nix)"
+
+RETRY_S = 60.0
+"""After that a call has an evaluation that failed tried again: the network may be back."""
+
+AT_ONCE = 2
+"""Evaluations; each takes hundreds of megabytes, and builds use all processors anyway."""
+
+MAX_PROJECTS = 64
+"""That something is remembered of."""
+
+
+class NixFinder(Protocol):
+    """What is asked of `nsmd.environments.nix.program.NixFinder`."""
+
+    async def find(self) -> Nix:
+        """The nix that is there now.
+
+        Raises:
+            NixUnavailableError: there is none that works.
+        """
+        ...
+
+
+_Directory = tuple[str, int, int]
+"""A project's path and identity; its mount point makes no difference to nix."""
+
+
+@dataclass(slots=True)
+class _Project:
+    """What is known of one project's shell.
+
+    Attributes:
+        flake: its files when they were last looked at.
+        shell: of the last evaluation that went well, while it is up to date.
+        binds: what a jail shows for it.
+        steps: its set-up, by mount point of the project and program of the shell.
+        since_s: when the evaluation that goes on began; None without.
+        settled: set when it has ended.
+        progress: how far it is.
+        problem: why there is no shell; empty while it is not known.
+        failed_s: when that was found.
+    """
+
+    place: Place
+    flake: FlakeState
+    shell: Shell | None = None
+    binds: tuple[ReadOnlyBind, ...] = ()
+    steps: dict[tuple[str, str], tuple[SetupStep, ...]] = field(
+        default_factory=dict[tuple[str, str], tuple[SetupStep, ...]]
+    )
+    since_s: float | None = None
+    settled: trio.Event = field(default_factory=trio.Event)
+    progress: Progress = field(default_factory=Progress)
+    problem: str = ""
+    failed_s: float = -math.inf
+
+
+class DevShells:
+    """See the module.
+
+    Args:
+        inherit: names of the variables that shells have from their clients.
+        base: gives the environment whose Bash runs the shells.
+        state: directory for what nix said.
+        nix: finds nix when it is needed.
+        nursery: owns the evaluations; cancelling it stops them.
+    """
+
+    def __init__(
+        self,
+        inherit: Sequence[str],
+        base: Callable[[], Environment | None],
+        *,
+        state: str,
+        nix: NixFinder,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.inherit = tuple(inherit)
+        self._base = base
+        self._state = state
+        self._nix = nix
+        self._nursery = nursery
+        self._limiter = trio.CapacityLimiter(AT_ONCE)
+        self._projects: OrderedDict[_Directory, _Project] = OrderedDict()
+        self._subscribers: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<DevShells of {len(self._projects)} projects>"
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have a function called whenever there is another shell, or one less."""
+        self._subscribers.append(changed)
+
+    def environment(self, client: Client) -> Environment | None:
+        """The shell of a client's project, pending or with a problem maybe; None if it has none.
+
+        The first who asks has it evaluated.
+        """
+        if client.project is None or client.bound is not None:
+            return None  # Nix would carry out, outside of its box, what an agent has written
+        known = self._look(client.project)
+        if known is None:
+            return None
+        return self._environment(known, client.project.mount_point, client.inherited)
+
+    def expect(self, project: ProjectMount | None) -> None:
+        """A client with that project has come: its shell will be wanted."""
+        if project is not None:
+            self._look(project)
+
+    def rows(self) -> Sequence[Environment]:
+        """The shell of each project that is known."""
+        return [self._environment(known, "/project", ()) for known in self._projects.values()]
+
+    def is_current(self, environment: Environment) -> bool:
+        """Whether it is a shell as its project's flake has it now, with some client's values."""
+        return any(environment.setup in known.steps.values() for known in self._projects.values())
+
+    def settled(self, project: ProjectMount | None) -> trio.Event | None:
+        """Set when the evaluation that goes on has ended; None if none does."""
+        known = self._projects.get(_directory(project)) if project is not None else None
+        return known.settled if known is not None and known.since_s is not None else None
+
+    # What is known.
+
+    def _look(self, project: ProjectMount) -> _Project | None:
+        """What is known of a project's shell; its evaluation begins where that is called for."""
+        now = trio.current_time()
+        directory = _directory(project)
+        known = self._projects.get(directory)
+        flake = files.look(project.path, known.flake if known is not None else None)
+        if flake is None:
+            if known is not None:
+                del self._projects[directory]
+                self._tell()
+            return None
+        if known is None:
+            place = Place.of(project.path, self._state)
+            known = self._projects[directory] = _Project(place, flake)
+            self._make_room()
+        self._projects.move_to_end(directory)
+        changed, known.flake = flake.key != known.flake.key, flake
+        wanted = changed or (known.shell is None and now - known.failed_s >= RETRY_S)
+        base = self._base()
+        works = base is not None and base.problem is None
+        if wanted and works and known.since_s is None:
+            self._begin(known)
+        return known
+
+    def _make_room(self) -> None:
+        for directory, known in list(self._projects.items()):
+            if len(self._projects) <= MAX_PROJECTS:
+                break
+            if known.since_s is None and (known.shell is not None or known.problem):
+                del self._projects[directory]
+
+    def _environment(
+        self, known: _Project, mount_point: str, inherited: tuple[tuple[str, str], ...]
+    ) -> Environment:
+        base = self._base() or Environment(name="bash", interpreter="bash", problem="no Bash")
+        environment = replace(
+            base,
+            name=NAME,
+            description=DESCRIPTION,
+            preload=(),
+            source=known.place.project + "/" + files.FLAKE,
+        )
+        if base.problem is not None:
+            return environment
+        if known.since_s is not None:
+            return replace(environment, pending=self._what_goes_on(known))
+        shell = known.shell
+        if shell is None:
+            return replace(environment, problem=known.problem)
+        return replace(
+            environment,
+            binds=(*base.binds, *known.binds),
+            # What is configured for Bash is for that one only.
+            variables=(*locale_part(base.variables), *inherited),
+            setup=self._steps(known, shell, mount_point, base.program),
+        )
+
+    @staticmethod
+    def _steps(
+        known: _Project, shell: Shell, mount_point: str, program: str
+    ) -> tuple[SetupStep, ...]:
+        # Made once: a compiler's functions are 100 KiB, and equal environments are to be one kind.
+        key = mount_point, program
+        if key not in known.steps:
+            known.steps[key] = setup_steps(
+                shell.env,
+                project=mount_point,
+                workspace=WORKSPACE,
+                program=program,
+                root=shell.root,
+            )
+        return known.steps[key]
+
+    @staticmethod
+    def _what_goes_on(known: _Project) -> str:
+        progress = known.progress
+        seconds = trio.current_time() - (known.since_s or 0.0)
+        told = progress.activity or progress.phase
+        if progress.to_build:
+            told += f", {progress.built} of {progress.to_build} built"
+        return (
+            f"nix has been at {known.place.project}/{files.FLAKE} for {seconds:.0f} s ({told}); "
+            f"its log is {known.place.log_path}"
+        )
+
+    # Evaluation.
+
+    def _begin(self, known: _Project) -> None:
+        known.since_s = trio.current_time()
+        known.settled = trio.Event()
+        known.progress = Progress()
+        self._nursery.start_soon(self._evaluate, known)
+
+    async def _evaluate(self, known: _Project) -> None:
+        """Evaluate until what came of it is of the flake as it is then."""
+        try:
+            while True:
+                key = known.flake.key
+                await self._evaluate_once(known, key)
+                if key == known.flake.key:
+                    break
+        finally:
+            known.since_s = None
+            known.settled.set()
+            self._tell()
+
+    async def _evaluate_once(self, known: _Project, key: str) -> None:
+        try:
+            async with self._limiter:
+                shell = await self._shell(known, key)
+        except NsmError as error:
+            self._failed(known, f"{error.message} {error.hint}".strip())
+        except OSError as error:
+            what = error.filename or known.place.folder
+            self._failed(
+                known, f"nix could not be run, or its answer kept: {what}: {error.strerror}."
+            )
+        except Exception:
+            # The one catch-all of an evaluation, in which nobody else has a part.
+            log.exception("the evaluation of %s failed inside the supervisor", known.place.project)
+            self._failed(known, "nsm failed to have it evaluated; the supervisor's log says more.")
+        else:
+            known.shell, known.problem = shell, ""
+            known.steps.clear()
+            shown = {bind.target for bind in self._binds_of_base()}
+            known.binds = tuple(
+                ReadOnlyBind(source=path, target=path)
+                for path in shell.closure
+                if path not in shown
+            )
+
+    async def _shell(self, known: _Project, key: str) -> Shell:
+        extra = self._programs()
+        shell = await trio.to_thread.run_sync(load, known.place, key, extra)
+        if shell is not None:
+            return shell
+
+        def note(progress: Progress, _log_bytes: int) -> None:
+            known.progress = progress
+
+        began = trio.current_time()
+        shell = await evaluate(await self._nix.find(), known.place, key, extra, note)
+        in_use = [each.place.folder for each in self._projects.values()]
+        await trio.to_thread.run_sync(forget_unused, self._state, in_use)
+        log.info(
+            "the development shell of %s took %.1f s: %d store paths",
+            known.place.project,
+            trio.current_time() - began,
+            len(shell.closure),
+        )
+        return shell
+
+    def _failed(self, known: _Project, why: str) -> None:
+        log.warning("no development shell of %s: %s", known.place.project, why)
+        known.shell, known.binds = None, ()
+        known.problem = f"{why}\nThe whole log: {known.place.log_path}"
+        known.failed_s = trio.current_time()
+
+    def _binds_of_base(self) -> Sequence[ReadOnlyBind]:
+        base = self._base()
+        return base.binds if base is not None else ()
+
+    def _programs(self) -> list[str]:
+        """What runs the shell; on some systems it is in nix's store itself."""
+        base = self._base()
+        return [] if base is None else [base.agent_python, base.program]
+
+    def _tell(self) -> None:
+        for changed in self._subscribers:
+            changed()
+
+
+def _directory(project: ProjectMount) -> _Directory:
+    return project.path, project.device, project.inode

@@ -1,0 +1,259 @@
+"""What `nix print-dev-env --json` says, and the Bash that makes it so in a session; pure.
+
+`nix develop` makes a script of the same data, runs it in a fresh shell in the current directory and
+ends with `shellHook` (`Common::makeRcScript`, `toBash` and `ignoreVars` in Nix's
+`src/nix/develop.cc`, versions 2.8 to 2.35). This is that script, with what differs in a jail:
+
+- It runs in the project's directory, as `nix develop` does, and then goes to the working directory
+  of the session.
+- `outputs/` for what phases install is in the session's workspace; the project is read-only.
+- `mktemp` is told `/tmp`, the default of a host, since `TMPDIR` in a jail is the workspace.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from nsmd.model.values import SetupStep
+
+IGNORED = frozenset(
+    (
+        *("BASHOPTS", "HOME", "NIX_BUILD_TOP", "NIX_ENFORCE_PURITY", "NIX_LOG_FD", "NIX_REMOTE"),
+        *("PPID", "SHELL", "SHELLOPTS", "SSL_CERT_FILE", "TEMP", "TEMPDIR", "TERM", "TMP"),
+        *("TMPDIR", "TZ", "UID"),
+    )
+)
+"""`ignoreVars` of develop.cc. `SHELL` is in that of some versions only; in all of them the shell
+that is started has the last word on it."""
+
+PREPENDED = ("PATH", "XDG_DATA_DIRS")
+"""`savedVars`: what the jail has comes behind what the shell has."""
+
+TEMPORARY = ("TMP", "TMPDIR", "TEMP", "TEMPDIR")
+
+ATTRIBUTES = {".attrs.sh": "NIX_ATTRS_SH_FILE", ".attrs.json": "NIX_ATTRS_JSON_FILE"}
+"""Files of a derivation with structured attributes, and the variables that name them."""
+
+ATTRIBUTES_DIRECTORY = "/tmp/nix-develop"  # noqa: S108 - in the jail
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION_NAME = re.compile(r"[^\s\"#$&'()*/;<=>?\[\\\]`{|}~]+")
+"""Such as Bash defines without quotes; it has no others to tell of."""
+
+VARIABLES_STEP = "the development shell"
+HOOK_STEP = "shellHook"
+LAST_STEP = "the end"
+
+
+class DevEnvError(Exception):
+    """It is not what `nix print-dev-env --json` prints; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A variable that is a text."""
+
+    value: str
+    exported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An indexed array."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Associative:
+    """An associative array."""
+
+    values: Mapping[str, str]
+
+
+Variable = Text | Array | Associative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevEnv:
+    """What a shell of a derivation has after its set-up.
+
+    Attributes:
+        variables: by name.
+        functions: bodies by name.
+        attributes: contents of the files of `ATTRIBUTES`; empty without structured attributes.
+    """
+
+    variables: Mapping[str, Variable]
+    functions: Mapping[str, str]
+    attributes: Mapping[str, str]
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether something is to be run after the set-up."""
+        hook = self.variables.get("shellHook")
+        return isinstance(hook, Text) and bool(hook.value.strip())
+
+
+def parse(data: bytes) -> DevEnv:
+    """Read what nix printed.
+
+    Raises:
+        DevEnvError: it is something else.
+    """
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DevEnvError(f"it is not JSON: {error}") from None
+    top = _mapping(told, "it")
+    rows = _mapping(top.get("variables"), "variables")
+    variables = {name: _variable(name, row) for name, row in rows.items()}
+    functions = _texts(top.get("bashFunctions"), "bashFunctions")
+    attributes = _texts(top.get("structuredAttrs", {}), "structuredAttrs")
+    return DevEnv(
+        variables={
+            name: variable
+            for name, variable in variables.items()
+            if variable is not None and VARIABLE_NAME.fullmatch(name)
+        },
+        functions={n: body for n, body in functions.items() if _FUNCTION_NAME.fullmatch(n)},
+        attributes={name: attributes[name] for name in ATTRIBUTES if name in attributes},
+    )
+
+
+def setup_steps(
+    shell: DevEnv, *, project: str, workspace: str, program: str, root: str
+) -> tuple[SetupStep, ...]:
+    """What a session's Bash has to run to be such a shell.
+
+    Args:
+        project: where the jail shows the project.
+        workspace: the session's working directory.
+        program: of the shell.
+        root: store path that keeps what the shell names.
+    """
+    replaced = _replacements(shell, workspace)
+    shell_is = f"export SHELL={shlex.quote(program)}\n"
+    begin = _rewrite("".join(_script(shell, project)), replaced)
+    begin += f"export NIX_GCROOT={shlex.quote(root)}\n{shell_is}"
+    end = (
+        f"{shell_is}"
+        # What a hook chose to go to is left alone.
+        f"[[ $PWD != {shlex.quote(project)} ]] || builtin cd -- {shlex.quote(workspace)}\n"
+        "shopt -s expand_aliases\n"
+    )
+    steps = [SetupStep(name=VARIABLES_STEP, code=begin)]
+    if shell.has_hook:
+        steps.append(SetupStep(name=HOOK_STEP, code='eval "${shellHook:-}"\n'))
+    return (*steps, SetupStep(name=LAST_STEP, code=end))
+
+
+def _script(shell: DevEnv, project: str) -> Iterator[str]:
+    yield f"builtin cd -- {shlex.quote(project)}\n"
+    yield "shopt -u expand_aliases\n"
+    yield "unset shellHook\n"
+    for name in PREPENDED:
+        yield f'{name}=${{{name}:-}}\nnix_saved_{name}="${name}"\n'
+    yield from _attributes(shell)
+    for name, variable in sorted(shell.variables.items()):
+        if name not in IGNORED:
+            yield from _assignment(name, variable)
+    for name, body in sorted(shell.functions.items()):
+        yield f"{name} ()\n{{\n{body}}}\n"
+    for name in PREPENDED:
+        yield f'{name}="${name}${{nix_saved_{name}:+:$nix_saved_{name}}}"\n'
+    yield 'export NIX_BUILD_TOP="$(TMPDIR=/tmp mktemp -d -t nix-shell.XXXXXX)"\n'
+    for name in TEMPORARY:
+        yield f'export {name}="$NIX_BUILD_TOP"\n'
+
+
+def _assignment(name: str, variable: Variable) -> Iterator[str]:
+    match variable:
+        case Text(value=value, exported=exported):
+            yield f"{name}={_quoted(value)}\n"
+            if exported:
+                yield f"export {name}\n"
+        case Array(values=values):
+            yield f"declare -a {name}=({' '.join(map(_quoted, values))})\n"
+        case Associative(values=pairs):
+            inside = " ".join(f"[{_quoted(key)}]={_quoted(value)}" for key, value in pairs.items())
+            yield f"declare -A {name}=({inside})\n"
+
+
+def _attributes(shell: DevEnv) -> Iterator[str]:
+    if shell.attributes:
+        yield f"mkdir -p {ATTRIBUTES_DIRECTORY}\n"
+    for name, content in shell.attributes.items():
+        yield f"printf %s {_quoted(content)} >{ATTRIBUTES_DIRECTORY}/{name}\n"
+
+
+def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
+    """What stands in the build's variables and is to be another path here.
+
+    Outputs do not exist; a file of structured attributes is in a build that is over.
+    """
+    outputs = shell.variables.get("outputs")
+    places: dict[str, str] = {}
+    if isinstance(outputs, Associative):
+        places = {path: f"{workspace}/outputs/{name}" for name, path in outputs.values.items()}
+    elif isinstance(outputs, Text):
+        for name in outputs.value.split():
+            path = shell.variables.get(name)
+            if isinstance(path, Text):
+                places[path.value] = f"{workspace}/outputs/{name}"
+    for name in shell.attributes:
+        variable = shell.variables.get(ATTRIBUTES[name])
+        if isinstance(variable, Text):
+            places[variable.value] = f"{ATTRIBUTES_DIRECTORY}/{name}"
+    return {path: place for path, place in places.items() if path}
+
+
+def _rewrite(script: str, replaced: Mapping[str, str]) -> str:
+    """All at once, as Nix's `rewriteStrings`: the longest that fits first."""
+    if not replaced:
+        return script
+    known = "|".join(re.escape(path) for path in sorted(replaced, key=len, reverse=True))
+    return re.sub(known, lambda found: replaced[found[0]], script)
+
+
+def _quoted(text: str) -> str:
+    # NUL cannot be in a variable.
+    return shlex.quote(text.replace("\0", ""))
+
+
+def _variable(name: str, row: object) -> Variable | None:
+    fields = _mapping(row, f"variable {name}")
+    value = fields.get("value")
+    match fields.get("type"):
+        case "exported" | "var" as kind if isinstance(value, str):
+            return Text(value, exported=kind == "exported")
+        case "array" if isinstance(value, list):
+            items = cast("list[object]", value)
+            return Array(tuple(_text(item, f"variable {name}") for item in items))
+        case "associative":
+            return Associative(_texts(value, f"variable {name}"))
+        case "exported" | "var" | "array":
+            raise DevEnvError(f"variable {name} has the value {value!r:.50}")
+        case _:  # read-only ones, integers and references: Nix leaves them out as well
+            return None
+
+
+def _texts(value: object, what: str) -> dict[str, str]:
+    return {name: _text(text, what) for name, text in _mapping(value, what).items()}
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise DevEnvError(f"{what} has {value!r:.50}, which is no text")
+    return value
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise DevEnvError(f"{what} is {value!r:.50}, which is no object")
+    return cast("dict[str, Any]", value)

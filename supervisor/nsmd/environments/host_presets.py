@@ -1,0 +1,286 @@
+"""What there is to run in: the presets, made from this host's own interpreters.
+
+Finding one means asking it: a `python3` on PATH may be a shim, a symlink or a virtual environment,
+and only the program itself knows where it really lives (`nsmd.environments.interpreters`). Asking
+runs a program, so it must not be one that somebody else could have put there. All of it blocks, for
+50 ms or so: call `find_environments` in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from nsm import paths
+from nsmd.environments.interpreters import (
+    Found,
+    InterpreterError,
+    SilentInterpreterError,
+    ask_bash,
+    ask_node,
+    ask_python,
+    in_base_system,
+    own_python,
+    reserved_mb,
+)
+from nsmd.host.locales import Variables
+from nsmd.host.package_manager import install_command
+from nsmd.host.paths import is_within, why_not_run, why_private
+from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
+from nsmd.model.values import Environment, ReadOnlyBind
+
+MINIMUM_PYTHON = (3, 9)
+"""Of the agent, which runs on the environment's own Python where it has one."""
+MINIMUM_NODE = (18,)
+MINIMUM_BASH = (4, 4)
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""Runs the agent of environments that have no Python of their own: every jail shows it anyway."""
+
+BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+"""PATH in a jail, after the interpreter's own directory."""
+
+Unreadable = Callable[[str], str | None]
+"""Tells why jails could not read a host path; None if they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """How a preset's interpreter is looked for.
+
+    Attributes:
+        programs: names on PATH, best first.
+        title: for descriptions.
+        package: that has it, on Debian.
+        minimum: oldest version that works.
+    """
+
+    programs: tuple[str, ...]
+    title: str
+    package: str
+    minimum: tuple[int, ...]
+
+
+_KINDS: Mapping[Preset, _Kind] = {
+    "python": _Kind(
+        programs=("python3", "python"), title="Python", package="python3", minimum=MINIMUM_PYTHON
+    ),
+    "bash": _Kind(programs=("bash",), title="Bash", package="bash", minimum=MINIMUM_BASH),
+    "node": _Kind(
+        programs=("node", "nodejs"), title="Node.js", package="nodejs", minimum=MINIMUM_NODE
+    ),
+}
+
+_Wanted = tuple[Preset, str | None]
+"""A preset and the interpreter that was configured for it."""
+
+
+class _UnusableError(Exception):
+    """An interpreter cannot be used; the message is a clause that says why."""
+
+
+def find_environments(
+    settings: Settings,
+    search_path: str,
+    *,
+    home: str | None = None,
+    unreadable: Unreadable = lambda _: None,
+    variables: Variables = (),
+) -> tuple[Environment, ...]:
+    """Make an environment of each preset and of each one that is configured, but for those that
+    Nix builds.
+
+    Args:
+        settings: what is configured.
+        search_path: value of PATH to find interpreters on.
+        home: HOME of the user, of which nothing but an interpreter's prefix is shown.
+        unreadable: what the jails' user cannot read is passed over.
+        variables: that all of them have, see `nsmd.host.locales`.
+
+    Returns:
+        Presets first. One that cannot be used is there too, with `problem`.
+    """
+    finder = _Finder(search_path, os.path.realpath(home or paths.home()), unreadable)
+    wanted: dict[str, EnvironmentSettings] = {name: EnvironmentSettings() for name in PRESETS}
+    # A preset stays until Nix has built what is to stand in its place.
+    configured = {n: entry for n, entry in settings.environments.items() if entry.flake is None}
+    wanted |= configured
+    keys: dict[str, _Wanted] = {
+        name: (_preset(name, entry), entry.interpreter) for name, entry in wanted.items()
+    }
+    distinct = list(dict.fromkeys(keys.values()))
+    with ThreadPoolExecutor(max_workers=len(distinct)) as pool:
+        answers = {key: pool.submit(finder.find, *key) for key in distinct}
+    found = {key: answer.result() for key, answer in answers.items()}
+    agent = _agent_python(finder, [found[key] for key in distinct if key[0] == "python"])
+    return tuple(
+        replace(
+            _environment(name, entry, settings, keys[name][0], found[keys[name]], agent),
+            source="config.toml" if name in configured else "preset",
+            variables=tuple({**dict(variables), **entry.env}.items()),
+        )
+        for name, entry in wanted.items()
+    )
+
+
+class _Finder:
+    """Looks for interpreters; its methods may run in several threads."""
+
+    def __init__(self, search_path: str, home: str, unreadable: Unreadable) -> None:
+        self._folders = [f for f in search_path.split(os.pathsep) if os.path.isabs(f)]
+        self._home = home
+        self._unreadable = unreadable
+        # What shims need. Nothing else of our environment is a foreign program's business.
+        self._variables = {"PATH": search_path, "HOME": home, "LANG": "C.UTF-8"}
+
+    def find(self, preset: Preset, configured: str | None) -> Found | str:
+        """The interpreter of a preset, or why there is none."""
+        kind = _KINDS[preset]
+        if configured is not None:
+            try:
+                return self._check(preset, configured, configured=True)
+            except _UnusableError as error:
+                return f"the configured interpreter {error}"
+        refused: dict[str, None] = {}
+        silent = False
+        for candidate in self._candidates(kind.programs):
+            try:
+                return self._check(preset, candidate, configured=False)
+            except _UnusableError as error:
+                refused[str(error)] = None
+                silent = silent or isinstance(error.__cause__, SilentInterpreterError)
+        if silent:
+            return f"{'; '.join(refused)}. If the machine was busy, `nsm reload` asks again"
+        why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
+        return f"{why}. To get one: {install_command(kind.package)}"
+
+    def acceptable(self, found: Found) -> str | None:
+        """Why a jail could not show what that interpreter needs."""
+        for path in (found.program, *found.prefixes):
+            if reason := self._unreadable(path):
+                return f"{found.program}: {reason}"
+        for prefix in found.prefixes:
+            if reason := why_private(prefix, self._home):
+                return f"{found.program} needs {prefix}, which {reason}"
+        return None
+
+    def _candidates(self, programs: Sequence[str]) -> Iterator[str]:
+        """Executables of those names on PATH, each file once."""
+        seen: set[str] = set()
+        for program in programs:
+            for folder in self._folders:
+                path = os.path.join(folder, program)
+                real = os.path.realpath(path)
+                if real not in seen and os.path.isfile(real) and os.access(real, os.X_OK):
+                    seen.add(real)
+                    yield path
+
+    def _check(self, preset: Preset, program: str, *, configured: bool) -> Found:
+        """Ask one program.
+
+        Raises:
+            _UnusableError: it must not be run, is not what it seems, or does not work in a jail.
+        """
+        if reason := why_not_run(program, configured=configured):
+            raise _UnusableError(f"{program} is not run: {reason}")
+        try:
+            found = self._ask(preset, program, configured=configured)
+        except InterpreterError as error:
+            raise _UnusableError(str(error)) from error
+        # A shim may have led elsewhere.
+        if reason := why_not_run(found.program, configured=configured):
+            raise _UnusableError(f"{found.program} is not run: {reason}")
+        kind = _KINDS[preset]
+        if found.version < kind.minimum:
+            needed = ".".join(str(number) for number in kind.minimum)
+            raise _UnusableError(
+                f"{found.program} is {kind.title} {found.version_text}, {needed} is needed"
+            )
+        if reason := self.acceptable(found):
+            raise _UnusableError(reason)
+        return found
+
+    def _ask(self, preset: Preset, program: str, *, configured: bool) -> Found:
+        if preset == "python":
+            return ask_python(program, self._variables, keep_venv=configured)
+        if preset == "node":
+            return ask_node(program, self._variables)
+        return ask_bash(program, self._variables)
+
+
+def _agent_python(finder: _Finder, pythons: Sequence[Found | str]) -> Found | None:
+    """The Python that runs the agent where an environment has none of its own.
+
+    Best one that every jail shows anyway, then another environment's, then the supervisor's.
+    """
+    usable = [python for python in pythons if isinstance(python, Found)]
+    for python in usable:
+        if not python.prefixes:
+            return python
+    for candidate in (finder.find("python", SYSTEM_PYTHON), *usable, own_python()):
+        if isinstance(candidate, Found) and finder.acceptable(candidate) is None:
+            return candidate
+    return None
+
+
+def _preset(name: str, entry: EnvironmentSettings) -> Preset:
+    if entry.preset is not None:
+        return entry.preset
+    # Configuration was checked: without `preset`, the name is one.
+    return next(preset for preset in PRESETS if preset == name)
+
+
+def _environment(
+    name: str,
+    entry: EnvironmentSettings,
+    settings: Settings,
+    preset: Preset,
+    found: Found | str,
+    agent: Found | None,
+) -> Environment:
+    kind = _KINDS[preset]
+    defaults = settings.defaults
+    unavailable = Environment(
+        name=name,
+        interpreter=preset,
+        description=entry.description or kind.title,
+        timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
+        memory_mb=entry.memory_mb or defaults.memory_mb,
+        cpu_weight=entry.cpu_weight or defaults.cpu_weight,
+        preload=entry.preload,
+        network=entry.network_rule,
+    )
+    if isinstance(found, str):
+        return replace(unavailable, problem=found)
+    runner = found if preset == "python" else agent
+    if runner is None:
+        needed = ".".join(str(number) for number in MINIMUM_PYTHON)
+        problem = f"no Python {needed} or newer to run nsm's agent with"
+        return replace(unavailable, problem=f"{problem}. To get one: {install_command('python3')}")
+    return replace(
+        unavailable,
+        description=entry.description or f"{kind.title} {found.version_text}",
+        agent_python=runner.program,
+        program=found.program,
+        reserved_mb=reserved_mb(preset, found.version),
+        binds=_binds([*found.prefixes, *runner.prefixes]),
+        path=_path(found.program),
+        packages=found.packages,
+    )
+
+
+def _binds(prefixes: Sequence[str]) -> tuple[ReadOnlyBind, ...]:
+    """Each prefix at its own place, since interpreters know theirs; none twice."""
+    outermost = [
+        prefix
+        for prefix in dict.fromkeys(prefixes)
+        if not any(other != prefix and is_within(prefix, other) for other in prefixes)
+    ]
+    return tuple(ReadOnlyBind(source=prefix, target=prefix) for prefix in outermost)
+
+
+def _path(program: str) -> str:
+    folder = os.path.dirname(program)
+    return ":".join(BASE_PATH if in_base_system(folder) else (folder, *BASE_PATH))

@@ -1,0 +1,122 @@
+"""How a run of nix can fail. All of them cross the control socket as their base types do."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from nsm.wire.errors import NixFailedError
+from nsmd.environments.nix.causes import cause
+
+SHOWN_LINES = 12
+"""Of the log, in a message; programs find more in `data`."""
+
+_HINTS: Mapping[str, str] = {
+    "No space left on device": "Free some: `nix-collect-garbage` removes what nothing refers to.",
+    "database or disk is full": "Free some: `nix-collect-garbage` removes what nothing refers to.",
+    "cannot connect to socket": "Nix's daemon does not answer: `systemctl status nix-daemon`.",
+    "daemon-socket/socket": "Nix's daemon does not answer: `systemctl status nix-daemon`.",
+    "in the flake registries": (
+        "A reference is like `github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`."
+    ),
+    "does not provide attribute": "`nix flake show REF` lists what a flake has.",
+    "Could not resolve host": "Nix could not reach the network.",
+    "unable to download": "Nix could not reach the network, or the place does not exist.",
+    "is read-only": "Nix's store or its state directory cannot be written: see `nsm doctor`.",
+    "Read-only file system": "Nix's store cannot be written: see `nsm doctor`.",
+}
+"""What to do, by words of nix's: it has no codes."""
+
+
+_FULL_LOGS = "For full logs, run"
+"""Nix's advice. `nsm env log` has it all."""
+
+
+class NixRunError(NixFailedError):
+    """A run of nix that gave no result.
+
+    Args:
+        what: a sentence.
+        hint: what to do; where it is empty, nix's words are looked up.
+
+    Attributes:
+        error: nix's own words.
+        tail: the last lines of its log.
+        cause: the line of them that a person needs; empty where there is none.
+    """
+
+    def __init__(self, what: str, *, error: str, tail: Sequence[str], hint: str = "") -> None:
+        self.error = error
+        self.tail = tuple(tail)
+        self.cause = cause(error, tail)
+        told = [line for line in error.splitlines() if not line.strip().startswith(_FULL_LOGS)]
+        if told == [self.cause]:
+            told = []
+        before = [line for line in tail if line not in error.splitlines()][-SHOWN_LINES:]
+        words = [f"{what.rstrip('.')}: {self.cause}" if self.cause else what, *told[-SHOWN_LINES:]]
+        if before:
+            words += ["The log ends:", *(f"  {line}" for line in before)]
+        if not hint:
+            seen = "\n".join([error, *tail])
+            hint = next((advice for mark, advice in _HINTS.items() if mark in seen), "")
+        super().__init__("\n".join(words), hint=hint, data={"error": error, "log": list(self.tail)})
+
+
+class NixExitError(NixRunError):
+    """Nix said that it failed."""
+
+    def __init__(self, command: str, exit_code: int, *, error: str, tail: Sequence[str]) -> None:
+        self.exit_code = exit_code
+        what = f"`{command}` failed (exit code {exit_code})."
+        super().__init__(what, error=error, tail=tail)
+
+
+class NixKilledError(NixRunError):
+    """Somebody killed nix, or the kernel did for want of memory."""
+
+    def __init__(self, command: str, number: int, *, error: str, tail: Sequence[str]) -> None:
+        self.signal = number
+        super().__init__(
+            f"`{command}` was ended by {_signal_name(number)}, which nsm did not send.",
+            error=error,
+            tail=tail,
+            hint="Try again; if it was the kernel for want of memory, `dmesg` says so.",
+        )
+
+
+class NixTimeoutError(NixRunError):
+    """It took too long and was stopped."""
+
+    def __init__(self, command: str, timeout_s: float, *, error: str, tail: Sequence[str]) -> None:
+        self.timeout_s = timeout_s
+        super().__init__(
+            f"`{command}` was stopped after {timeout_s:g} s.",
+            error="",
+            tail=[line for line in tail if line not in error.splitlines()],
+            hint="What it had built is kept, so trying again goes on from there.",
+        )
+
+
+class NixOutputError(NixRunError):
+    """It printed more than somebody was ready to take."""
+
+    def __init__(self, command: str, limit: int, *, error: str, tail: Sequence[str]) -> None:
+        super().__init__(
+            f"`{command}` printed more than {limit} bytes on its standard output.",
+            error=error,
+            tail=tail,
+        )
+
+
+class NixNotStartedError(NixRunError):
+    """It could not be executed, or what watches it did not do its work."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"`{command}` did not run: {reason}.", error="", tail=())
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,199 @@
+"""Starts a program under a monitor, and gives what came of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from nsmd.environments.nix.monitor import STEP_S
+from nsmd.environments.nix.progress import Progress
+from nsmd.host.monitors.monitored import MARGIN_S, Held
+from nsmd.host.monitors.process_tree import SWEEP_S
+
+_CHUNK_BYTES = 64 * 1024
+
+_MAX_REPORT_BYTES = 1024 * 1024
+"""An `end` is some 150 KiB at most."""
+
+OnProgress = Callable[[Progress, int], None]
+"""Called with the progress, and the bytes of the log that are in its file. It must not block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What came of a run.
+
+    Attributes:
+        stdout: what it printed, as far as there was room.
+        exit_code: None where a signal ended it, or it was not started.
+        signal: that ended it.
+        not_started: why it was not; empty where it was.
+        timed_out, overflowed: why it was stopped, if it was.
+        error: nix's own words.
+        tail: last lines of its log.
+        progress: how far it came.
+        log_bytes: in the file of its log.
+    """
+
+    stdout: bytes = b""
+    exit_code: int | None = None
+    signal: int | None = None
+    not_started: str = ""
+    timed_out: bool = False
+    overflowed: bool = False
+    error: str = ""
+    tail: tuple[str, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+    log_bytes: int = 0
+
+
+async def run_monitored(
+    command: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    timeout_s: float,
+    max_output_bytes: int,
+    on_progress: OnProgress | None = None,
+    log_fd: int | None = None,
+    step_s: float = STEP_S,
+    directory: str = "/",
+) -> Ended:
+    """Run nix to its end.
+
+    Args:
+        command: program and arguments.
+        variables: all of its environment.
+        timeout_s: seconds; then it is stopped.
+        max_output_bytes: of its standard output; beyond, it is stopped.
+        log_fd: an open file that takes its log, bounded; stays the caller's.
+        step_s: seconds that it has for each signal that asks it to end.
+        directory: its working directory.
+
+    Cancellation: stops nix, and returns when it and all it started are gone: after milliseconds,
+        or two steps and some where it heeds no signal.
+    """
+    run = _Run.start(command, variables, log_fd, step_s, directory)
+    try:
+        return await run.to_its_end(timeout_s, max_output_bytes, on_progress)
+    finally:
+        run.stop()
+        with trio.CancelScope(shield=True):
+            await run.gone()
+        run.close()
+
+
+class _Run:
+    """A monitor of nix, and what it has said so far."""
+
+    def __init__(self, held: Held) -> None:
+        assert held.process.stdout is not None
+        self._held = held
+        self._stdout = held.process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        self._end: dict[str, Any] | None = None
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._overflowed = False
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        log_fd: int | None,
+        step_s: float,
+        directory: str,
+    ) -> _Run:
+        """Start a monitor that starts the command."""
+        numbers = [str(-1 if log_fd is None else log_fd), str(step_s)]
+        held = Held.start(
+            "nsmd.environments.nix.monitor",
+            [*numbers, *command],
+            inherited=[] if log_fd is None else [log_fd],
+            variables=variables,
+            directory=directory,
+            stdout=subprocess.PIPE,
+            stop_s=2 * step_s + SWEEP_S + MARGIN_S,
+            max_report_bytes=_MAX_REPORT_BYTES,
+            what="nix",
+        )
+        return cls(held)
+
+    async def to_its_end(
+        self, timeout_s: float, max_output_bytes: int, on_progress: OnProgress | None
+    ) -> Ended:
+        """Read what it says until it has ended."""
+        timed_out = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_output, max_output_bytes)
+            with trio.move_on_after(timeout_s) as limit:
+                await self._read_reports(on_progress)
+            if limit.cancelled_caught:
+                timed_out = True
+                self.stop()
+                with trio.move_on_after(self._held.stop_s):
+                    await self._read_reports(on_progress)
+            # Nix and all it started are gone, and with them all that can write.
+            nursery.cancel_scope.cancel()
+        self._take_output(max_output_bytes)
+        return self._ended(timed_out=timed_out)
+
+    def stop(self) -> None:
+        """Ask for its end; harmless when it has ended."""
+        self._held.stop()
+
+    async def gone(self) -> None:
+        """Wait until it has ended; kill it where it does not."""
+        await self._held.gone()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._stdout.close()
+        self._held.close()
+
+    async def _read_reports(self, on_progress: OnProgress | None) -> None:
+        while self._end is None and (report := await self._held.next_report()) is not None:
+            if "end" in report:
+                self._end = report["end"]
+            elif on_progress is not None:
+                on_progress(Progress.from_plain(report["progress"]), report["log_bytes"])
+
+    async def _read_output(self, limit: int) -> None:
+        while self._take_output(limit):
+            await trio.lowlevel.wait_readable(self._stdout.fileno())
+
+    def _take_output(self, limit: int) -> bool:
+        """Read what is there; whether more may come."""
+        while True:
+            try:
+                data = os.read(self._stdout.fileno(), _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._output_bytes += len(data)
+            if self._output_bytes > limit:
+                self._overflowed = True
+                self.stop()
+            else:
+                self._output.append(data)
+
+    def _ended(self, *, timed_out: bool) -> Ended:
+        end = self._end or {"not_started": "the process that watches it ended unexpectedly"}
+        return Ended(
+            stdout=b"".join(self._output),
+            exit_code=end.get("exit_code"),
+            signal=end.get("signal"),
+            not_started=end.get("not_started", ""),
+            timed_out=timed_out,
+            overflowed=self._overflowed,
+            error=end.get("error", ""),
+            tail=tuple(end.get("tail", ())),
+            progress=Progress.from_plain(end.get("progress", {})),
+            log_bytes=end.get("log_bytes", 0),
+        )

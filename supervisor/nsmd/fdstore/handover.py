@@ -1,0 +1,117 @@
+"""What a supervisor hands to the program that it becomes (`nsm reload`).
+
+It keeps all of that open across the exec; a file in memory says what is what,
+and a variable says which descriptor that is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsmd.fdstore.store import Kept
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "NSM_HANDED_OVER"
+"""The number of a descriptor that says what else is handed over."""
+
+VERSION = 1
+
+MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """What the program had that this process was before.
+
+    Attributes:
+        listener: the socket that listens.
+        own: device and inode of its file, where that is to be removed at the end; None where it
+            belongs to a service manager.
+        lock: the supervisor's.
+        kept: everything else.
+        settled: whether systemd has all of that already.
+    """
+
+    listener: int
+    own: tuple[int, int] | None
+    lock: int
+    kept: Kept = field(default_factory=dict[str, list[int]])
+    settled: bool = False
+
+
+def hand_over(handed: HandedOver) -> dict[str, str]:
+    """Have the next program of this process inherit all of that.
+
+    Returns:
+        Variables for it.
+
+    Raises:
+        OSError: there is no descriptor left for the file.
+    """
+    told = {
+        "version": VERSION,
+        "pid": os.getpid(),
+        "listener": handed.listener,
+        "own": handed.own,
+        "lock": handed.lock,
+        "kept": {name: list(descriptors) for name, descriptors in handed.kept.items()},
+        "settled": handed.settled,
+    }
+    note = os.memfd_create("nsm-handed-over", 0)
+    with open(note, "wb", closefd=False) as file:
+        file.write(json.dumps(told).encode())
+    kept = {fd for fds in handed.kept.values() for fd in fds}
+    passed = {0, 1, 2, note, handed.listener, handed.lock, *kept}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the directory's own
+            os.set_inheritable(fd, fd in passed)
+    return {VARIABLE: str(note)}
+
+
+def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
+    """What was handed over to this process; not inherited further.
+
+    Args:
+        variables: of this process; ours is removed.
+
+    Returns:
+        None where nothing was, or to another process, or by a program that says it differently.
+    """
+    number = variables.pop(VARIABLE, "")
+    if not number.isdigit():
+        return None
+    try:
+        told: dict[str, Any] = json.loads(_content(int(number)))
+        if (told["version"], told["pid"]) != (VERSION, os.getpid()):
+            raise ValueError(f"version {told['version']}, for process {told['pid']}")  # noqa: TRY301
+        handed = HandedOver(
+            listener=told["listener"],
+            own=tuple(told["own"]) if told["own"] else None,
+            lock=told["lock"],
+            kept=told["kept"],
+            settled=told.get("settled") is True,
+        )
+        for fd in (
+            handed.listener,
+            handed.lock,
+            *(fd for fds in handed.kept.values() for fd in fds),
+        ):
+            os.set_inheritable(fd, False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("what the program before this one handed over is not understood: %s", error)
+        return None
+    return handed
+
+
+def _content(fd: int) -> bytes:
+    try:
+        return os.pread(fd, MAX_BYTES, 0)
+    finally:
+        os.close(fd)

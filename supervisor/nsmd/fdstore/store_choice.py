@@ -1,0 +1,137 @@
+"""What keeps descriptors from now on, what was kept of earlier supervisors, and how one leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from nsmd.fdstore import holder_store
+from nsmd.fdstore.handover import HandedOver, hand_over
+from nsmd.fdstore.holder_store import KeeperError, KeeperStore, SilentKeeper
+from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
+
+log = logging.getLogger(__name__)
+
+LEFT = 75
+"""Exit status where systemd keeps sessions for the next supervisor (EX_TEMPFAIL, sysexits.h): the
+unit has it start one, unless it was asked to stop this one."""
+
+
+def open_store(
+    variables: Mapping[str, str], keeper_path: str, passed: Kept, handed: HandedOver | None
+) -> tuple[DescriptorStore, Kept]:
+    """What keeps descriptors from now on, and all that was kept of earlier supervisors.
+
+    Blocks for as long as a keeper gives them, some ms; for 5 s where one is stopped.
+
+    Args:
+        variables: of this process.
+        keeper_path: of the keeper's socket.
+        passed: what the service manager gave back.
+    """
+    kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
+    found, problem = None, ""
+    try:
+        found = holder_store.take(keeper_path)
+    except KeeperError as error:
+        problem = str(error)
+        log.warning("%s; what it holds stays there", problem)
+    if found is not None:
+        _add(kept, found.kept)
+    if handed is not None:
+        others, kept = kept, {name: list(fds) for name, fds in handed.kept.items()}
+        _add(kept, others)
+    most = systemd_keeps(variables)
+    if most is not None:
+        store = SystemdStore(variables["NOTIFY_SOCKET"], most, passed)
+        settled = handed.kept.keys() if handed is not None and handed.settled else set[str]()
+        for name in kept.keys() - passed.keys():
+            tell = store.has if name in settled else store.keep
+            tell(name, kept[name])
+        if found is not None and not found.ended:  # whom nobody needs any more when systemd has all
+            store.settle()
+            KeeperStore(keeper_path, found=found).end()
+        return store, kept
+    if problem:
+        return SilentKeeper(keeper_path, problem), kept
+    return KeeperStore(keeper_path, found=found), kept
+
+
+def _add(kept: dict[str, list[int]], more: Kept) -> None:
+    """What two kept is one of them's; the other's copies are closed."""
+    for name, descriptors in more.items():
+        if name in kept:
+            _close({name: descriptors})
+        else:
+            kept[name] = list(descriptors)
+
+
+def _close(kept: Kept) -> None:
+    for descriptors in kept.values():
+        for fd in descriptors:
+            with suppress(OSError):
+                os.close(fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Ends this process and leaves all sessions to whoever keeps them, or to its next program.
+
+    Attributes:
+        listener: the socket that listens; closed with the event loop.
+        own, lock: as in `HandedOver`.
+        store: what keeps the rest.
+        command: the next program, as it is installed by then.
+    """
+
+    listener: socket.socket
+    own: tuple[int, int] | None
+    lock: int
+    store: DescriptorStore
+    command: list[str]
+    _held: list[int] = field(default_factory=list[int], init=False)
+
+    def hold_place(self) -> None:
+        """Before the listener is closed: have clients that come now wait for the next program."""
+        self._held.append(os.dup(self.listener.fileno()))
+
+    def __call__(self, how: str) -> NoReturn:
+        """Leave.
+
+        Args:
+            how: "reload" to become `command`; else this process ends.
+        """
+        try:
+            self.store.settle()
+            if how == "reload":
+                self._become_the_next()
+        except BaseException:
+            log.exception("the supervisor is left as after a crash")
+        # Whoever keeps the sessions gives them to the next supervisor. After a failure, a service
+        # manager is to start that at once.
+        if how == "reload":
+            os._exit(1)
+        os._exit(LEFT if self.store.kind == "systemd" else 0)
+
+    def _become_the_next(self) -> None:
+        """Returns only where no program can be started."""
+        handed = HandedOver(
+            listener=self._held[0],
+            own=self.own,
+            lock=self.lock,
+            kept=self.store.copies(),
+            settled=self.store.kind == "systemd" and not self.store.problem,
+        )
+        variables = os.environ | hand_over(handed)
+        for command in (self.command, [sys.executable, "-P", "-m", "nsmd"]):
+            try:
+                os.execve(command[0], command, variables)  # noqa: S606
+            except OSError as error:
+                log.critical("%s can't be started: %s", command[0], error)

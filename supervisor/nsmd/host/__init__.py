@@ -1,0 +1,16 @@
+"""Linux, for the rest of nsmd: the only package that may not know what a session is.
+
+descriptors      how many descriptors there are, and what each use may take
+heap             give freed memory back to the system
+journald         log lines as systemd's journal takes them
+locales          the user's language and time zone, for jails
+log_file         the log file, which never blocks and never fails its caller
+log_flood        a limit for log lines that strangers can cause
+package_manager  the command that installs a package here
+paths            questions about paths: may this be run, shown, trusted
+process_stats    memory and processor time of the processes in a jail, from /proc
+timer            one task that waits for the timers of all sessions; a clock that ignores sleep
+unix_listener    the lock and the socket of a supervisor
+monitors         processes that end a program of the host with all that it started
+watching         files and directories, looked at again when they change
+"""

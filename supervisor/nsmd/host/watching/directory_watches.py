@@ -1,0 +1,145 @@
+"""Which directories are watched, and for whom.
+
+Directories are added in the threads that look at them, since that may block; notices are read in
+the event loop. A lock guards the books, and is never held while anything blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Mapping
+
+from nsmd.host.watching.inotify import (
+    IGNORED,
+    MOVE_SELF,
+    OF_ENTRIES,
+    OF_ITSELF,
+    Q_OVERFLOW,
+    UNMOUNT,
+    Inotify,
+    Notice,
+)
+from nsmd.host.watching.trail import ANY, Places
+
+Stir = Callable[[], None]
+"""Called for a change; quick."""
+
+
+class Watches:
+    """See the module.
+
+    Args:
+        inotify: has the kernel's side; closed by its owner.
+    """
+
+    def __init__(self, inotify: Inotify) -> None:
+        self._inotify = inotify
+        self._lock = threading.Lock()
+        self._wanted: dict[Stir, Places] = {}
+        self._watch_of: dict[str, int] = {}
+        self._places_of: dict[int, set[str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Watches of {len(self._watch_of)} directories for {len(self._wanted)}>"
+
+    def want(self, stir: Stir, places: Places) -> tuple[bool, str | None]:
+        """Watch these places, and no others, for somebody.
+
+        Args:
+            stir: called when something there changes.
+            places: directories without symbolic links, and the entries that matter.
+
+        Returns:
+            Whether there are new ones, so that what was seen there before may be out of date; and
+            why some cannot be watched.
+        """
+        with self._lock:
+            self._wanted[stir] = places
+        new, refusal = False, None
+        for place, names in places.items():
+            try:
+                watch = self._inotify.add(place, OF_ENTRIES | OF_ITSELF if names else OF_ITSELF)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    refusal = (
+                        "the limit of watched directories is reached (raise "
+                        "`fs.inotify.max_user_watches` with sysctl)"
+                    )
+                elif names and error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    refusal = refusal or f"{place} cannot be watched: {error.strerror}"
+                # What has gone in between is seen by who has it, where it was.
+                continue
+            new = self._bind(place, watch) or new
+        self._prune()
+        return new, refusal
+
+    def forget(self, stir: Stir) -> None:
+        """Somebody wants nothing more."""
+        with self._lock:
+            self._wanted.pop(stir, None)
+        self._prune()
+
+    def read(self) -> None:
+        """Tell everybody what has happened."""
+        for notice in self._inotify.read():
+            for stir in self._concerned(notice):
+                stir()
+            if notice.mask & MOVE_SELF:  # else the kernel has forgotten it, or it stays
+                self._inotify.remove(notice.watch)
+
+    def _concerned(self, notice: Notice) -> list[Stir]:
+        with self._lock:
+            if notice.mask & Q_OVERFLOW:
+                return list(self._wanted)
+            here = set(self._places_of.get(notice.watch, ()))
+            if notice.mask & (OF_ITSELF | IGNORED | UNMOUNT):
+                # The path may be another directory's by now, which is watched when it is wanted.
+                for place in here:
+                    self._unbind(place)
+            return [
+                stir
+                for stir, places in self._wanted.items()
+                if any(_matters(places, place, notice.name) for place in here)
+            ]
+
+    def _prune(self) -> None:
+        with self._lock:
+            wanted = {place for places in self._wanted.values() for place in places}
+            unwanted = [place for place in self._watch_of if place not in wanted]
+            unused = [self._unbind(place) for place in unwanted]
+        for watch in unused:
+            if watch is not None:
+                self._inotify.remove(watch)
+
+    def _bind(self, place: str, watch: int) -> bool:
+        """Note whose watch it is; returns whether the place had another one, or none."""
+        with self._lock:
+            if self._watch_of.get(place) == watch:
+                return False
+            # A directory above was exchanged: of this one, that says nothing.
+            unused = self._unbind(place)
+            self._watch_of[place] = watch
+            self._places_of.setdefault(watch, set()).add(place)
+        if unused is not None:
+            self._inotify.remove(unused)
+        return True
+
+    def _unbind(self, place: str) -> int | None:
+        """Forget a place's watch; returns it if it is no other place's."""
+        watch = self._watch_of.pop(place, None)
+        if watch is None:
+            return None
+        places = self._places_of[watch]
+        places.discard(place)
+        if places:
+            return None
+        del self._places_of[watch]
+        return watch
+
+
+def _matters(places: Mapping[str, frozenset[str]], place: str, name: str) -> bool:
+    names = places.get(place)
+    if names is None:
+        return False
+    return not name or ANY in names or name in names

@@ -1,0 +1,114 @@
+"""The `mcp` package's session manager on the endpoint. HEAVY: imports `mcp`.
+
+The manager serves both eras: of the handshake revisions a session for each client that
+initializes, of the handshake-free one each request by itself. One endpoint answers all of them:
+what there is to run in, and who may start what, is the same for everybody who has the token.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from sse_starlette import EventSourceResponse
+
+from nsmd.http.exchange import Application, Message, Receive, Send
+from nsmd.http.replay import RETRY_MS, Replays
+from nsmd.mcp import json_limits, wire
+from nsmd.mcp.attach import Attach
+from nsmd.mcp.endpoint import Endpoint
+from nsmd.mcp.ports import Programs, Runner
+
+MAX_SESSIONS = 512
+"""Of clients that have initialized. One that goes without a word leaves its own behind."""
+
+SESSION_IDLE_S = 30 * 60.0
+"""After its last request, a session is over; the client then is told so, and initializes again."""
+
+PING_S = 60
+"""Between comments on an open stream, for clients that take a silent one for dead (the longest
+wait of code is longer than that of some: 300 s). The package's own 15 s would wake an idle
+supervisor for each stream."""
+
+_CHATTY = ("mcp.server.streamable_http_manager", "mcp.server.streamable_http")
+"""Tell of each session, and of each request for one too many, who gets to know; the audit and the
+events do."""
+
+_JSON = ((b"content-type", b"application/json"),)
+
+
+@asynccontextmanager
+async def open_front(
+    attach: Attach,
+    runner: Runner,
+    programs: Programs | None,
+    *,
+    max_result_chars: int,
+    max_body_bytes: int,
+) -> AsyncGenerator[Application]:
+    """While the block lasts, what it gives answers requests that have been let in.
+
+    Args:
+        attach: what all clients have in common: they are confined.
+        runner: takes the calls.
+        programs: those of the bridge.
+        max_result_chars: `[mcp] max_result_chars`.
+        max_body_bytes: of a request.
+    """
+    endpoint = Endpoint(attach, runner, max_result_chars, programs, way="http")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(endpoint.announce)
+        async with answering(endpoint.server, max_body_bytes=max_body_bytes) as front:
+            yield front
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerator[Application]:
+    """A server of the `mcp` package, by HTTP as nsm has it.
+
+    Args:
+        server: whatever it offers.
+        max_body_bytes: of a request.
+    """
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # There is no other way to it; type checkers take what it is for all that it may be.
+    EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # pyright: ignore[reportAttributeAccessIssue]
+    replays = Replays(SESSION_IDLE_S, MAX_SESSIONS)
+    manager = StreamableHTTPSessionManager(
+        server,
+        event_store=replays,
+        retry_interval=RETRY_MS,
+        session_idle_timeout=SESSION_IDLE_S,
+        max_request_body_size=max_body_bytes,
+        max_sessions=2 * MAX_SESSIONS,  # beyond ours, idle ones are ended
+    )
+    async with manager.run():
+        yield partial(_well_shaped, partial(replays.serve, manager.handle_request))
+
+
+async def _well_shaped(
+    application: Application, scope: dict[str, Any], receive: Receive, send: Send
+) -> None:
+    """Parse no body that is made of too much: the manager would, and hold everybody up."""
+    whole = await receive()  # all of the body, or that nobody waits any more
+    body = whole.get("body", b"")
+    if why := json_limits.problem(body):
+        text = wire.encode(wire.misshapen_error(body, why))
+        await send({"type": "http.response.start", "status": 400, "headers": _JSON})
+        await send({"type": "http.response.body", "body": text})
+        return
+
+    unread = [whole]
+
+    async def received() -> Message:
+        return unread.pop() if unread else await receive()
+
+    await application(scope, received, send)

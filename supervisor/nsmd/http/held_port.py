@@ -1,0 +1,133 @@
+"""The port that is listened at: held from one supervisor to the next.
+
+Whoever listens there while no supervisor does is shown the token by the next client that comes: a
+box that has the host's network, or another user of the machine. So the socket is kept as sessions
+are, by whoever keeps their descriptors, and connections that come meanwhile wait in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from nsmd.config.http_address import Port
+from nsmd.fdstore.store import DescriptorStore
+
+log = logging.getLogger(__name__)
+
+NAME = "http-port"
+"""Under which it is kept."""
+
+BACKLOG = 128
+"""Connections that the kernel holds while the supervisor is busy, or away."""
+
+
+class HeldPort:
+    """See the module.
+
+    Args:
+        store: keeps it.
+        kept: descriptors of an earlier supervisor's; owned from now on.
+    """
+
+    def __init__(self, store: DescriptorStore, kept: Sequence[int] = ()) -> None:
+        self._store = store
+        self._earlier = list(_sockets(kept))
+        self._kept = len(kept)
+        self._held: socket.socket | None = None
+
+    def __repr__(self) -> str:
+        return f"<HeldPort {self._held or 'of nothing'}>"
+
+    def listen(self, port: Port) -> socket.socket:
+        """A socket that listens there: that of the earlier supervisor, or a new one.
+
+        Raises:
+            OSError: it is taken, or must not be had; then nothing is held.
+        """
+        self._held = next((each for each in self._earlier if _listens_at(each, port)), None)
+        if self._held is None or self._kept > 1:
+            # Not all that is kept is wanted, and systemd would keep another one beside it.
+            self._drop()
+        try:
+            if self._held is None:
+                self._held = bound(port)
+            self._store.keep(NAME, [self._held.fileno()])
+            self._kept = 1
+            return self._held.dup()
+        except OSError:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """Nobody is to listen any more."""
+        self._drop()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it, as the end of this process does: what is kept stays."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `nsmd.fdstore.store.Refill`."""
+        if self._held is not None:
+            yield NAME, [self._held.fileno()]
+
+    def _drop(self) -> None:
+        """Have nothing kept, and close all of the earlier supervisor's that is not held."""
+        if self._kept:
+            self._store.drop(NAME)
+            self._kept = 0
+        for earlier in self._earlier:
+            if earlier is not self._held:
+                earlier.close()
+        self._earlier = []
+
+
+def _sockets(kept: Sequence[int]) -> Iterator[socket.socket]:
+    """Whatever was kept, what is no socket is closed: it is no reason not to start."""
+    for descriptor in kept:
+        try:
+            yield socket.socket(fileno=descriptor)
+        except OSError as error:
+            log.warning("what was kept as %s is no socket: %s", NAME, error.strerror)
+            os.close(descriptor)
+
+
+def bound(port: Port) -> socket.socket:
+    """A new socket that listens.
+
+    Raises:
+        OSError: the port is taken, or must not be had.
+    """
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Connections of an earlier supervisor that linger on must not keep this one from it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((port.host, port.number))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _listens_at(listener: socket.socket, port: Port) -> bool:
+    """Whether it is what `bound` would give."""
+    with suppress(OSError):
+        os.set_inheritable(listener.fileno(), False)
+        listener.setblocking(False)
+        if listener.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        host, number = listener.getsockname()[:2]
+        return host == port.host and port.number in (0, number)
+    return False

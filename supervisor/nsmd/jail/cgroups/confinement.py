@@ -1,0 +1,355 @@
+"""One session's limits: what holds it, and which of them has ended something of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nsmd.jail.cgroups import memory_estimate
+from nsmd.jail.cgroups.group import Counted, Group
+from nsmd.jail.cgroups.share import AT_REST, Share
+from nsmd.jail.interface import Jail
+from nsmd.jail.process_tree import open_descendant
+from nsmd.model.values import Enforcement, LimitEvent, Outcome
+
+log = logging.getLogger(__name__)
+
+WORTH_READING_S = 0.02
+"""Twice as long as the kernel may hold a notice back (CGROUP_FILE_NOTIFY_MIN_INTV)."""
+
+LOOKS = 3
+"""At a session that seems to have too much while its processes come and go, until that is
+believed."""
+
+COUNTED = "counted"
+"""In the note of an execution: what the kernel had counted when it began."""
+
+KILLED = 137
+"""Exit code of an interpreter that was killed by SIGKILL."""
+
+Watch = Callable[["Confinement"], None]
+
+
+class Look(NamedTuple):
+    """What the watchdog has seen of a session.
+
+    Attributes:
+        memory_bytes: of its processes together.
+        eaters: they, where that may be too much.
+    """
+
+    processes: int
+    memory_bytes: int
+    eaters: Sequence[memory_estimate.Eater]
+
+
+class Confinement:
+    """See the module.
+
+    Args:
+        jail: of the session; the caller's.
+        program_bytes: what its processes may have together, files in memory left out.
+        processes: how many there may be.
+        enforcement: what holds them to that.
+        group: theirs; None where there are no groups.
+        watch: has the watchdog look at it from now on.
+
+    Attributes:
+        noticed: the kernel has said that something was counted (`Notices`).
+        runs: an execution is under way.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_counted",
+        "_events",
+        "_jail",
+        "_peak_bytes",
+        "_processes",
+        "_share",
+        "_watch",
+        "enforcement",
+        "group",
+        "noticed",
+        "program_bytes",
+        "runs",
+    )
+
+    def __init__(
+        self,
+        jail: Jail,
+        *,
+        program_bytes: int,
+        processes: int,
+        enforcement: Enforcement,
+        group: Group | None = None,
+        watch: Watch = lambda _: None,
+    ) -> None:
+        self.enforcement = enforcement
+        self.group = group
+        self.program_bytes = program_bytes
+        self.noticed = False
+        self.runs = False
+        self._jail = jail
+        self._closed = False
+        self._processes = processes
+        self._share = None if group is None else Share(group)
+        self._watch = watch
+        self._counted = Counted()
+        self._events: list[LimitEvent] = []
+        self._peak_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Confinement pid={self._jail.pid} memory by {self.enforcement.memory}>"
+
+    # The session's side; quick.
+
+    def begun(self) -> None:
+        """An execution begins."""
+        self.runs = True
+        if self._share is not None:
+            self._share.begun()
+        self._watch(self)
+
+    def note(self) -> dict[str, object]:
+        """What `go_on` needs, as the agent is to remember it of an execution that begins."""
+        counted = self._counted
+        return {} if self.group is None else {COUNTED: [counted.kills, counted.refused]}
+
+    def go_on(self, note: Mapping[str, object]) -> None:
+        """An execution that an earlier supervisor began is under way, or its result is to come:
+        limits that were reached while nobody looked are its own.
+
+        Args:
+            note: `note`, by way of the agent, which may say anything.
+        """
+        self.begun()
+        match note.get(COUNTED):
+            case [int(kills), int(refused)] if self.group is not None:
+                now = self._counted
+                self._counted = Counted(
+                    kills=max(0, min(kills, now.kills)), refused=max(0, min(refused, now.refused))
+                )
+            case _:
+                pass  # its jail is in no group, or an older supervisor began it
+
+    def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
+        """The execution is over: the limits that were reached meanwhile.
+
+        The kernel's counters are read where something went wrong, where the kernel has said that
+        they changed, and where the execution took so long that 20 us more are nothing: a notice may
+        be overtaken by the result.
+
+        Args:
+            outcome: None if the session has ended with it.
+        """
+        self.runs = False
+        if self._share is not None:
+            self._share.ended()
+        if outcome is not None and outcome.exit_code == 0 and not outcome.interpreter_restarted:
+            quick = outcome.duration_s < WORTH_READING_S
+            if quick and not self.noticed and not self._events:
+                return ()
+        self.count(outcome)
+        events, self._events = tuple(self._events), []
+        return events
+
+    def taken_up(self) -> None:
+        """Its session was an earlier supervisor's: what was counted then has been told."""
+        if self.group is not None:
+            self._counted = self.group.counted()
+
+    def count(self, outcome: Outcome | None = None) -> None:
+        """Look at what the kernel has counted."""
+        group = self.group
+        if group is None:
+            return
+        self.noticed = False
+        before, self._counted = self._counted, group.counted()
+        kills = self._counted.kills - before.kills
+        refused = self._counted.refused - before.refused
+        if kills > 0:
+            self._events.append(
+                LimitEvent(
+                    kind="memory",
+                    limit=group.limits.memory_bytes,
+                    enforced_by="cgroup",
+                    what=_what_went(outcome, kills),
+                    peak_bytes=group.peak_bytes(),
+                    times=kills,
+                )
+            )
+        if refused > 0:
+            times = "once" if refused == 1 else f"{refused} times"
+            self._events.append(
+                LimitEvent(
+                    kind="processes",
+                    limit=group.limits.processes,
+                    enforced_by="cgroup",
+                    what=f"a process or thread was not started, {times}",
+                    times=refused,
+                )
+            )
+
+    def why_it_died(self) -> str:
+        """What there is to say of a jail that has ended by itself: nothing, or its limit."""
+        self.count()
+        reached = [event for event in self._events if event.kind == "memory"]
+        if not reached:
+            return ""
+        event = reached[-1]
+        peak = "" if event.peak_bytes is None else f", peak {event.peak_bytes >> 20} MiB"
+        return f": its memory limit of {event.limit >> 20} MiB was reached{peak}"
+
+    def heard(self) -> None:
+        """The kernel says that something was counted."""
+        if self.runs:
+            self.noticed = True
+        elif self.group is not None:
+            # Of what an execution left behind: the next one has nothing to do with it.
+            self._counted = self.group.counted()
+
+    def memory_bytes(self) -> int | None:
+        """What the group has now, files in memory included; None without one."""
+        return None if self.group is None else self.group.memory_bytes()
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that was seen; None where nobody counts."""
+        return self._peak_bytes if self.group is None else self.group.peak_bytes()
+
+    def facts(self) -> dict[str, Any]:
+        """For `nsm inspect`: what holds, and what is known of it now; reads some files."""
+        enforcement = self.enforcement
+        return {
+            "memory": enforcement.memory,
+            "processes": enforcement.processes,
+            "cpu": enforcement.cpu,
+            "why": enforcement.why,
+            "group": self.group.directory if self.group else None,
+            "memory_limit_bytes": self.program_bytes,
+            "group_limit_bytes": self.group.limits.memory_bytes if self.group else None,
+            "memory_bytes": self.memory_bytes(),
+            "peak_bytes": self.peak_bytes(),
+            "process_limit": self._processes,
+            "cpu_weight": self._share.now() if self._share else None,
+        }
+
+    # The watchdog's.
+
+    def look(self) -> Look:
+        """How much its processes have. In a thread: 40 us a process, and some milliseconds each
+        where they seem to have too much."""
+        if self.group is not None:
+            pids = self.group.pids()
+            has = self.group.program_bytes() or 0
+            too_much = has > self.program_bytes
+            return Look(len(pids), has, memory_estimate.roughly(pids) if too_much else [])
+        eaters: list[memory_estimate.Eater] = []
+        for _ in range(LOOKS):
+            pids = memory_estimate.tree_of(self._jail.pid)
+            eaters = memory_estimate.roughly(pids)
+            if _total(eaters) > self.program_bytes:
+                eaters = memory_estimate.exactly(eaters)
+            # What two have in common is shared out anew with each process that comes or goes: added
+            # up meanwhile, it counts several times.
+            if (
+                _total(eaters) <= self.program_bytes
+                or memory_estimate.tree_of(self._jail.pid) == pids
+            ):
+                break
+        return Look(len(eaters), _total(eaters), eaters)
+
+    def act(self, look: Look) -> bool:
+        """End what is too much: the largest first, never the agent. In the loop's thread.
+
+        Returns:
+            Whether there is something to look at further: it runs, or has left something behind.
+        """
+        if self._closed:
+            return False
+        if self._share is not None:
+            self._share.looked(runs=self.runs, processes=look.processes)
+        else:
+            self._peak_bytes = max(look.memory_bytes, self._peak_bytes or 0)
+        rest, killed = look.memory_bytes, 0
+        for eater in sorted(look.eaters, key=lambda each: each.memory_bytes, reverse=True):
+            if rest <= self.program_bytes:
+                break
+            if eater.pid != self._jail.pid and self._kill(eater.pid):
+                rest -= eater.memory_bytes
+                killed += 1
+        if killed and not self.runs:
+            log.info("%d processes that %r had left behind were killed", killed, self)
+        elif killed:
+            self._note_killed(killed, look.memory_bytes)
+        return self.runs or look.processes > AT_REST
+
+    def _note_killed(self, killed: int, has_bytes: int) -> None:
+        """Put what several looks have ended into one event."""
+        earlier = [event for event in self._events if event.enforced_by == "watchdog"]
+        killed += sum(event.times for event in earlier)
+        peaks = [event.peak_bytes or 0 for event in earlier]
+        self._events = [event for event in self._events if event not in earlier]
+        self._events.append(
+            LimitEvent(
+                kind="memory",
+                limit=self.program_bytes,
+                enforced_by="watchdog",
+                what="a process was killed" if killed == 1 else f"{killed} processes were killed",
+                peak_bytes=max([has_bytes, *peaks]),
+                times=killed,
+            )
+        )
+
+    def _kill(self, pid: int) -> bool:
+        """Whether a process of this session was killed.
+
+        Its id may be another's by now. A pidfd is one process's for good, and if that one is below
+        a jail that is still there after the look, it is the session's.
+        """
+        try:
+            pidfd = open_descendant(pid, self._jail.pid)
+        except OSError:
+            return False
+        if pidfd is None:
+            return False
+        try:
+            if self._is_over():
+                return False
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(pidfd)
+        return True
+
+    def _is_over(self) -> bool:
+        """Whether the jail has ended: then its process id may be another's."""
+        poll = select.poll()
+        poll.register(self._jail.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """The jail has ended, and is about to be released; its group goes. May be repeated."""
+        if not self._closed:
+            self._closed = True
+            self.runs = False
+            if self.group is not None:
+                self.group.remove()
+
+
+def _total(eaters: Sequence[memory_estimate.Eater]) -> int:
+    return sum(eater.memory_bytes for eater in eaters)
+
+
+def _what_went(outcome: Outcome | None, kills: int) -> str:
+    if outcome is None:
+        return "the session was killed"
+    # The reason may be an earlier one's, whose loss is still to be told.
+    if outcome.interpreter_restarted and outcome.exit_code == KILLED:
+        return "the interpreter was killed"
+    return "a process was killed" if kills == 1 else f"{kills} processes were killed"

@@ -1,0 +1,155 @@
+"""Where this process is in the tree of control groups, and whether that place is its own to divide.
+
+Dividing means: making groups below, and having the kernel's controllers count and limit in them.
+What a service manager has not delegated is its own (systemd's CGROUP_DELEGATION document), so
+nothing is done to it, also where modes would allow it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nsmd.jail.cgroups.files import words
+
+CONTROLLERS = ("memory", "pids", "cpu")
+"""Those that limit sessions, the most important one first."""
+
+UNIFY = (
+    "Boot with cgroup v2 alone: `systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all` on the "
+    "kernel's command line."
+)
+
+
+class NoGroupsError(Exception):
+    """Sessions have no control groups here.
+
+    Args:
+        why: a clause, for people.
+        fix: what to do, a sentence; empty where nothing can be done.
+    """
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where we are.
+
+    Attributes:
+        mount_point: of cgroup v2.
+        directory: of our own group.
+        unit: the systemd unit of that group, as its name has it; empty if it is none.
+        delegated: marked as one that its processes may divide.
+        alone: no other process is in it.
+        managed: the host's services are systemd's.
+    """
+
+    mount_point: str
+    directory: str
+    unit: str
+    delegated: bool
+    alone: bool
+    managed: bool
+
+    @property
+    def writable(self) -> bool:
+        """Whether the kernel would let us divide it, which is not to say that we may."""
+        return os.access(f"{self.directory}/cgroup.subtree_control", os.W_OK)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it may be divided, as far as is known without asking: it was delegated, or is
+        nobody else's, and we are the only ones in it."""
+        return self.alone and self.writable and (self.delegated or not self.managed)
+
+
+def find_place(root: str = "/") -> Place:
+    """Look.
+
+    Args:
+        root: where `/proc` and `/run` are; other than `/` in tests only.
+
+    Raises:
+        NoGroupsError: there is no cgroup v2, or its controllers are elsewhere.
+    """
+    mount_point, directory = _directory(root, "self")
+    return Place(
+        mount_point=mount_point,
+        directory=directory,
+        unit=os.path.basename(directory) if directory != mount_point else "",
+        delegated=_has_mark(directory),
+        alone=words(directory, "cgroup.procs") <= {str(os.getpid())},
+        managed=os.path.isdir(os.path.join(root, "run/systemd/system")),
+    )
+
+
+def directory_of(pid: int, root: str = "/") -> str:
+    """The directory of a process's group.
+
+    Raises:
+        NoGroupsError: as for `find_place`.
+    """
+    return _directory(root, str(pid))[1]
+
+
+def _directory(root: str, process: str) -> tuple[str, str]:
+    """Where cgroup v2 is mounted, and the directory of a process's group."""
+    mount = _mount(root)
+    if mount is None:
+        raise NoGroupsError("cgroup v2 is not mounted", UNIFY)
+    mount_point, mount_root = mount
+    available = words(mount_point, "cgroup.controllers")
+    if not available & {"memory", "pids"}:
+        raise NoGroupsError(
+            f"the controllers of memory and processes are not in cgroup v2 ({mount_point}), but "
+            "in version 1, or off",
+            UNIFY,
+        )
+    group = _group(root, process)
+    if group is None or not f"{group}/".startswith(f"{mount_root.rstrip('/')}/"):
+        raise NoGroupsError(
+            "the supervisor's own group is not in the tree that is mounted",
+            "Start the container with a cgroup namespace of its own (--cgroupns=private).",
+        )
+    directory = (mount_point + group[len(mount_root.rstrip("/")) :]).rstrip("/")
+    return mount_point, directory
+
+
+def _mount(root: str) -> tuple[str, str] | None:
+    """Mount point and root of the first cgroup v2 (proc_pid_mountinfo(5))."""
+    try:
+        with open(os.path.join(root, "proc/self/mountinfo"), encoding="utf-8") as file:
+            for line in file:
+                fields, _, rest = line.partition(" - ")
+                if rest.split(" ", 1)[0] == "cgroup2":
+                    _, _, _, mount_root, mount_point, *_ = fields.split(" ")
+                    return mount_point, mount_root
+    except OSError:
+        pass
+    return None
+
+
+def _group(root: str, process: str) -> str | None:
+    try:
+        with open(os.path.join(root, f"proc/{process}/cgroup"), encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("0::/"):
+                    return line[len("0::") :].rstrip("\n")
+    except OSError:
+        pass
+    return None
+
+
+def _has_mark(directory: str) -> bool:
+    """Whether systemd (251 and newer) has marked it as delegated."""
+    for name in ("user.delegate", "trusted.delegate"):
+        try:
+            if os.getxattr(directory, name) == b"1":
+                return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,402 @@
+"""Keeps sessions to their limits by what this host has: control groups, or a watchdog."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import trio
+
+from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.jail.cgroups import session_scope as anchors
+from nsmd.jail.cgroups.confinement import Confinement
+from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
+from nsmd.jail.cgroups.group import Group
+from nsmd.jail.cgroups.limits import GroupLimits, limits_of
+from nsmd.jail.cgroups.notices import Notices
+from nsmd.jail.cgroups.scope import enter_scope, is_delegated, is_main_process
+from nsmd.jail.cgroups.session_scope import Anchor
+from nsmd.jail.cgroups.tree import GroupTree, Leftovers, divided_around, make_own_directory
+from nsmd.jail.cgroups.watchdog import Watchdog
+from nsmd.jail.interface import Jail
+from nsmd.model.values import Enforcement, JailSpec, SessionLimits
+
+log = logging.getLogger(__name__)
+
+RUN_ONLY = "each execution has a jail of its own, whose processes are limited one by one"
+
+
+class Keeper(Protocol):
+    """Who confines sessions."""
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """What keeps sessions to their limits here, as far as one can know beforehand."""
+        ...
+
+    async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
+        """A control group for a jail that is to be started in it; the caller removes it, or hands
+        it to `confine`. None where there is none, or `confine` is to find out why.
+        """
+        ...
+
+    async def confine(
+        self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
+    ) -> Confinement:
+        """Confine a jail whose agent speaks and has run no code.
+
+        What cannot be had is in what the confinement says; there always is one.
+
+        Args:
+            group: from `make_group`; owned from now on.
+
+        Cancellation: leaves no group.
+        """
+        ...
+
+    def adopt(
+        self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
+    ) -> Confinement:
+        """What confines a session that an earlier supervisor has confined; blocks for 100 us or so.
+
+        Args:
+            directory: of its group (`Confinement.group`); None if it had none.
+        """
+        ...
+
+
+class SessionKeeper:
+    """See the module.
+
+    Args:
+        tree: where groups are made; None where there can be none.
+        why: that is so, for people.
+        fix: what to do about it, for people.
+        limits: of all sessions.
+        anchor: what holds a scope for sessions, of this supervisor or an earlier one; the owner
+            closes it.
+    """
+
+    def __init__(
+        self,
+        tree: GroupTree | None,
+        *,
+        why: str = "",
+        fix: str = "",
+        limits: SessionLimits,
+        anchor: Anchor | None = None,
+    ) -> None:
+        self.tree = tree
+        self.fix = fix
+        self.anchor = anchor
+        self._environment: Mapping[str, str] = {}
+        self._store: DescriptorStore | None = None
+        self._renewing = trio.Lock()
+        self.watchdog = Watchdog()
+        self.notices = Notices() if tree is not None else None
+        self._limits = limits
+        self._leftovers = Leftovers()
+        self.enforcement = _enforcement(
+            tree.controllers if tree is not None else frozenset(),
+            why or ("" if tree is None else _lacking(tree.controllers)),
+        )
+
+    def __repr__(self) -> str:
+        return f"<SessionKeeper {self.tree or 'without groups'}>"
+
+    def facts(self) -> dict[str, str]:
+        """For `nsm status`."""
+        enforcement = self.enforcement
+        return {
+            "memory": enforcement.memory,
+            "processes": enforcement.processes,
+            "cpu": enforcement.cpu,
+            "why": enforcement.why,
+        }
+
+    @staticmethod
+    def holding(controllers: frozenset[str], why: str) -> Enforcement:
+        """What keeps a session of which only these controllers' limits hold."""
+        return _enforcement(controllers, why)
+
+    async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
+        """See `Keeper`."""
+        if self.tree is None:
+            return None
+        limits = limits_of(spec, self._limits)
+        try:
+            # Not abandoned when cancelled: nobody would remove the group.
+            return await trio.to_thread.run_sync(Group.new, self.tree, session_id, limits)
+        except OSError:
+            return None
+
+    async def confine(
+        self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
+    ) -> Confinement:
+        """See `Keeper`."""
+        limits = limits_of(spec, self._limits)
+        if group is not None and jail.pid > 0:
+            try:
+                await trio.to_thread.run_sync(group.settle, jail.pid)
+            except OSError as error:
+                group.remove()
+                return self._refused(session_id, jail, limits, error)
+            except BaseException:
+                group.remove()
+                raise
+            return self._with_group(session_id, jail, limits, group)
+        if group is not None:
+            group.remove()
+        if jail.pid <= 0:  # `nsmd.jail.run_only`
+            return self._run_only(jail, limits)
+        if self.tree is None:
+            return self._without_group(jail, limits, self.enforcement)
+        try:
+            try:
+                group = await self._group(self.tree, session_id, jail.pid, limits)
+            except FileNotFoundError:
+                if not await self._has_renewed():
+                    raise
+                group = await self._group(self.tree, session_id, jail.pid, limits)
+        except OSError as error:
+            return self._refused(session_id, jail, limits, error)
+        return self._with_group(session_id, jail, limits, group)
+
+    def _refused(
+        self, session_id: str, jail: Jail, limits: GroupLimits, error: OSError
+    ) -> Confinement:
+        why = f"the session's control group: {os.strerror(error.errno or 0)}"
+        log.warning("session %s has no control group: %s", session_id, error)
+        return self._without_group(jail, limits, _enforcement(frozenset(), why))
+
+    def adopt(
+        self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
+    ) -> Confinement:
+        """See `Keeper`."""
+        limits = limits_of(spec, self._limits)
+        if jail.pid <= 0:
+            return self._run_only(jail, limits)
+        if directory is None:
+            why = self.enforcement.why or "it had no control group when it was started"
+            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+        remove = self._leftovers.remove if self.tree is None else self.tree.remove
+        try:
+            group = Group.existing(directory, jail.pid, limits, remove)
+        except OSError as error:
+            log.warning("session %s has lost its control group: %s", session_id, error)
+            why = f"the control group that it had: {error.strerror}"
+            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+        confinement = self._with_group(session_id, jail, limits, group)
+        confinement.taken_up()
+        return confinement
+
+    async def _has_renewed(self) -> bool:
+        """Ask for another scope if the one for sessions is gone: somebody has stopped it, or has
+        ended its anchor; whether there is one."""
+        async with self._renewing:
+            if self.anchor is None or self.tree is None:
+                return False
+            if self.tree.there:
+                return True
+            log.warning("%s is gone; another one is asked for", self.tree)
+            anchor = None
+            try:
+                anchor = await anchors.start(self._environment)
+                self.tree = GroupTree(anchor.directory, pid=anchor.pid, own=anchors.OWN)
+            except NoGroupsError as error:
+                log.warning("a session has no control group: %s", error.why)
+                if anchor is not None:
+                    anchor.close()
+                return False
+            self.let_go()
+            self.anchor = anchor
+            if self._store is not None:
+                anchor.keep(self._store)
+            return True
+
+    def kept_by(self, store: DescriptorStore | None, environment: Mapping[str, str]) -> None:
+        """What holds the sessions' groups is kept there from now on.
+
+        Args:
+            environment: of this process, for when it is to be asked for again.
+        """
+        self._store, self._environment = store, environment
+        if store is not None and self.anchor is not None:
+            self.anchor.keep(store)
+
+    def let_go(self) -> None:
+        """Nothing holds the sessions' groups any more but what is in them."""
+        if self.anchor is not None:
+            if self._store is not None:
+                self._store.drop(anchors.NAME)
+            self.anchor.close()
+
+    def _with_group(
+        self, session_id: str, jail: Jail, limits: GroupLimits, group: Group
+    ) -> Confinement:
+        lacking = group.lacking or _lacking(group.holds)
+        if group.lacking:
+            log.warning("session %s: %s", session_id, group.lacking)
+        confinement = Confinement(
+            jail,
+            program_bytes=limits.program_bytes,
+            processes=limits.processes,
+            enforcement=_enforcement(group.holds, lacking),
+            group=group,
+            watch=self.watchdog.watch,
+        )
+        if self.notices is not None:
+            self.notices.add(confinement, group.directory)
+        return confinement
+
+    @staticmethod
+    def _run_only(jail: Jail, limits: GroupLimits) -> Confinement:
+        return Confinement(
+            jail,
+            program_bytes=limits.program_bytes,
+            processes=limits.processes,
+            enforcement=Enforcement(memory="rlimit", processes="none", cpu="none", why=RUN_ONLY),
+        )
+
+    @staticmethod
+    async def _group(tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
+        """A group with the jail in it.
+
+        Moving a process waits for one that is being moved elsewhere on the machine, and for a grace
+        period of the kernel: milliseconds, in which others have their answers.
+        """
+
+        def make() -> Group:
+            group = Group.new(tree, name, limits)
+            try:
+                group.adopt(pid)
+            except BaseException:
+                group.remove()
+                raise
+            return group
+
+        # Not abandoned when cancelled: nobody would remove the group.
+        return await trio.to_thread.run_sync(make)
+
+    def _without_group(
+        self, jail: Jail, limits: GroupLimits, enforcement: Enforcement
+    ) -> Confinement:
+        return Confinement(
+            jail,
+            program_bytes=limits.program_bytes,
+            processes=limits.processes,
+            enforcement=enforcement,
+            watch=self.watchdog.watch,
+        )
+
+
+def _enforcement(controllers: frozenset[str], why: str) -> Enforcement:
+    return Enforcement(
+        memory="cgroup" if "memory" in controllers else "watchdog",
+        processes="cgroup" if "pids" in controllers else "rlimit",
+        cpu="cgroup" if "cpu" in controllers else "none",
+        why=why,
+    )
+
+
+def _lacking(controllers: frozenset[str]) -> str:
+    missing = [name for name in ("memory", "pids", "cpu") if name not in controllers]
+    return f"not delegated: {', '.join(missing)}" if missing else ""
+
+
+async def find_keeper(
+    limits: SessionLimits,
+    environment: Mapping[str, str],
+    *,
+    root: str = "/",
+    kept: Kept | None = None,
+    again: bool = False,
+) -> SessionKeeper:
+    """What this host allows; takes 50 ms or so where systemd is asked.
+
+    Before anything is started: what is started is in the group where this process is.
+
+    Args:
+        environment: of this process.
+        root: where `/proc` and `/run` are; other than `/` in tests only.
+        kept: what an earlier supervisor has left; what is for this is taken from there.
+        again: this process was a supervisor before it became this program.
+    """
+    anchor = anchors.taken_up(kept or {})
+    try:
+        found = await _find_tree(environment, root, anchor, again=again)
+        if isinstance(found, Anchor):
+            anchor = found
+            found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
+    except NoGroupsError as error:
+        log.info("sessions have no control groups: %s", error.why)
+        return SessionKeeper(None, why=error.why, fix=error.fix, limits=limits, anchor=anchor)
+    return SessionKeeper(found, limits=limits, anchor=anchor)
+
+
+async def _find_tree(
+    environment: Mapping[str, str], root: str, anchor: Anchor | None, *, again: bool
+) -> GroupTree | Anchor:
+    """
+    Raises:
+        NoGroupsError: there is none.
+    """
+    place = find_place(root)
+    # Whoever is started by a supervisor, or by a test that divides, is in its group, too.
+    if again and (around := divided_around(place)):
+        return GroupTree(around, pid=None)
+    if anchor is not None:
+        return anchor
+    if place.managed and place.unit.endswith(".service") and is_main_process(environment):
+        try:
+            return await anchors.start(environment)
+        except NoGroupsError:
+            # Where the service's own group is the only one to be had, the next start may fail for
+            # the sessions in it, unless systemd is told `DelegateSubgroup=` (254 and newer).
+            if not (place.ours or await is_delegated(place, environment)):
+                raise
+    if place.ours:
+        return GroupTree(place.directory)
+    if place.managed:
+        if place.alone and place.writable and await is_delegated(place, environment):
+            return GroupTree(place.directory)
+        await enter_scope(place, environment)
+        return GroupTree(find_place(root).directory)
+    if os.geteuid() == 0:
+        return GroupTree(make_own_directory(place))
+    raise NoGroupsError(
+        "nothing here gives an ordinary user control groups of its own",
+        "Run it below a service manager that delegates some, such as `systemd --user`.",
+    )
+
+
+@asynccontextmanager
+async def open_keeper(
+    limits: SessionLimits,
+    environment: Mapping[str, str],
+    *,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
+    again: bool = False,
+) -> AsyncGenerator[SessionKeeper]:
+    """What confines all sessions of a supervisor; leaving stops its tasks, not what it confines.
+
+    Args:
+        environment: of this process.
+        store: keeps what holds the sessions' groups; None for nobody.
+        kept, again: see `find_keeper`.
+    """
+    keeper = await find_keeper(limits, environment, kept=kept, again=again)
+    keeper.kept_by(store, environment)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.watchdog.run)
+            if keeper.notices is not None:
+                nursery.start_soon(keeper.notices.run)
+            yield keeper
+            nursery.cancel_scope.cancel()
+    finally:
+        keeper.let_go()

@@ -1,0 +1,69 @@
+"""Hears from the kernel when something was counted in a session's group.
+
+So that an execution that ended well need not be asked about: the counters of memory and processes
+send a notice when they change (cgroup-v2.rst: "a file modified event"), some milliseconds later.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from nsmd.host.watching.inotify import IGNORED, Inotify
+from nsmd.jail.cgroups.confinement import Confinement
+
+log = logging.getLogger(__name__)
+
+MODIFY = 0x2
+"""<sys/inotify.h>"""
+
+COUNTERS = ("memory.events", "pids.events")
+
+
+class Notices:
+    """See the module; `run` is the task. Without it, only what ends badly is asked about."""
+
+    def __init__(self) -> None:
+        self._inotify: Inotify | None = None
+        self._of: dict[int, Confinement] = {}
+        try:
+            self._inotify = Inotify()
+        except OSError as error:
+            log.warning("limits are looked at only after what ends badly: inotify: %s", error)
+
+    def __repr__(self) -> str:
+        return f"<Notices of {len(self._of)} groups>"
+
+    def add(self, confinement: Confinement, directory: str) -> None:
+        """Tell a session of what is counted in its group."""
+        if self._inotify is None:
+            return
+        for name in COUNTERS:
+            try:
+                self._of[self._inotify.add_file(f"{directory}/{name}", MODIFY)] = confinement
+            except FileNotFoundError:
+                pass  # that controller is not delegated
+            except OSError as error:
+                log.debug("no notices of %s: %s", directory, error)
+
+    async def run(self) -> None:
+        """Never returns.
+
+        Cancellation: the usual way to end it; closes the queue.
+        """
+        inotify = self._inotify
+        if inotify is None:
+            return
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(inotify.fd)
+                for notice in inotify.read():
+                    confinement = self._of.get(notice.watch)
+                    if notice.mask & IGNORED:  # the group is gone, and its watch with it
+                        self._of.pop(notice.watch, None)
+                    elif confinement is not None:
+                        confinement.heard()
+        finally:
+            inotify.close()
+            self._inotify = None

@@ -1,0 +1,195 @@
+"""Asks systemd for a scope around the supervisor: a group of its own that is delegated to it.
+
+An editor or a terminal starts the supervisor wherever it is itself, and what is around it there is
+not the supervisor's. One scope is asked for, once, and sessions get groups below it, so that none
+of them costs a conversation over D-Bus. A supervisor that is the main process of a service stays
+where it is: systemd would lose sight of it.
+
+A user's manager may not move processes out of a login session by itself; it asks the system's
+to do so, which takes such requests for the user's own processes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Mapping
+
+import trio
+
+from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+
+ANSWER_TIMEOUT_S = 3.0
+"""Of each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and who
+starts one waits 10 s for it (`nsm.startup.spawn`)."""
+
+DELEGATE = (
+    "Add `Delegate=yes` to its [Service] section (`systemctl --user edit nsm-supervisor.service`), "
+    "and restart it."
+)
+
+
+async def is_delegated(place: Place, environment: Mapping[str, str]) -> bool:
+    """Whether systemd says that this process's own unit is for it to divide.
+
+    Managers of users mark groups with nothing that could be seen without asking, at least up to
+    systemd 252.
+
+    Args:
+        place: where it is.
+        environment: of this process.
+    """
+    if not place.unit.endswith((".service", ".scope")):
+        return False
+    try:
+        manager, variables = manager_of(environment)
+        show = ["systemctl", *manager, "show", "--value", "-p", "Delegate", place.unit]
+        told = await _run(show, variables)
+    except NoGroupsError:
+        return False
+    return told is not None and told.returncode == 0 and told.stdout.strip() == b"yes"
+
+
+async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
+    """Move this process into a scope of its own.
+
+    Args:
+        place: where it is now.
+        environment: of this process.
+
+    Raises:
+        NoGroupsError: systemd is not there, or does not do it.
+    """
+    if place.unit.endswith(".service") and is_main_process(environment):
+        raise NoGroupsError(f"its service {place.unit} is not delegated to it", DELEGATE)
+    manager, variables = manager_of(environment)
+    name = f"nsm-supervisor-{os.getpid()}.scope"
+    properties = [
+        ("Description", "s", "nsm: jailed sessions for coding agents"),
+        ("Delegate", "b", "true"),
+        # Of one session: the others and the supervisor are to live.
+        ("OOMPolicy", "s", "continue"),
+        ("CollectMode", "s", "inactive-or-failed"),
+    ]
+    while True:
+        told = _complaint(
+            await _run(["busctl", *manager, *_start_transient(name, properties)], variables)
+        )
+        if not told:
+            break
+        # OOMPolicy= of scopes is newer than all else here (systemd 253).
+        if len(properties) == 4 and "OOMPolicy" in told:
+            del properties[2]
+            continue
+        raise NoGroupsError(f"systemd makes no scope for it ({told})", how_to_manage())
+    # The answer to the request comes before it is carried out; this waits for that.
+    told = _complaint(await _run(["systemctl", *manager, "start", name], variables))
+    if told:
+        raise NoGroupsError(f"systemd does not start its scope ({told})", how_to_manage())
+
+
+def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[str]:
+    """Arguments of busctl(1) for StartTransientUnit (org.freedesktop.systemd1(5))."""
+    arguments = [
+        "call",
+        "org.freedesktop.systemd1",
+        "/org/freedesktop/systemd1",
+        "org.freedesktop.systemd1.Manager",
+        "StartTransientUnit",
+        "ssa(sv)a(sa(sv))",
+        name,
+        "fail",
+        str(len(properties) + 1),
+    ]
+    for each in properties:
+        arguments += each
+    return [*arguments, "PIDs", "au", "1", str(os.getpid()), "0"]
+
+
+async def _run(
+    command: list[str], variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes] | None:
+    """What came of a program; None if it did not answer.
+
+    Raises:
+        NoGroupsError: it cannot be run.
+    """
+    given = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **variables}
+    try:
+        with trio.move_on_after(ANSWER_TIMEOUT_S):
+            return await trio.run_process(
+                command, capture_stdout=True, capture_stderr=True, check=False, env=given
+            )
+    except OSError as error:
+        raise NoGroupsError(
+            f"{command[0]} cannot be run: {error.strerror}", how_to_manage()
+        ) from error
+    return None
+
+
+def _complaint(told: subprocess.CompletedProcess[bytes] | None) -> str:
+    """Empty if it went well."""
+    if told is None:
+        return f"no answer within {ANSWER_TIMEOUT_S:g} s"
+    if told.returncode == 0:
+        return ""
+    return complaint_of(told.stderr.decode(errors="replace")) or f"status {told.returncode}"
+
+
+def complaint_of(words: str) -> str:
+    """What a program of systemd's has said, short enough to be told."""
+    return words.strip()[:300]
+
+
+def manager_of(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
+    """How programs are told which manager is meant, and what leads them to it.
+
+    Raises:
+        NoGroupsError: there is none.
+    """
+    if os.geteuid() == 0:
+        return ["--system"], {}
+    return ["--user"], _bus_variables(environment)
+
+
+def is_main_process(environment: Mapping[str, str]) -> bool:
+    """Whether we are the one that systemd started (systemd.exec(5), SYSTEMD_EXEC_PID)."""
+    return environment.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+
+
+def _bus_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What leads to the user's manager. MCP clients may not hand it on.
+
+    Raises:
+        NoGroupsError: there is none.
+    """
+    usual = f"/run/user/{os.geteuid()}"
+    runtime = environment.get("XDG_RUNTIME_DIR") or usual
+    if not _is_ours(runtime) and _is_ours(usual):
+        runtime = usual
+    if not os.path.exists(f"{runtime}/systemd/private") and not os.path.exists(f"{runtime}/bus"):
+        raise NoGroupsError(
+            "no service manager of this user runs (`systemd --user`)", how_to_manage()
+        )
+    variables = {"XDG_RUNTIME_DIR": runtime}
+    if "DBUS_SESSION_BUS_ADDRESS" in environment:
+        variables["DBUS_SESSION_BUS_ADDRESS"] = environment["DBUS_SESSION_BUS_ADDRESS"]
+    return variables
+
+
+def _is_ours(directory: str) -> bool:
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def how_to_manage() -> str:
+    if os.geteuid() == 0:
+        return "Run the supervisor as a system service with Delegate=yes."
+    return (
+        "Log in through a login manager or ssh, with pam_systemd, and have lingering on "
+        "(`loginctl enable-linger`); or run nsm-supervisor.service with Delegate=yes."
+    )

@@ -1,0 +1,210 @@
+"""The part of the tree that is the supervisor's own: itself in one group, each session in another.
+
+    DIRECTORY              what was delegated
+      supervisor           the supervisor, templates, and what it starts beside jails
+      sessions
+        ID                 one session
+
+Controllers limit in a group whose parent hands them down, and who hands some down may have no
+processes itself (cgroup-v2.rst, "No Internal Process Constraint"): hence the group for the
+supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+from nsmd.jail.cgroups import files
+from nsmd.jail.cgroups.discovery import CONTROLLERS, NoGroupsError, Place
+
+log = logging.getLogger(__name__)
+
+OWN_WEIGHT = 1000
+"""Of the supervisor beside all sessions together, which have 100: it has little to do, and whoever
+waits for a session waits for it."""
+
+OWN = "supervisor"
+"""The group of what is beside the sessions."""
+
+_PREFIX = "nsm-"
+
+
+class Leftovers:
+    """Removes groups; one that is still busy goes with a later one.
+
+    A process that nobody has reaped does not hold a group (cgroup-v2.rst), one that is just ending
+    may. With the last group of an earlier supervisor goes what was around it.
+
+    Args:
+        own: where the groups of this supervisor are, which stays; empty if it has none.
+    """
+
+    def __init__(self, own: str = "") -> None:
+        self._own = own
+        self._waiting: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Leftovers: {len(self._waiting)} groups>"
+
+    def remove(self, directory: str) -> None:
+        """Remove a group whose processes have ended, and those that were busy before."""
+        self._waiting.add(directory)
+        for each in tuple(self._waiting):
+            try:
+                files.remove(each)
+            except FileNotFoundError:
+                self._waiting.discard(each)
+            except OSError as error:
+                log.debug("group %s stays for now: %s", each, error)
+            else:
+                self._waiting.discard(each)
+                self._tidy(os.path.dirname(each))
+
+    def _tidy(self, sessions: str) -> None:
+        if sessions == self._own:
+            return
+        top = os.path.dirname(sessions)
+        for each in (sessions, f"{top}/{OWN}", top):
+            try:
+                files.remove(each)
+            except FileNotFoundError:
+                continue
+            except OSError:  # something lives there, or it is not ours
+                return
+
+
+class GroupTree:
+    """See the module.
+
+    Args:
+        directory: ours to divide.
+        pid: of the process that is in it, and makes room for sessions: 0 for this one. None for a
+            tree that was divided already.
+        own: name of that process's group.
+
+    Attributes:
+        controllers: that limit sessions.
+        sessions: directory of their groups.
+
+    Raises:
+        NoGroupsError: it cannot be divided, or nothing would limit memory or processes.
+    """
+
+    def __init__(self, directory: str, *, pid: int | None = 0, own: str = OWN) -> None:
+        self.directory = directory
+        self.sessions = f"{directory}/sessions"
+        available = files.words(directory, "cgroup.controllers")
+        wanted = [name for name in CONTROLLERS if name in available]
+        if not {"memory", "pids"} & set(wanted):
+            raise NoGroupsError(
+                f"{directory} was delegated without the controllers of memory and processes",
+                "Have `DelegateControllers=` or `Delegate=` name `memory pids cpu`.",
+            )
+        home = f"{directory}/{own}"
+        try:
+            if pid is not None:
+                _make(home)
+                files.write(home, "cgroup.procs", str(pid or os.getpid()))
+            _make(self.sessions)
+            for name in wanted:
+                files.write(directory, "cgroup.subtree_control", f"+{name}")
+                files.write(self.sessions, "cgroup.subtree_control", f"+{name}")
+        except OSError as error:
+            if pid is not None:
+                self._undo(home, pid or os.getpid())
+            raise NoGroupsError(f"{directory} cannot be divided: {error.strerror}") from error
+        # What holds is what is read, not what was written.
+        self.controllers = files.words(self.sessions, "cgroup.subtree_control") & set(wanted)
+        with suppress(OSError):
+            files.write(home, "cpu.weight", str(OWN_WEIGHT))
+        self._leftovers = Leftovers(self.sessions)
+        self._sweep()
+
+    def __repr__(self) -> str:
+        return f"<GroupTree {self.directory}>"
+
+    @property
+    def there(self) -> bool:
+        """Whether groups can still be made in it."""
+        return os.path.isdir(self.sessions)
+
+    def make(self, name: str) -> str:
+        """A group for a session; returns its directory.
+
+        Raises:
+            OSError: there can be none.
+        """
+        directory = f"{self.sessions}/{name}"
+        files.make(directory)
+        return directory
+
+    def remove(self, directory: str) -> None:
+        """Remove a group whose processes have ended: see `Leftovers`."""
+        self._leftovers.remove(directory)
+
+    def _sweep(self) -> None:
+        """Remove what a supervisor left that was killed; groups of sessions that live on stay."""
+        with suppress(OSError):
+            for name in os.listdir(self.sessions):
+                if os.path.isdir(f"{self.sessions}/{name}"):
+                    self.remove(f"{self.sessions}/{name}")
+
+    def _undo(self, home: str, pid: int) -> None:
+        """Leave everything as it was, as far as that is possible."""
+        for name in CONTROLLERS:
+            with suppress(OSError):
+                files.write(self.directory, "cgroup.subtree_control", f"-{name}")
+        with suppress(OSError):
+            files.write(self.directory, "cgroup.procs", str(pid))
+        for each in (self.sessions, home):
+            with suppress(OSError):
+                files.remove(each)
+
+
+def divided_around(place: Place) -> str | None:
+    """The part of the tree that is divided around this process's group; None if none is."""
+    around, name = os.path.split(place.directory)
+    ours = name == OWN and os.access(f"{around}/sessions/cgroup.procs", os.W_OK)
+    return around if ours else None
+
+
+def make_own_directory(place: Place) -> str:
+    """A part of the tree for root, where nobody manages it.
+
+    Raises:
+        NoGroupsError: there can be none.
+    """
+    top = place.mount_point
+    _sweep_old(top)
+    directory = f"{top}/{_PREFIX}{os.getpid()}"
+    try:
+        for name in CONTROLLERS:
+            if name in files.words(top, "cgroup.controllers"):
+                files.write(top, "cgroup.subtree_control", f"+{name}")
+        _make(directory)
+    except OSError as error:
+        raise NoGroupsError(
+            f"root's own part of {top} cannot be made: {error.strerror}",
+            "In a container, give it a writable cgroup tree whose root has no processes, or run "
+            "the supervisor as its only one.",
+        ) from error
+    return directory
+
+
+def _sweep_old(top: str) -> None:
+    """Remove what supervisors left that are gone."""
+    with suppress(OSError):
+        for name in os.listdir(top):
+            number = name.removeprefix(_PREFIX)
+            if name == number or not number.isdigit() or os.path.exists(f"/proc/{number}"):
+                continue
+            for folder, _, _ in os.walk(f"{top}/{name}", topdown=False):
+                with suppress(OSError):  # a session lives on in it
+                    files.remove(folder)
+
+
+def _make(directory: str) -> None:
+    with suppress(FileExistsError):
+        files.make(directory)

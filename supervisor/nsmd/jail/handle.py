@@ -1,0 +1,92 @@
+"""What any running jail is to this process: descriptors, which are its own until it is released."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+
+from nsmd.jail.project_copy import ProjectCopy
+from nsmd.model.policy import Policy
+from nsmd.model.values import Remarks
+
+
+class HeldJail:
+    """What `nsmd.jail.interface.Jail` asks for and is the same however a jail came to be.
+
+    Args:
+        channel: the supervisor's end of the agent's socket; owned from now on.
+        pidfd: of the jail's PID 1; owned from now on.
+        pid: the same process, on the host.
+        policy: as in `Jail`.
+        project_copy: as in `Jail`; owned from now on.
+
+    Attributes:
+        remarks, template_pid, outdated: as in `Jail`.
+    """
+
+    __slots__ = (
+        "_pid",
+        "_pidfd",
+        "_released",
+        "_socket",
+        "outdated",
+        "policy",
+        "project_copy",
+        "remarks",
+        "template_pid",
+    )
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        pidfd: int,
+        pid: int,
+        *,
+        policy: Policy | None = None,
+        project_copy: ProjectCopy | None = None,
+    ) -> None:
+        self.policy = policy
+        self.project_copy = project_copy
+        self.remarks: Remarks = tuple
+        self.template_pid = 0
+        self.outdated = False
+        self._socket = channel
+        self._pidfd = pidfd
+        self._pid = pid
+        self._released = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} pid={self._pid}{' released' if self._released else ''}>"
+
+    @property
+    def socket(self) -> socket.socket:
+        """See `Jail`."""
+        return self._socket
+
+    @property
+    def pid(self) -> int:
+        """See `Jail`."""
+        return self._pid
+
+    @property
+    def pidfd(self) -> int:
+        """See `Jail`."""
+        return self._pidfd
+
+    def kill(self) -> None:
+        """See `Jail`."""
+        if not self._released:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def release(self) -> None:
+        """See `Jail`."""
+        if self._released:
+            return
+        self._released = True
+        self._socket.close()
+        os.close(self._pidfd)
+        if self.project_copy is not None:
+            self.project_copy.close()

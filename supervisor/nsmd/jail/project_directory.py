@@ -1,0 +1,54 @@
+"""A project's directory as a jail is given it: the one that was checked, or none."""
+
+from __future__ import annotations
+
+import os
+
+from nsm.wire.errors import BadProjectError
+from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.user import JailUser
+from nsmd.model.values import ProjectMount
+
+
+def open_project(user: JailUser, project: ProjectMount) -> tuple[str, int]:
+    """Where the jails' user finds a project, and a descriptor of it.
+
+    Raises:
+        BadProjectError: it is not the directory that was checked, or that user cannot go there, or
+            could not change it in a copy.
+    """
+    try:
+        path = _way_to_own(user, project.path) if project.copied else user.way_to(project.path)
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise BadProjectError(
+            f"The project directory {project.path} cannot be shown: {error}.",
+            hint="Open it to that user (chmod o+rx), start nsm as the project's owner, or set "
+            "[defaults] jail_uid in config.toml.",
+        ) from error
+    except OSError as error:
+        raise BadProjectError(
+            f"The project directory {project.path} cannot be opened: {error.strerror}.",
+            hint="Name another directory, or put it back.",
+        ) from error
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (project.device, project.inode):
+        os.close(fd)
+        raise BadProjectError(
+            f"The project directory {project.path} was replaced by another one.",
+            hint="Start a new session.",
+        )
+    return path, fd
+
+
+def _way_to_own(user: JailUser, path: str) -> str:
+    """
+    Raises:
+        NoCopyError: that user's jails could not copy what is there.
+    """
+    try:
+        return user.way_to_own(path)
+    except OSError as error:
+        if not os.path.isdir(path):
+            raise  # which is another thing to say
+        raise NoCopyError(path, error.strerror or str(error)) from error

@@ -1,0 +1,498 @@
+"""All templates, and the one way to a session: a fork where that works, else a jail of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+
+import trio
+
+from nsm.jail.failure import exhausted
+from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
+from nsmd.host.watching.source_watcher import Keeper as Watching
+from nsmd.host.watching.source_watcher import open_keeper as open_watching
+from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
+from nsmd.jail.adopted import reap_child
+from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.templates.freshness import Files, look
+from nsmd.jail.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
+from nsmd.jail.templates.template import (
+    ForkedJail,
+    ForkEndedError,
+    ShortageError,
+    Template,
+    TemplateError,
+    TemplateGoneError,
+    start_template,
+)
+from nsmd.jail.templates.template_store import TemplateBook, close_all, made_of
+from nsmd.model.policy import Policy
+from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, TemplateSpec
+
+log = logging.getLogger(__name__)
+
+MAX_TEMPLATES = 16
+"""Each takes some 12 MB. The one that was used least recently makes room."""
+
+MAX_STARTING = 8
+"""Templates that are started at once. One whose imports hang takes its place for some time."""
+
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 1800.0
+"""How long sessions start in jails of their own after a template failed; doubled each time."""
+
+SETTLE_S = 2.0
+"""A changed template is replaced once its files are quiet for so long: an upgrade changes many."""
+
+SETTLE_MOST_S = 60.0
+"""And after so long at the latest."""
+
+CHANGING = "its interpreter, libraries or preloaded modules are being replaced at the moment"
+
+_MOST_DOUBLINGS = 30
+"""More would not fit a float, and the longest pause is reached long before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Line:
+    """The templates of one specification, one after another.
+
+    Attributes:
+        template: the one in use.
+        starting: held while one is started, so that all who wait get the same.
+        failures: in a row; what fails together counts once.
+        retry_s: until then no template is tried.
+    """
+
+    template: Template | None = None
+    starting: trio.Lock = field(default_factory=trio.Lock)
+    failures: int = 0
+    retry_s: float = 0.0
+    reason: str = ""
+
+
+class TemplateLauncher:
+    """See `nsmd.jail.interface.Launcher`.
+
+    Args:
+        cold: starts templates' jails, and sessions' own.
+        system_calls: the filter of forked sessions, in classic BPF.
+        nursery: owns the templates; cancelling it ends them, and all sessions that are left.
+        book: has templates kept for the next supervisor; None for nobody.
+        watching: tells of changes to files that templates were made of; None for nobody.
+    """
+
+    def __init__(
+        self,
+        cold: ColdLauncher,
+        system_calls: bytes,
+        nursery: trio.Nursery,
+        book: TemplateBook | None = None,
+        watching: Watching | None = None,
+    ) -> None:
+        self._watching = watching
+        self._outdated: list[int] = []
+        self._tell: Callable[[int, bool], None] = _nobody
+        self._cold = cold
+        self._book = book or TemplateBook(NoStore(), "")
+        self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
+        self._system_calls = system_calls
+        self._nursery = nursery
+        self._lines: dict[TemplateSpec, _Line] = {}
+        self._reasons: dict[str, str] = {}
+        self._unloaded: dict[str, Sequence[str]] = {}
+        self._remarked: dict[str, Sequence[str]] = {}
+        self._starting = trio.CapacityLimiter(MAX_STARTING)
+
+    def __repr__(self) -> str:
+        return f"<TemplateLauncher {len(self.templates)} templates>"
+
+    @property
+    def templates(self) -> list[Template]:
+        """Those that can be forked from."""
+        lines = self._lines.values()
+        return [line.template for line in lines if line.template and line.template.is_open]
+
+    def take_up(self, kept: Kept) -> None:
+        """Go on with the templates of an earlier supervisor.
+
+        Args:
+            kept: what is a template's is owned from now on.
+        """
+        for record, template in self._book.taken_up(kept):
+            if template is None:
+                self._nursery.start_soon(reap_child, record.starter)
+                continue
+            self._watch(template)
+            line = self._line(template.spec)
+            if record.made_of != self._book.made or line.template is not None:
+                template.close()
+            else:
+                line.template = template
+
+    def _watch(self, template: Template) -> None:
+        template.on_closed = self._closed
+        self._nursery.start_soon(template.run, name=repr(template))
+        if self._watching is not None and template.files:
+            self._watching.keep(
+                template,
+                repr(template),
+                partial(look, template.files),
+                partial(self._looked, template),
+                lambda: Files(state=template.state, places={}),
+                quiet_s=SETTLE_S,
+                patience_s=SETTLE_MOST_S,
+                stirred=partial(self._stirred, template),
+            )
+
+    def _closed(self, template: Template) -> None:
+        self._book.drop(template)
+        if self._watching is not None:
+            self._watching.end(template)
+
+    # Files that templates were made of.
+
+    def tell(self, changed: Callable[[int, bool], None]) -> None:
+        """Call `changed` for templates whose files change, with the process id as in `Jail` and
+        whether the change is certain."""
+        self._tell = changed
+        for pid in self._outdated:
+            changed(pid, True)
+
+    def catch_up(self) -> None:
+        """Report changes that have not been reported yet."""
+        if self._watching is not None:
+            self._watching.catch_up()
+
+    def _stirred(self, template: Template) -> None:
+        if not template.suspect and template.is_open:
+            template.suspect = True
+            self._tell(template.pid, False)
+
+    def _looked(self, template: Template, files: Files, unwatched: str | None) -> None:
+        template.unwatched = unwatched is not None
+        if not template.is_open:
+            return
+        if files.state == template.state:
+            template.suspect = False
+            return
+        log.info("files that %r was made of have changed: it is replaced", template)
+        self._outdated.append(template.pid)
+        template.close()
+        self._tell(template.pid, True)
+        self._nursery.start_soon(self._make_anew, template.spec)
+
+    async def _make_anew(self, spec: TemplateSpec) -> None:
+        line = self._line(spec)
+        failures = line.failures
+        try:
+            await self._template(line, spec)
+        except (TemplateError, StartFailedError, BadProjectError, OSError) as error:
+            if isinstance(error, TemplateError | StartFailedError):
+                self._failed(line, failures, error)
+
+    async def _is_changing(self, line: _Line) -> bool:
+        """Tell whether files of the template at hand are being replaced at the moment."""
+        template = line.template
+        if self._watching is None or template is None or not template.is_open:
+            return False
+        if template.unwatched:
+            await self._watching.look(template)
+        else:
+            await self._watching.first_look(template)
+            self._watching.catch_up()
+        return template.is_open and template.suspect
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `nsmd.fdstore.store.Refill`."""
+        return self._book.everything(self.templates)
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Environments whose last session was no fork, by name, and why."""
+        return self._reasons
+
+    @property
+    def unloaded(self) -> Mapping[str, Sequence[str]]:
+        """Modules that were to be preloaded and could not be, by environment: each with the
+        reason."""
+        return self._unloaded
+
+    async def prepare(self, spec: JailSpec) -> None:
+        """See `Launcher`: a template is, which may import for seconds."""
+        if why_unforkable(spec):
+            return
+        line = self._line(template_of(spec))
+        if (line.template and line.template.is_open) or trio.current_time() < line.retry_s:
+            return
+        failures = line.failures
+        try:
+            await self._template(line, template_of(spec))
+        except (TemplateError, StartFailedError) as error:
+            self._failed(line, failures, error)
+
+    async def try_preloading(self, environment: Environment) -> None:
+        """Find out what of an environment cannot be preloaded; see `unloaded` and `reasons`."""
+        spec = JailSpec(environment=environment, project=None, sizes=JailSizes())
+        line = self._line(template_of(spec))
+        await self.prepare(spec)
+        if line.failures:
+            self._note(environment, line.reason)
+        elif line.template is not None:
+            self._note_unloaded(environment, line.template.failed)
+            if not line.template.forks:
+                line.template.close()  # most sessions have a project, and so another template
+
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
+        """See `Launcher`."""
+        environment = spec.environment
+        jail = await self._why_not_forked(spec, group)
+        if isinstance(jail, str):
+            self._note(environment, jail)
+            if environment.preload:
+                text = f"nothing is preloaded in {environment.name}: {jail}"
+                jail = await self._launch_cold(spec, group, jail)
+                jail.remarks = partial(self._remark, environment.name, (text,))
+                return jail
+            return await self._launch_cold(spec, group, jail)
+        self._reasons.pop(environment.name, None)
+        return jail
+
+    def _remark(self, environment: str, remarks: Sequence[str]) -> Sequence[str]:
+        """Give these remarks out, unless the latest for the environment were the same."""
+        if self._remarked.get(environment) == remarks:
+            return ()
+        self._remarked[environment] = remarks
+        return remarks
+
+    def _note_unloaded(self, environment: Environment, failed: Mapping[str, str]) -> Sequence[str]:
+        """Remember what could not be preloaded; returns what there is to say about it."""
+        name = environment.name
+        texts = [f"{module}: {why}" for module, why in failed.items()]
+        if self._unloaded.get(name, []) != texts:
+            self._unloaded[name] = texts
+            for text in texts:
+                log.warning("environment %s cannot preload %s", name, text)
+        if not texts:
+            self._unloaded.pop(name, None)
+            return ()
+        return (f"not preloaded in {name}: {'; '.join(texts)}",)
+
+    async def _launch_cold(self, spec: JailSpec, group: int | None, reason: str) -> Jail:
+        """A jail of its own.
+
+        Args:
+            reason: why it is no fork.
+        """
+        try:
+            jail = await self._cold.launch(spec, group)
+        except NoCopyError as error:
+            # What works almost everywhere comes first.
+            raise error.in_place_of_a_fork(reason) from error
+        if reason == CHANGING and (template := self._line(template_of(spec)).template):
+            jail.template_pid = template.pid  # it may have a part of what was there before
+        return jail
+
+    async def _why_not_forked(self, spec: JailSpec, group: int | None) -> Jail | str:
+        """A fork, or why there is none.
+
+        Raises:
+            StartFailedError: there is no room for one, and less for a jail.
+        """
+        if reason := why_unforkable(spec):
+            return reason
+        request, policy = self._asked(spec)
+        if len(request) > MAX_REQUEST_BYTES:
+            return f"its variables and rules take more than {MAX_REQUEST_BYTES} bytes"
+        line = self._line(template_of(spec))
+        if trio.current_time() < line.retry_s:
+            return line.reason
+        if await self._is_changing(line):
+            return CHANGING
+        failures = line.failures
+        try:
+            jail = await self._fork(line, spec, request, group)
+        except ShortageError as error:
+            raise exhausted(OSError(0, str(error))) from error
+        except (TemplateError, StartFailedError) as error:
+            return self._failed(line, failures, error)
+        if await self._is_changing(line):
+            jail.kill()
+            with trio.CancelScope(shield=True):
+                await jail.wait()
+            jail.release()
+            return CHANGING
+        line.failures = 0
+        jail.policy = policy
+        if line.template is not None:
+            remarks = self._note_unloaded(spec.environment, line.template.failed)
+            jail.remarks = partial(self._remark, spec.environment.name, remarks)
+        return jail
+
+    @staticmethod
+    def _failed(line: _Line, failures: int, error: TemplateError | StartFailedError) -> str:
+        """Note that there is no template; returns the reason.
+
+        Args:
+            failures: of the line before the attempt.
+        """
+        reason = error.message if isinstance(error, StartFailedError) else str(error)
+        if line.failures == failures:  # else others have failed with this one
+            doublings = min(failures, _MOST_DOUBLINGS)
+            pause_s = min(FIRST_PAUSE_S * 2.0**doublings, LONGEST_PAUSE_S)
+            line.failures += 1
+            line.retry_s = trio.current_time() + pause_s
+            line.reason = reason
+        return reason
+
+    def _ask_for(self, spec: JailSpec) -> tuple[bytes, Policy]:
+        """What a template is asked for such a session; the same each time."""
+        policy = self._cold.policy(spec, forked=True)
+        return request_for(spec, self._cold.limits, policy), policy
+
+    async def _fork(
+        self, line: _Line, spec: JailSpec, request: bytes, group: int | None
+    ) -> ForkedJail:
+        template = await self._template(line, template_of(spec))
+        try:
+            return await template.fork(request, group)
+        except TemplateGoneError:
+            # It was killed, or made room. A new one that goes as well is at fault itself.
+            template.close()
+        except ForkEndedError:
+            pass  # all of its siblings to come would else start cold for what hit one
+        template = await self._template(line, template_of(spec))
+        return await template.fork(request, group)
+
+    async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
+        failures = line.failures
+        async with line.starting:
+            if line.failures > failures:  # while this one waited: it would fail again
+                raise TemplateError(line.reason)
+            template = line.template
+            if template is None or not template.is_open:
+                async with self._starting:
+                    self._make_room()
+                    began_s = time.time()
+                    template = await start_template(self._cold, spec, self._system_calls)
+                    if template.files:
+                        files = await trio.to_thread.run_sync(look, template.files)
+                        template.state = files.state
+                        if files.changed_s > began_s:
+                            await _give_up(template)
+                            raise TemplateError(CHANGING)
+                line.template = template
+                self._watch(template)
+                self._book.keep(template)
+            return template
+
+    def _line(self, spec: TemplateSpec) -> _Line:
+        # Lines of projects that come and go must not pile up.
+        if spec not in self._lines and len(self._lines) > 4 * MAX_TEMPLATES:
+            now = trio.current_time()
+            self._lines = {
+                other: line
+                for other, line in self._lines.items()
+                if (line.template and line.template.is_open)
+                or line.retry_s > now
+                or line.starting.locked()
+            }
+        return self._lines.setdefault(spec, _Line())
+
+    def _make_room(self) -> None:
+        templates = self.templates
+        if len(templates) >= MAX_TEMPLATES:
+            min(templates, key=lambda template: template.used_s).close()
+
+    def _note(self, environment: Environment, reason: str) -> None:
+        if self._reasons.get(environment.name) != reason:
+            self._reasons[environment.name] = reason
+            log.warning(
+                "sessions of environment %s start in jails of their own: %s",
+                environment.name,
+                reason,
+            )
+
+
+async def _give_up(template: Template) -> None:
+    """End one that nobody has forked from or watches over."""
+    with trio.CancelScope(shield=True):
+        template.jail.kill()
+        await template.jail.wait()
+    template.jail.release()
+    os.close(template.pidfd)
+
+
+def _nobody(_pid: int, _certain: bool) -> None:
+    """Tell nobody."""
+
+
+@asynccontextmanager
+async def open_templates(
+    cold: ColdLauncher,
+    *,
+    enabled: bool = True,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
+    uid: int = 0,
+) -> AsyncGenerator[TemplateLauncher | ColdLauncher]:
+    """A launcher that forks where it can; the given one where it never can, or is not to.
+
+    Leaving ends all templates and what is left of their sessions.
+
+    Args:
+        store, kept: keeps templates for the next supervisor, and those of the last one.
+        uid: the jails' user on the host.
+    """
+    if not enabled:
+        close_all(kept or {})
+        yield cold
+        return
+    system_calls = cold.system_calls
+    if system_calls is None:
+        log.warning("no table of system calls for %s: no templates", platform.machine())
+        close_all(kept or {})
+        yield cold
+        return
+    async with open_watching() as watching, trio.open_nursery() as nursery:
+        book = TemplateBook(store or NoStore(), made_of(system_calls, uid))
+        launcher = TemplateLauncher(cold, system_calls, nursery, book, watching)
+        launcher.take_up(kept or {})
+        yield launcher
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_launcher(
+    bwrap: BwrapLauncher,
+    home: str,
+    enforcement: Enforcement,
+    *,
+    templates: bool,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
+) -> AsyncGenerator[Launcher]:
+    """What starts all sessions of a supervisor.
+
+    Args:
+        bwrap: starts those of the host's own interpreters.
+        home: directory for older artifacts, see `nsmd.jail.artifact`.
+        enforcement: what keeps sessions to their limits, which each is told.
+        templates: whether sessions are forked where they can be.
+        store, kept: as in `open_templates`.
+    """
+    bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
+    async with (
+        open_router(bwrap, home) as cold,
+        open_templates(
+            cold, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
+        ) as launcher,
+    ):
+        yield launcher

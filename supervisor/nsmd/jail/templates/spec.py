@@ -1,0 +1,90 @@
+"""Which template a session is a fork of, and what is asked of it; pure."""
+
+from __future__ import annotations
+
+import json
+
+from nsmd.host.paths import is_within
+from nsmd.jail.arguments import HOSTNAME
+from nsmd.model.policy import Policy, jail_variables, session_file_systems
+from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
+
+MAX_VARIABLES_BYTES = 32 * 1024
+"""Of an environment's variables in one request, which is one message to the template."""
+
+
+MAX_REQUEST_BYTES = 64 * 1024
+"""What a template takes in one message."""
+
+
+def template_of(spec: JailSpec) -> TemplateSpec:
+    """The template whose forks are such sessions.
+
+    Environments that show the same share one: Bash is started by a fork of the same Python. Modules
+    may look at variables while they are imported, so with modules to preload those have to be the
+    same, too.
+    """
+    environment = spec.environment
+    return TemplateSpec(
+        agent_python=environment.agent_python,
+        binds=environment.binds,
+        path=environment.path,
+        preload=environment.preload,
+        project=spec.project,
+        artifact=environment.artifact,
+        host_network=spec.network.mode == "full",
+        variables=environment.variables
+        if environment.preload and environment.artifact is None
+        else (),
+    )
+
+
+def why_unforkable(spec: JailSpec) -> str | None:
+    """Why such a session has to have a jail of its own; None if it may be a fork."""
+    variables = jail_variables(spec.environment, spec.network)
+    if len(json.dumps(variables)) > MAX_VARIABLES_BYTES:
+        return f"its variables take more than {MAX_VARIABLES_BYTES} bytes"
+    artifact = spec.environment.artifact
+    if artifact is not None and artifact.template_run is None:
+        kind = "an older artifact" if artifact.schema == 0 else "an artifact"
+        return f"it is {kind} without templates"
+    if artifact is not None and spec.network.mode == "full":
+        return "an artifact makes jails without the host's network"
+    targets = [bind.target for bind in spec.environment.binds]
+    if spec.project is not None:
+        mount_point = spec.project.mount_point
+        for target in targets:
+            if is_within(target, mount_point):
+                # Where Python starts, it runs what `.pth` files of its own say.
+                return f"{target} is part of the project, whose code is not for a template to run"
+        targets.append(mount_point)
+    for target in targets:
+        for place, _, _ in session_file_systems(spec.sizes):
+            if is_within(target, place):
+                return f"{target} is shown below {place}, which each session has for itself"
+    return None
+
+
+def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
+    """What the template is asked (`docs/agent-protocol.md`, Templates).
+
+    Args:
+        policy: of the session, which finds it in a file.
+    """
+    environment, project = spec.environment, spec.project
+    programs = {environment.interpreter: environment.program} if environment.program else {}
+    return json.dumps(
+        {
+            "prestart": environment.interpreter,
+            "programs": programs,
+            "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
+            "hostname": HOSTNAME,
+            "limits": limits.of_interpreters(environment),
+            # Not the template's: its other forks may be another client's.
+            "variables": dict(jail_variables(environment, spec.network)),
+            "policy": policy.as_text(),
+            "overlay": {"path": project.mount_point, "size_mb": spec.sizes.overlay_mb}
+            if project is not None and project.copied
+            else None,
+        }
+    ).encode()

@@ -1,0 +1,443 @@
+"""One template: a jail with a process that does nothing but fork, and its forks.
+
+The protocol is in `docs/agent-protocol.md`, "Templates". A template may die or be ended at any
+time: its forks live on below its jail's PID 1, which is bwrap's and leaves with the last of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Protocol
+
+import trio
+
+from nsm.jail.failure import EXHAUSTED
+from nsmd.fdstore.holder import receive
+from nsmd.jail import ColdLauncher, Jail, ProjectCopy
+from nsmd.jail.handle import HeldJail
+from nsmd.jail.templates.freshness import host_paths
+from nsmd.model.values import TemplateSpec
+
+FORK_TIMEOUT_S = 10.0
+"""From the request to the announcement of the fork's PID 1: 3 ms; seconds on a machine that
+swaps."""
+
+SPEAK_TIMEOUT_S = 20.0
+"""From there to the agent's first byte: 1 ms, and Node's start where that comes first."""
+
+KEEP_S = 900.0
+"""How long a template that nobody forks from stays."""
+
+END_TIMEOUT_S = 10.0
+
+MESSAGE_BYTES = 64 * 1024
+MAX_TEXT = 300
+
+PROTOCOL = 1
+"""Of templates (`docs/agent-protocol.md`, Templates). The first ones did not say it."""
+
+COPY_DESCRIPTORS = 2
+"""Of a project that is copied on write: what was changed, and what code sees."""
+
+WENT_WELL = b"+"
+WENT_WRONG = b"-"
+
+
+class TemplateError(Exception):
+    """No fork; the message says why, for people."""
+
+
+class TemplateGoneError(TemplateError):
+    """The template has ended; another one may do it."""
+
+
+class ForkEndedError(TemplateError):
+    """The fork has ended and said nothing: it was killed, and another one may live."""
+
+
+class ShortageError(TemplateError):
+    """Processes, memory or descriptors are short just now; a jail would take more of them."""
+
+
+SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
+"""Of which clone(2) has the last where namespaces may not be nested."""
+
+
+def refusal(text: str) -> TemplateError:
+    """The error for what a fork said of its failure, ``STEP: WHAT THE KERNEL SAID``."""
+    short = text.rpartition(": ")[2] in SHORTAGES
+    return ShortageError(text) if short else TemplateError(text)
+
+
+class ForkedJail(HeldJail):
+    """See `nsmd.jail.interface.Jail`: a session in namespaces of its own, in a template's jail.
+
+    Args:
+        channel: the supervisor's end of the agent's socket; owned from now on.
+        pidfd: of the session's PID 1; owned from now on.
+        pid: the same process, on the host.
+        project_copy: owned from now on.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        pidfd: int,
+        pid: int,
+        project_copy: ProjectCopy | None = None,
+    ) -> None:
+        super().__init__(channel, pidfd, pid, project_copy=project_copy)
+
+    @property
+    def starter_pid(self) -> int:
+        """See `Jail`: the template reaps it, or bwrap."""
+        return 0
+
+    async def wait(self) -> None:
+        """See `Jail`; the template reaps it, or bwrap."""
+        if not self._released:
+            # PID 1 of a PID namespace becomes waitable after all others in it are gone
+            # (pid_namespaces(7)).
+            await trio.lowlevel.wait_readable(self._pidfd)
+
+    def stderr_text(self) -> str:
+        """See `Jail`: a fork that failed told so before there was a jail."""
+        return ""
+
+
+class TemplateJail(Jail, Protocol):
+    """The jail of a template."""
+
+    async def reap_starter(self) -> None:
+        """Reap what made the jail, which ends before it."""
+
+
+class Template:
+    """See the module. From `start_template`; `run` has to be run.
+
+    Args:
+        jail: its socket is the control socket; owned from now on.
+        pidfd: of the process that forks; owned from now on.
+        failed: modules that it could not preload, and why.
+
+    Attributes:
+        files: on the host, that it was made of; empty where they never change.
+        state: of these files when it was made, see `nsmd.jail.templates.freshness`.
+        takes_groups: its forks enter the control group that they are given.
+        suspect: something there has changed, and nobody has looked yet.
+        unwatched: nobody would be told of a change.
+        on_closed: called once it can no longer be asked for forks.
+    """
+
+    def __init__(
+        self,
+        spec: TemplateSpec,
+        jail: TemplateJail,
+        pidfd: int,
+        *,
+        failed: Mapping[str, str] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.failed = failed or {}
+        self.files: Sequence[str] = ()
+        self.state = ""
+        self.takes_groups = False
+        self.suspect = self.unwatched = False
+        self._copies = spec.project is not None and spec.project.copied
+        self.forks = 0
+        self.used_s = trio.current_time()
+        self.jail = jail
+        self.on_closed: Callable[[Template], None] = lambda _: None
+        self._pidfd = pidfd
+        self._closed = trio.Event()
+        self._waiting: set[trio.CancelScope] = set()
+        self._asking = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Template pid={self.jail.pid} forks={self.forks} open={self.is_open}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked for forks, as far as is known."""
+        return not self._closed.is_set()
+
+    @property
+    def pid(self) -> int:
+        """Process id on the host of the jail's PID 1, bwrap's."""
+        return self.jail.pid
+
+    @property
+    def pidfd(self) -> int:
+        """Descriptor of the process that forks."""
+        return self._pidfd
+
+    def close(self) -> None:
+        """End the process that forks; its forks live on. May be repeated."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        self._closed.set()
+        for scope in self._waiting:
+            scope.cancel()
+
+    async def run(self) -> None:
+        """Watch over it; returns once nothing of its jail is left, forks included.
+
+        Cancellation: ends all of it.
+        """
+        try:
+            await self._until_closed()
+            self.close()
+            self.on_closed(self)
+            trio.lowlevel.notify_closing(self.jail.socket)
+            self.jail.socket.close()
+            await self.jail.reap_starter()
+            await self.jail.wait()
+        finally:
+            self._note_end()
+            self.on_closed(self)
+            self.jail.kill()
+            with trio.move_on_after(END_TIMEOUT_S, shield=True):
+                await self.jail.wait()
+            self.jail.release()
+            os.close(self._pidfd)
+
+    async def _until_closed(self) -> None:
+        """Until it ends, is closed, or has not been used for `KEEP_S`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_dead)
+            while self.is_open:
+                if self._waiting:
+                    self.used_s = trio.current_time()
+                left_s = self.used_s + KEEP_S - trio.current_time()
+                if left_s <= 0:
+                    break
+                with trio.move_on_after(left_s):
+                    await self._closed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _until_dead(self) -> None:
+        # Its control socket does not tell: bwrap's processes have that end of it, too.
+        await trio.lowlevel.wait_readable(self._pidfd)
+        self._note_end()
+
+    async def fork(self, request: bytes, group: int | None = None) -> ForkedJail:
+        """A new session, when its agent has begun to speak.
+
+        Args:
+            request: from `request_for`.
+            group: as in `Launcher.launch`.
+
+        Raises:
+            OSError: there are no descriptors left.
+            TemplateGoneError: the template is no longer there.
+            ForkEndedError: the fork is no longer there.
+            TemplateError: it cannot do it; the message has the step that failed.
+
+        Cancellation: ends what was begun.
+        """
+        self.used_s = trio.current_time()
+        with ExitStack() as ours:
+            channel, theirs = socket.socketpair()
+            ours.enter_context(channel).setblocking(False)
+            jail = None
+            with trio.move_on_after(FORK_TIMEOUT_S) as patience:
+                self._waiting.add(patience)
+                try:
+                    with theirs:
+                        await self._ask(request, [theirs.fileno(), *self._taken(group)])
+                    jail = await _adopt(channel, copies=self._copies)
+                finally:
+                    self._waiting.discard(patience)
+                ours.pop_all()
+            if jail is None:
+                if not self.is_open:
+                    raise TemplateGoneError("the template ended before it had forked")
+                # It hangs; what it has forked does not depend on it.
+                self.close()
+                raise TemplateError(f"the template did not fork within {FORK_TIMEOUT_S:g} s")
+        jail.template_pid = self.pid
+        self.forks += 1
+        try:
+            await _until_it_speaks(channel)
+        except BaseException:
+            jail.kill()
+            jail.release()
+            raise
+        return jail
+
+    def _taken(self, group: int | None) -> Sequence[int]:
+        return () if group is None or not self.takes_groups else (group,)
+
+    async def _ask(self, request: bytes, fds: Sequence[int]) -> None:
+        while self.is_open:
+            try:
+                socket.send_fds(self.jail.socket, [request], fds)
+            except BlockingIOError:
+                async with self._asking:  # trio lets only one wait for a socket
+                    with suppress(trio.ClosedResourceError):
+                        await trio.lowlevel.wait_writable(self.jail.socket)
+            except ConnectionError:
+                break
+            except OSError as error:
+                raise TemplateError(f"the template cannot be asked: {error.strerror}") from error
+            else:
+                return
+        raise TemplateGoneError("the template has ended")
+
+
+async def start_template(
+    launcher: ColdLauncher, spec: TemplateSpec, system_calls: bytes
+) -> Template:
+    """A template that waits for requests.
+
+    Args:
+        system_calls: the filter of its sessions, in classic BPF.
+
+    Raises:
+        TemplateError: it cannot do its work; the message says why.
+        StartFailedError, BadProjectError: as `Launcher.launch`.
+
+    Cancellation: ends what was started.
+    """
+    jail = await launcher.launch_template(spec, system_calls)
+    message, fds = b"", list[int]()
+    with suppress(OSError):
+        message, fds, _ = receive(jail.socket, size=MESSAGE_BYTES)
+    try:
+        told: dict[str, Any] = json.loads(message)
+        if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
+            template = Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
+            template.takes_groups = told.get("groups") is True
+            if spec.artifact is None:  # what is in Nix's store never changes
+                template.files = host_paths(spec, _names(told.get("loaded", {})))
+            return template
+        why = _why_not_taken(told)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        why = f"it said {message[:200]!r}"
+    for fd in fds:
+        os.close(fd)
+    with trio.CancelScope(shield=True):
+        jail.kill()
+        await jail.wait()
+    jail.release()
+    raise TemplateError(why)
+
+
+def _texts(told: dict[object, object]) -> Mapping[str, str]:
+    """Modules and reasons as it tells them, with bounded length."""
+    return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in told.items()}
+
+
+def _names(told: dict[object, list[object]]) -> Mapping[str, Sequence[str]]:
+    """Files that it was made of, as it tells them: names by directory."""
+    return {str(directory): [str(name) for name in names] for directory, names in told.items()}
+
+
+def _why_not_taken(told: Mapping[str, Any]) -> str:
+    """
+    Raises:
+        KeyError: it does not say.
+    """
+    protocol = told.get("protocol", PROTOCOL)
+    if protocol != PROTOCOL:
+        return (
+            f"the template speaks protocol {protocol!r:.20}, and this supervisor {PROTOCOL}: one "
+            "is newer than the other"
+        )
+    return str(told["error"])
+
+
+async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
+    """Take hold of a fork's PID 1, which announces itself, and of its copy of the project.
+
+    Args:
+        copies: whether it was asked to make one.
+    """
+    expected = 1 + COPY_DESCRIPTORS * copies
+    while True:
+        await trio.lowlevel.wait_readable(channel)
+        try:
+            message, fds, cut = receive(channel, size=1)
+            if cut:
+                _close(fds)
+                # Ours to answer for, not the template's.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            break
+        except BlockingIOError:
+            continue
+        except ConnectionError:
+            message, fds = b"", []
+            break
+    if message == WENT_WELL and len(fds) == expected:
+        try:
+            copy = ProjectCopy(fds[1], fds[2]) if copies else None
+            return ForkedJail(channel, fds[0], _pid_of(fds[0]), copy)
+        except OSError:
+            _close(fds)
+            raise
+    _close(fds)
+    if message == WENT_WELL and fds:
+        raise TemplateError(
+            "its template does not copy projects on write: it is older than this supervisor"
+        )
+    if message == WENT_WRONG:
+        raise refusal(await _read_text(channel))
+    raise TemplateGoneError("the template ended, or the fork did, before there was a session")
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+async def _until_it_speaks(channel: socket.socket) -> None:
+    """Wait for the agent's first byte, which no frame of its begins with `WENT_WRONG`."""
+    with trio.move_on_after(SPEAK_TIMEOUT_S) as patience:
+        await trio.lowlevel.wait_readable(channel)
+    if patience.cancelled_caught:
+        raise TemplateError(f"the fork's agent said nothing for {SPEAK_TIMEOUT_S:g} s")
+    try:
+        first = channel.recv(1, socket.MSG_PEEK)
+    except OSError:
+        first = b""
+    if first == WENT_WRONG:
+        channel.recv(1)
+        raise refusal(await _read_text(channel))
+    if not first:
+        raise ForkEndedError("the fork ended before its agent was ready")
+
+
+async def _read_text(channel: socket.socket) -> str:
+    """What a fork says of its failure; no code has run in it."""
+    text = b""
+    while len(text) < MESSAGE_BYTES:
+        await trio.lowlevel.wait_readable(channel)
+        try:
+            piece = channel.recv(MESSAGE_BYTES)
+        except OSError:
+            piece = b""
+        if not piece:
+            break
+        text += piece
+    return text.decode(errors="replace")
+
+
+def _pid_of(pidfd: int) -> int:
+    """The process id on the host (proc_pid_fdinfo(5)); 0 if the process is gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name == "Pid":
+                return max(0, int(value))
+    return 0

@@ -1,0 +1,219 @@
+"""Templates outlive the supervisor: what is kept of one, and how the next supervisor takes it up.
+
+One that was made of other programs than those installed now is closed: its forks live on, and the
+next session is a fork of a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache
+
+import trio
+
+import sandbox_agent
+import sandbox_template
+from nsm._version import __version__
+from nsmd.fdstore import records
+from nsmd.fdstore.pidfds import has_ended, pid_of
+from nsmd.fdstore.records import RecordError
+from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.jail.adopted import AdoptedJail, reap_child
+from nsmd.jail.process import STARTER_GRACE_S
+from nsmd.jail.program_code import source_of
+from nsmd.jail.templates.template import Template
+from nsmd.model.values import TemplateSpec
+
+log = logging.getLogger(__name__)
+
+PREFIX = "template-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateRecord:
+    """One template.
+
+    Attributes:
+        made_of: tells the programs that it was made of, see `made_of`.
+        pid: of its jail's PID 1 on the host.
+        starter: process id of what made the jail, a child of the supervisor; 0 for none.
+        channel: identity of its control socket.
+        failed, files, state, takes_groups: as in `Template`.
+    """
+
+    spec: TemplateSpec
+    made_of: str
+    pid: int
+    starter: int
+    channel: str
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    files: tuple[str, ...] = ()
+    state: str = ""
+    takes_groups: bool = False
+
+
+@cache
+def _programs() -> bytes:
+    digest = hashlib.sha256(__version__.encode())
+    for module in (sandbox_agent, sandbox_template):
+        digest.update(source_of(module))
+    return digest.digest()
+
+
+def made_of(system_calls: bytes, uid: int) -> str:
+    """Tells all that a template is made of and its specification does not say.
+
+    Args:
+        system_calls: the filter of its sessions.
+        uid: its user on the host.
+    """
+    return hashlib.sha256(_programs() + system_calls + b"%d" % uid).hexdigest()
+
+
+class TemplateBook:
+    """Has templates kept for the supervisor that comes after this one.
+
+    Args:
+        made: from `made_of`.
+    """
+
+    def __init__(self, store: DescriptorStore, made: str) -> None:
+        self._store = store
+        self.made = made
+
+    def __repr__(self) -> str:
+        return f"<TemplateBook kept by {self._store.kind}>"
+
+    def keep(self, template: Template) -> None:
+        """A template can be asked for forks; what cannot be kept is logged."""
+        try:
+            with ExitStack() as owned:
+                self._store.keep(_name_of(template), self._entry(template, owned))
+        except (OSError, TypeError) as error:
+            log.warning("%r would not outlive the supervisor: %s", template, error)
+
+    def drop(self, template: Template) -> None:
+        """It can no longer be asked."""
+        self._store.drop(_name_of(template))
+
+    def everything(self, templates: Iterable[Template]) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `nsmd.fdstore.store.Refill`."""
+        for template in templates:
+            with ExitStack() as owned:
+                try:
+                    entry = self._entry(template, owned)
+                except OSError:  # there is no descriptor left for the moment
+                    entry = ()
+                yield _name_of(template), entry
+
+    def _entry(self, template: Template, owned: ExitStack) -> Sequence[int]:
+        """
+        Raises:
+            OSError: there is no descriptor left for the record.
+        """
+        channel = template.jail.socket.fileno()
+        record = TemplateRecord(
+            spec=template.spec,
+            made_of=self.made,
+            pid=template.pid,
+            starter=template.jail.starter_pid,
+            channel=records.identity(channel),
+            failed=dict(template.failed),
+            files=tuple(template.files),
+            state=template.state,
+            takes_groups=template.takes_groups,
+        )
+        file = records.memory_file(records.encode(record))
+        owned.callback(os.close, file)
+        return [file, channel, template.jail.pidfd, template.pidfd]
+
+    def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
+        """What an earlier supervisor has left of templates: each one's record, and the template
+        itself if it lives. Those that do not are dropped.
+
+        Args:
+            kept: what has our names is owned from now on.
+        """
+        for name, descriptors in kept.items():
+            if not name.startswith(PREFIX):
+                continue
+            left = list(descriptors)
+            template = None
+            try:
+                record = _record(left)
+                template = _template(record, left)
+                yield record, template
+            except RecordError as error:
+                log.warning("what was kept as %s cannot be read: %s", name, error)
+            finally:
+                for fd in left:
+                    os.close(fd)
+                if template is None:
+                    self._store.drop(name)
+
+
+def _name_of(template: Template) -> str:
+    return f"{PREFIX}{template.pid}"
+
+
+class AdoptedTemplateJail(AdoptedJail):
+    """The jail of a template that an earlier supervisor started."""
+
+    async def reap_starter(self) -> None:
+        """See `BwrapJail`."""
+        with trio.move_on_after(STARTER_GRACE_S):
+            await reap_child(self.starter_pid)
+
+
+def close_all(kept: Kept) -> None:
+    """Let all templates of an earlier supervisor end; their forks live on."""
+    for name, descriptors in kept.items():
+        if name.startswith(PREFIX):
+            for fd in descriptors:
+                os.close(fd)
+
+
+def _record(left: list[int]) -> TemplateRecord:
+    """
+    Raises:
+        RecordError: there is none.
+    """
+    found = None
+    for fd in list(left):
+        if (data := records.read_file(fd)) is not None:
+            left.remove(fd)
+            os.close(fd)
+            found = records.decode(TemplateRecord, data)
+    if found is None:
+        raise RecordError("there is no record of it")
+    return found
+
+
+def _template(record: TemplateRecord, left: list[int]) -> Template | None:
+    """The template, if it lives; what it has is taken from what is left."""
+    pidfds = {fd: pid for fd in left if (pid := pid_of(fd)) is not None and not has_ended(fd)}
+    jail = next((fd for fd, pid in pidfds.items() if pid == record.pid), None)
+    forker = next((fd for fd, pid in pidfds.items() if pid > 0 and pid != record.pid), None)
+    channel = None
+    for fd in left:
+        with suppress(OSError):
+            if records.identity(fd) == record.channel:
+                channel = fd
+    if jail is None or forker is None or channel is None:
+        return None
+    for fd in (jail, forker, channel):
+        left.remove(fd)
+    control = socket.socket(fileno=channel)
+    control.setblocking(False)
+    starter = record.starter
+    made = AdoptedTemplateJail(control, jail, record.pid, starter_pid=starter)
+    template = Template(record.spec, made, forker, failed=record.failed)
+    template.files, template.state = record.files, record.state
+    template.takes_groups = record.takes_groups
+    return template

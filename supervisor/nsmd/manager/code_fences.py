@@ -1,0 +1,47 @@
+"""Markdown fences around code, as models write them where they answer with code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nsmd.model.values import Interpreter
+
+_FENCE = re.compile(r"\s*(`{3,})[ \t]*([\w+#.-]*)[^`\n]*\n(.*?\n)?[ \t]*\1[ \t]*\s*", re.DOTALL)
+
+_LANGUAGES: Mapping[str, Interpreter] = {
+    "python": "python",
+    "python3": "python",
+    "py": "python",
+    "bash": "bash",
+    "sh": "bash",
+    "shell": "bash",
+    "zsh": "bash",
+    "js": "node",
+    "javascript": "node",
+    "mjs": "node",
+    "node": "node",
+}
+_MAX_TAG_CHARS = 20
+
+
+def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
+    """The code without a fence around all of it, and a note that says so where there was one.
+
+    No language that is run here has code that begins and ends like that.
+
+    Args:
+        interpreter: runs the code.
+    """
+    if "```" not in code[:100].lstrip()[:3]:
+        return code, ""
+    found = _FENCE.fullmatch(code)
+    if found is None:
+        return code, ""
+    fence, tag, inner = found[1], found[2].lower(), found[3] or ""
+    if any(line.strip().startswith(fence) for line in inner.splitlines()):
+        return code, ""  # there are several, and text between them
+    note = "the Markdown fence around the code was removed"
+    if tag and _LANGUAGES.get(tag) != interpreter:
+        note += f"; it says {tag[:_MAX_TAG_CHARS]}, and {interpreter} ran the code"
+    return inner, note

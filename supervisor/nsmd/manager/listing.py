@@ -1,0 +1,112 @@
+"""Rows of lists of sessions, as `nsm ps` shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import trio
+
+from nsm.wire.transcripts import EndedRow
+from nsmd.host import process_stats
+from nsmd.model.values import SessionInfo
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import Transcript
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(SessionInfo))
+
+
+def live_row(
+    session: Session,
+    usage: process_stats.Usage | None,
+    now: float,
+    memory_bytes: int | None = None,
+) -> SessionInfo:
+    """The row of a session that belongs to somebody.
+
+    Args:
+        memory_bytes: of its control group, where it has one.
+        now: trio's clock, seconds.
+    """
+    assert session.tenancy is not None
+    mount = session.spec.project
+    confinement, running = session.confinement, session.running
+    return SessionInfo(
+        id=session.id,
+        name=session.name,
+        env=session.spec.environment.name,
+        client=session.tenancy.client,
+        scope=session.tenancy.scope,
+        project=mount.path if mount else None,
+        state=session.state.value,
+        age_s=now - session.created_s,
+        idle_s=0.0 if session.state.value == "running" else now - session.active_s,
+        executions=session.executions,
+        memory_bytes=_larger(memory_bytes, usage.memory_bytes if usage else None),
+        cpu_s=usage.cpu_s if usage else None,
+        pid=session.pid,
+        limited_by=confinement.enforcement.memory if confinement is not None else None,
+        processes=usage.processes if usage else None,
+        running_s=running.runs_s(now) if running is not None else None,
+        queued=session.runs.queued,
+        taken_up=session.taken_up,
+        outdated=session.jail is not None and session.jail.outdated,
+    )
+
+
+def _larger(group: int | None, processes: int | None) -> int | None:
+    """What to show of two figures, neither of which has all.
+
+    A group is charged for files in memory and for what the kernel has for its processes, but not
+    for what these had when they were moved into it.
+    """
+    known = [figure for figure in (group, processes) if figure is not None]
+    return max(known, default=None)
+
+
+def as_row(info: SessionInfo) -> dict[str, object]:
+    """A row as plain values for the wire."""
+    # A tenth of what `asdict` takes, which copies each value: there are a thousand rows.
+    return {name: getattr(info, name) for name in _COLUMNS}
+
+
+def last_row(transcript: Transcript, now: float) -> SessionInfo:
+    """The same of a session that is over, as far as its transcript knows; `idle_s` is since its
+    end.
+
+    Args:
+        now: trio's clock, seconds.
+    """
+    subject, ended_s = transcript.subject, transcript.ended_s
+    assert ended_s is not None, "it is not over"
+    return SessionInfo(
+        id=subject.id,
+        name=subject.name,
+        env=subject.env,
+        client=subject.client,
+        scope=subject.scope,
+        project=None,
+        state="ended",
+        age_s=now - transcript.started_s,
+        idle_s=now - ended_s,
+        executions=transcript.executions,
+        memory_bytes=None,
+        cpu_s=None,
+        pid=0,
+    )
+
+
+def ended_row(transcript: Transcript) -> EndedRow:
+    """The row of a session that is over."""
+    subject, ended_s = transcript.subject, transcript.ended_s
+    assert ended_s is not None, "it is not over"
+    return EndedRow(
+        id=subject.id,
+        name=subject.name,
+        env=subject.env,
+        client=subject.client,
+        scope=subject.scope,
+        executions=transcript.executions,
+        lived_s=ended_s - transcript.started_s,
+        ended_s=trio.current_time() - ended_s,
+        reason=transcript.end_reason,
+    )

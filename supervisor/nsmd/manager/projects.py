@@ -1,0 +1,295 @@
+"""Which host directory a session may see, and where.
+
+The client's variables and working directory come as arguments.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from nsm.wire.errors import BadProjectError
+from nsmd.host.paths import is_within, why_private
+from nsmd.model.settings import ProjectSettings
+from nsmd.model.values import ProjectMode, ProjectMount
+
+Unreadable = Callable[[str], str | None]
+"""Why some user cannot be shown a path; None if it can."""
+
+_RESERVED = (
+    *("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin"),
+    *("/sys", "/tmp", "/usr", "/workspace"),  # noqa: S108 - names in the jail
+)
+"""What a jail has there already."""
+
+
+def choose_project(
+    *,
+    variables: Mapping[str, str],
+    root: str | None,
+    configured: str | None,
+    cwd: str | None,
+    mount_point: str,
+    home: str,
+    private: Collection[str] = (),
+    unreadable: Unreadable = lambda _: None,
+    mode: ProjectMode = "readonly",
+) -> tuple[ProjectMount | None, str]:
+    """Take the first directory that is given.
+
+    One that is given and unusable decides too: falling through to the next would show code
+    another project than its user believes. Where the directory was named for nsm (PROJECT_DIR,
+    `[project] path`) that is an error; where it was only around, there is no project.
+
+    Args:
+        variables: environment variables of the client's entry.
+        root: path of the client's first root.
+        configured: `[project] path`.
+        cwd: working directory of the client.
+        mount_point, home, private, unreadable, mode: as for `check_project`.
+
+    Returns:
+        The mount, or None and the reason.
+
+    Raises:
+        BadProjectError: the mount point, or a directory that was named for nsm, is unusable.
+    """
+    check_mount_point(mount_point)
+    for path, source, explicit in (
+        (variables.get("PROJECT_DIR"), "PROJECT_DIR", True),
+        (root, "the client's root", False),
+        (variables.get("CLAUDE_PROJECT_DIR"), "CLAUDE_PROJECT_DIR", False),
+        (configured, "[project] path", True),
+        (cwd, "the working directory", False),
+    ):
+        if not path:
+            continue
+        try:
+            mount = check_project(
+                path, mount_point, home, private=private, unreadable=unreadable, mode=mode
+            )
+        except BadProjectError as error:
+            message = f"{source}: {error.message}"
+            if explicit:
+                raise BadProjectError(message, hint=error.hint) from error
+            return None, message
+        return mount, ""
+    return None, "no project directory was named"
+
+
+def check_project(
+    path: str,
+    mount_point: str,
+    home: str,
+    *,
+    private: Collection[str] = (),
+    unreadable: Unreadable = lambda _: None,
+    mode: ProjectMode = "readonly",
+) -> ProjectMount:
+    """Make sure that a directory may be shown in a jail.
+
+    Args:
+        path: absolute, or below `~`.
+        mount_point: where the jail shows it.
+        home: the user's HOME.
+        private: further directories that must not be shown: the supervisor's own, with whose socket
+            code could start sessions that see everything.
+        unreadable: why the user as whom jails run cannot be shown a path; None if it can.
+        mode: whether code may change it, in a copy.
+
+    Raises:
+        BadProjectError: it may not, or cannot; the message says why.
+    """
+    check_mount_point(mount_point)
+    real_home = os.path.realpath(home)
+    real, found = _resolve(path, home)
+    if not stat.S_ISDIR(found.st_mode):
+        raise BadProjectError(f"{real} is not a directory.", hint="Name a directory.")
+    reason = why_private(real, real_home, [os.path.realpath(item) for item in private])
+    if reason is not None:
+        raise BadProjectError(
+            f"{real} {reason}; it is not shown to code in a jail.",
+            hint="Name a project directory, e.g. with PROJECT_DIR.",
+        )
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise BadProjectError(
+            f"{real} is not readable by the supervisor's user.",
+            hint=f"Allow it, e.g. chmod u+rx {real}",
+        )
+    if reason := unreadable(real):
+        raise BadProjectError(
+            f"{real} cannot be shown: {reason}, as whom jails run.",
+            hint="Open it to that user, start nsm as the project's owner, or set [defaults] "
+            "jail_uid in config.toml.",
+        )
+    return ProjectMount(
+        path=real,
+        mount_point=mount_point,
+        device=found.st_dev,
+        inode=found.st_ino,
+        mode=mode,
+    )
+
+
+def check_mount_point(mount_point: str) -> None:
+    """Make sure that a jail can show a directory there.
+
+    Raises:
+        BadProjectError: it is not a normalised absolute path, or the jail needs the place.
+    """
+    if (
+        not mount_point.startswith("/")
+        or mount_point.startswith("//")
+        or posixpath.normpath(mount_point) != mount_point
+        or not mount_point.isprintable()
+    ):
+        raise BadProjectError(
+            f"{mount_point!r} cannot be a mount point.",
+            hint="Give an absolute path without '.', '..' or a trailing '/', such as /project.",
+        )
+    for reserved in _RESERVED:
+        if is_within(mount_point, reserved) or is_within(reserved, mount_point):
+            raise BadProjectError(
+                f"{mount_point} cannot be a mount point: the jail has its own {reserved}.",
+                hint="Choose another one, such as /project.",
+            )
+
+
+def project_mode(given: str | None) -> ProjectMode | None:
+    """The mode that a client gives; None where it gives none.
+
+    Raises:
+        BadProjectError: there is no such mode.
+    """
+    match given or None:
+        case None:
+            return None
+        case "readonly":
+            return "readonly"
+        case "overlay":
+            return "overlay"
+        case other:
+            raise BadProjectError(
+                f"The project's mode must be 'readonly' or 'overlay', not {other[:80]!r}.",
+                hint="With overlay, code may change the project, in a copy of its session's own.",
+            )
+
+
+def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
+    """The real path of a directory that someone named, and what it is."""
+    expanded = home + path[1:] if path == "~" or path.startswith("~/") else path
+    if not expanded.startswith("/"):
+        raise BadProjectError(f"{path!r} is not an absolute path.", hint="Give the whole path.")
+    try:
+        real = os.path.realpath(expanded, strict=True)
+        return real, _looked_at(real)
+    except FileNotFoundError:
+        raise BadProjectError(
+            f"The project directory {expanded} does not exist.", hint="Check its spelling."
+        ) from None
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL character.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadProjectError(f"The project directory {expanded!r}: {why}.") from error
+
+
+def _looked_at(real: str) -> os.stat_result:
+    """What lies at a path without links.
+
+    The path and what it is are to be of one moment: else a link put on the way between the two
+    would have another directory pass for this one.
+
+    Raises:
+        OSError: it is not there, or a link has come between.
+    """
+    fd = os.open(real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != real:
+            raise OSError(errno.ESTALE, "it was moved while it was looked at; try again")
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+class Projects:
+    """Which directories are projects here.
+
+    Args:
+        settings: what is configured.
+        home: the user's home directory, never mounted.
+        private: further directories that are never mounted: the supervisor's own.
+        unreadable: why the jails' user cannot be shown a directory; None if it can.
+    """
+
+    def __init__(
+        self,
+        settings: ProjectSettings,
+        *,
+        home: str,
+        private: Sequence[str],
+        unreadable: Unreadable,
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._private = tuple(private)
+        self._unreadable = unreadable
+
+    def configure(self, settings: ProjectSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+
+    def choose(
+        self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
+    ) -> tuple[ProjectMount | None, str]:
+        """See `choose_project`."""
+        return choose_project(
+            variables=variables,
+            root=root,
+            configured=self._settings.path,
+            cwd=cwd,
+            mount_point=variables.get("PROJECT_MOUNT") or self._settings.mount_point,
+            home=self._home,
+            private=self._private,
+            unreadable=self._unreadable,
+            mode=project_mode(variables.get("PROJECT_MODE")) or self._settings.mode,
+        )
+
+    def check(
+        self, path: str, mount_point: str | None = None, mode: ProjectMode | None = None
+    ) -> ProjectMount:
+        """See `check_project`."""
+        return check_project(
+            path,
+            mount_point or self._settings.mount_point,
+            self._home,
+            private=self._private,
+            unreadable=self._unreadable,
+            mode=mode or self._settings.mode,
+        )
+
+    def current(self, mount: ProjectMount | None) -> ProjectMount | None:
+        """The project as it is now: the directory may have been replaced since it was checked.
+
+        Raises:
+            BadProjectError: it cannot or must not be mounted any more.
+        """
+        if mount is None:
+            return None
+        try:
+            status = os.stat(mount.path)
+        except OSError:
+            pass
+        else:
+            if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
+                return mount
+        found = self.check(mount.path, mount.mount_point, mount.mode)
+        if found.path != mount.path:
+            # Whoever may write where it lies, an agent in a box for one, could have others see it.
+            raise BadProjectError(
+                f"{mount.path} was a directory, and is a link that leads to {found.path} now.",
+                hint="Connect again, to have that one.",
+            )
+        return found

@@ -1,0 +1,543 @@
+"""All sessions by name and scope, and the one way to run code in them.
+
+Every face (control socket, MCP, later ones) submits here. The registry checks a request, finds or
+makes its session, and remembers how sessions ended. Limits refuse with what to do; nothing waits
+without bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import trio
+
+from nsm.wire.errors import (
+    AmbiguousSessionError,
+    BadProjectError,
+    BadRequestError,
+    ShuttingDownError,
+    UnknownExecutionError,
+    UnknownSessionError,
+)
+from nsm.wire.transcripts import EndedRow
+from nsmd.environments.catalog import OTHER_NAMES
+from nsmd.environments.provider import Provision
+from nsmd.host import process_stats
+from nsmd.jail.cgroups import memory_of
+from nsmd.manager import code_fences
+from nsmd.manager.deduplication import Retries
+from nsmd.manager.listing import ended_row, live_row
+from nsmd.manager.projects import Projects, Unreadable, project_mode
+from nsmd.manager.session_index import Here
+from nsmd.manager.session_manager import Fleet
+from nsmd.model import names
+from nsmd.model.client_limits import narrowed
+from nsmd.model.limits import (
+    check_can_be_bound,
+    check_code,
+    check_keeps_state,
+    check_same,
+    jail_sizes,
+    time_limit,
+    wrong_environment,
+)
+from nsmd.model.settings import Settings
+from nsmd.model.shutdown import Ending
+from nsmd.model.values import (
+    Client,
+    Environment,
+    JailSpec,
+    OutputSink,
+    ProjectMount,
+    RunRequest,
+    SessionInfo,
+    Sources,
+    Tenancy,
+)
+from nsmd.pool.prewarm import Comers
+from nsmd.sessions.execution import Execution, Origin
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import Transcript
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, process_stats.Usage]]]
+
+
+async def measure_in_thread(pids: Sequence[int]) -> Mapping[int, process_stats.Usage]:
+    """Read /proc where it holds nobody up: a thousand sessions take a good part of a second."""
+    return await trio.to_thread.run_sync(process_stats.usage_of, pids)
+
+
+class Registry:
+    """See the module.
+
+    Args:
+        settings: limits.
+        provision: what there is to run in.
+        fleet: the sessions.
+        home: the user's home directory, never mounted as a project.
+        private: further directories that are never mounted: the supervisor's own.
+        unreadable: why the jails' user cannot be shown a directory; None if it can.
+        measure: what the processes below some PID 1s use.
+        ending: says whether anything new is taken.
+
+    Attributes:
+        events: told what happens to sessions and executions.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        provision: Provision,
+        fleet: Fleet,
+        *,
+        home: str,
+        private: Sequence[str] = (),
+        unreadable: Unreadable = lambda _: None,
+        measure: Measure = measure_in_thread,
+        ending: Ending | None = None,
+    ) -> None:
+        self.events = fleet.events
+        self.fleet = fleet
+        self.provision = provision
+        self._ending = ending or Ending()
+        self._settings = settings
+        self._projects = Projects(
+            settings.project, home=home, private=private, unreadable=unreadable
+        )
+        self._sizes = jail_sizes(settings)
+        self._directory = fleet.directory
+        self._executions = fleet.executions
+        self.retries = Retries(fleet.executions, fleet.fates)
+        self._measure = measure
+        self._comers = Comers(provision, self._spec, fleet.pool.expect)
+        provision.subscribe(self._environments_changed)
+
+    def __repr__(self) -> str:
+        return f"<Registry of {self.fleet!r}>"
+
+    def configure(self, settings: Settings) -> None:
+        """Have other settings hold for calls and sessions that are new from now on.
+
+        Args:
+            settings: like those before in what `nsmd.config.reload` does not apply.
+        """
+        self._settings = settings
+        self._projects.configure(settings.project)
+        self._sizes = jail_sizes(settings)
+        self.fleet.configure(settings)
+
+    # What there is.
+
+    def environments(self, client: Client) -> Sequence[Environment]:
+        """See `Provision`."""
+        return self.provision.environments(client)
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """See `Provision`."""
+        return self.provision.subscribe(changed)
+
+    @property
+    def inherit(self) -> Sequence[str]:
+        """See `Provision`."""
+        return self.provision.inherit
+
+    async def look(self, client: Client | None = None) -> None:
+        """See `Provision`."""
+        await self.provision.look(client)
+
+    def _environments_changed(self) -> None:
+        self.fleet.pool.keep_only(self.provision.catalog.reachable())
+
+    def live_sessions(self) -> list[Session]:
+        """Sessions that belong to somebody."""
+        return self._directory.live()
+
+    def resolve_project(
+        self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
+    ) -> tuple[ProjectMount | None, str]:
+        """The project that a client's sessions see.
+
+        Args:
+            variables: the client entry's environment variables.
+            root: the client's first root, as a path.
+            cwd: the client's working directory.
+
+        Returns:
+            The mount, or None and the reason.
+
+        Raises:
+            BadProjectError: a directory that was asked for explicitly cannot be mounted.
+        """
+        return self._projects.choose(variables=variables, root=root, cwd=cwd)
+
+    def check_project(self, path: str, point: str | None, mode: str | None) -> ProjectMount:
+        """The mount of a directory that a client names itself.
+
+        Raises:
+            BadProjectError: it cannot or must not be mounted.
+        """
+        return self._projects.check(path, point, project_mode(mode))
+
+    # Clients that have just come.
+
+    @asynccontextmanager
+    async def attached(
+        self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
+    ) -> AsyncGenerator[None]:
+        """While the block lasts, a client is there whose roots are not known yet.
+
+        Args:
+            variables, cwd: as for `resolve_project`.
+            sources: of its own environments, which have been looked for when the block begins.
+        """
+        async with self.provision.opened(sources):
+            try:
+                mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
+            except BadProjectError:
+                mount = None  # which the client is told when it asks for something
+            if mount is not None:
+                self.expect(Client(name="", scope="", project=mount, sources=sources))
+            yield
+
+    def expect(self, client: Client) -> None:
+        """See `Comers`."""
+        self._comers.expect(client)
+
+    def greet(self, program: str, scope: str) -> None:
+        """See `Comers`."""
+        self._comers.greet(program, scope)
+
+    # Running code.
+
+    def submit(self, request: RunRequest, on_output: OutputSink | None = None) -> Execution:
+        """Queue one piece of code.
+
+        Args:
+            request: what to run, where.
+            on_output: takes output while it runs.
+
+        Returns:
+            Its handle, at once; a session that has to start does so in the background.
+
+        Raises:
+            NsmError: the request cannot be carried out; the type says why.
+        """
+        if request.again:
+            execution = self.retries.find(request, request.session)
+            if execution is not None:
+                return execution.join(on_output)
+        if not request.env:
+            request = replace(request, env=self._env_left_open(request))
+        # What a live session runs in counts, whatever has become of that environment since.
+        live = self._meant(request)
+        self._check_open(live=live is not None)
+        if live is not None:
+            check_same(request, live.network.rule, live.spec.project)
+            environment = live.spec.environment
+        else:
+            environment = self.provision.find(request.client, request.env)
+        check_code(request.code)
+        limit = time_limit(request.timeout_s, environment)
+        execution_id = self._execution_id(
+            request.execution_id, request.session, request.client.scope
+        )
+        if live is not None:
+            session, created, replaced = live, False, None
+        else:
+            session, created, replaced = self._session_for(request, environment)
+        origin = Origin(
+            env=environment.name,
+            created=created,
+            replaced=replaced,
+            timeout_s=limit[0],
+            clamped_from_s=limit[1],
+            one_shot=request.session is None,
+            environments=self.environments(request.client),
+        )
+        return self._queue(execution_id, request, origin, session, on_output)
+
+    def submit_in(
+        self, session: Session, request: RunRequest, on_output: OutputSink | None = None
+    ) -> Execution:
+        """Queue one piece of code in a live session of any scope.
+
+        Args:
+            session: from `find`.
+            request: as for `submit`; its `env` and `session` say nothing here.
+            on_output: takes output while it runs.
+
+        Raises:
+            NsmError: the request cannot be carried out; the type says why.
+        """
+        scope = session.tenancy.scope if session.tenancy is not None else request.client.scope
+        if request.again:
+            execution = self.retries.find(request, session.name, scope)
+            if execution is not None:
+                return execution.join(on_output)
+        self._check_open(live=True)
+        check_code(request.code)
+        environment = session.spec.environment
+        limit = time_limit(request.timeout_s, environment)
+        origin = Origin(
+            env=environment.name,
+            created=False,
+            replaced=None,
+            timeout_s=limit[0],
+            clamped_from_s=limit[1],
+            one_shot=False,  # it is somebody else's
+            environments=self.environments(request.client),
+        )
+        execution_id = self._execution_id(request.execution_id, session.name, scope)
+        return self._queue(execution_id, request, origin, session, on_output)
+
+    def _queue(
+        self,
+        execution_id: str,
+        request: RunRequest,
+        origin: Origin,
+        session: Session,
+        on_output: OutputSink | None,
+    ) -> Execution:
+        code, note = code_fences.take_off(request.code, session.spec.environment.interpreter)
+        if note:
+            request, origin = replace(request, code=code), replace(origin, notes=(note,))
+        finished = self._first_finished if origin.created else self._executions.finished
+        execution = Execution(execution_id, request, origin, session, on_output, finished)
+        session.submit(execution)
+        self._executions.add(execution)
+        return execution
+
+    def _first_finished(self, execution: Execution) -> None:
+        self._executions.finished(execution)
+        self.fleet.pool.answered(execution.session)
+
+    def unfinished(self) -> Sequence[Execution]:
+        """Executions that run or are queued, in the order in which they came."""
+        return self._executions.unfinished()
+
+    def _check_open(self, *, live: bool) -> None:
+        if (refusal := self._ending.refusal(live=live)) is not None:
+            raise refusal
+        if self.fleet.closing:
+            raise ShuttingDownError(
+                "The supervisor is shutting down; the code was not run.",
+                hint="Try again in a moment: the next call starts a new supervisor.",
+            )
+
+    def execution(self, execution_id: str, scope: str | None = None) -> Execution:
+        """A running or remembered execution.
+
+        Args:
+            scope: as for `find`.
+
+        Raises:
+            UnknownExecutionError: there is none of that id.
+        """
+        execution = self._executions.get(execution_id)
+        if execution is None or scope not in (None, execution.request.client.scope):
+            raise UnknownExecutionError(
+                f"No execution {execution_id[:200]!r} is running or remembered.",
+                hint="Results are kept for a while only, and not across supervisors.",
+            )
+        return execution
+
+    # People's commands.
+
+    def find(self, target: str, scope: str | None = None, here: Here | None = None) -> Session:
+        """The live session that an id, its beginning, a name or `scope/name` means.
+
+        Args:
+            scope: the only one whose sessions are there for who asks; None for all.
+            here: as for `Directory.find`.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: none, or several.
+        """
+        return self._directory.find(target, scope, here)
+
+    def named(self, scope: str, name: str) -> Session | None:
+        """The live session of that name."""
+        session = self._directory.named(scope, name)
+        return session if session is not None and session.live else None
+
+    def identified(self, target: str) -> Session | None:
+        """The live session that an id, its beginning or `scope/name` means; never a name alone."""
+        return self._directory.identified(target)
+
+    def transcript(
+        self, target: str, here: Here | None = None
+    ) -> tuple[Transcript, Session | None]:
+        """The transcript of a session, live or ended, and the session while there is one.
+
+        Args:
+            target, here: as for `find`. An ended session from here comes before other projects'
+                live ones; of ended sessions of one name the last one is meant.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: none, or several live ones.
+        """
+        own = None if here is None else self._ended(f"{here.scope}/{target}")
+        try:
+            session = self.find(target, here=here)
+        except UnknownSessionError:
+            session = None
+        except AmbiguousSessionError:
+            if own is None:
+                raise
+            session = None
+        if session is not None:
+            elsewhere = here is not None and session.name == target and not here.has(session)
+            if own is None or not elsewhere:
+                return session.transcript, session
+        found = own or self._ended(target)
+        if found is None:
+            raise UnknownSessionError(
+                f"No session {target[:200]!r}, and no transcript of one that has ended.",
+                hint="`nsm ps --all` lists them.",
+            )
+        return found
+
+    def _ended(self, target: str) -> tuple[Transcript, Session | None] | None:
+        """The transcript of a session that has ended, or is just ending."""
+        for session in self._directory:
+            ending = session.tenancy is not None and not session.live
+            if ending and session.transcript.subject.means(target):
+                return session.transcript, session
+        transcript = self.fleet.transcripts.find(target)
+        return None if transcript is None else (transcript, None)
+
+    def describe_ended(self) -> list[EndedRow]:
+        """A row for each ended session whose transcript is kept, the newest last."""
+        return [ended_row(transcript) for transcript in self.fleet.transcripts.ended()]
+
+    def idle_longer_than(self, seconds: float) -> list[Session]:
+        """Sessions that have been idle for that long; running ones never are."""
+        now = trio.current_time()
+        return [
+            s
+            for s in self.live_sessions()
+            if s.state.value == "idle" and now - s.active_s >= seconds
+        ]
+
+    async def describe(self) -> list[SessionInfo]:
+        """A row for each live session, oldest first."""
+        sessions = sorted(self.live_sessions(), key=lambda s: s.created_s)
+        now = trio.current_time()
+        usage = await self._measure([s.pid for s in sessions if s.pid])
+        grouped = {s.id: s.confinement.group for s in sessions if s.confinement is not None}
+        memory = await memory_of({id_: group for id_, group in grouped.items() if group})
+        return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
+
+    def _env_left_open(self, request: RunRequest) -> str:
+        """The environment of a call that names none.
+
+        Raises:
+            BadRequestError: nothing says which; the message names those there are.
+        """
+        client, default = request.client, self._settings.defaults.env
+        live = request.session and self._directory.named(client.scope, request.session)
+        if live and live.live:
+            own = live.spec.environment
+            if request.language not in ("", own.interpreter):
+                raise BadRequestError(
+                    f"The session {request.session!r} runs {own.name}, and the code is for "
+                    f"{request.language}; it was not run.",
+                    hint="Use another session name, or name the environment.",
+                )
+            return own.name
+        usable = {e.name: e for e in self.provision.environments(client) if e.problem is None}
+        if default is not None and request.language:
+            chosen = usable.get(OTHER_NAMES.get(default, default))
+            if chosen is not None and chosen.interpreter != request.language:
+                default = None  # which cannot run it
+        if named := default or request.language:
+            return named
+        unsaid = "othing says which environment to run the code in."
+        raise BadRequestError(
+            f"There is no session {request.session!r} here, and n{unsaid}"
+            if request.session
+            else f"N{unsaid}",
+            hint="Name one with -e, or set `env` in [defaults] of config.toml. Available: "
+            f"{', '.join(usable) or 'none'}.",
+        )
+
+    def _meant(self, request: RunRequest) -> Session | None:
+        """The live session that a call names, if it runs the environment that the call means."""
+        if request.session is None:
+            return None
+        session = self._directory.named(request.client.scope, request.session)
+        if session is None or not session.live or session.tenancy is None:
+            return None
+        bound, env = session.spec.environment.name, request.env
+        meant = bound in (env, OTHER_NAMES.get(env)) and session.tenancy.is_for(request.client)
+        return session if meant else None
+
+    def _session_for(
+        self, request: RunRequest, environment: Environment
+    ) -> tuple[Session, bool, str | None]:
+        """A new session, that it is new, and how an earlier one of the name ended."""
+        client, name = request.client, request.session
+        if name is None:
+            return self._new_session(client, environment, None), True, None
+        check_keeps_state(environment)
+        if name == names.NEW:
+            name = names.fresh(
+                environment.name, lambda n: self._directory.named(client.scope, n) is not None
+            )
+        names.check(name)
+        session = self._directory.named(client.scope, name)
+        if session is not None and session.live:
+            raise wrong_environment(name, session.spec.environment, environment)
+        created = self._new_session(client, environment, name)
+        if session is not None:  # it is ending right now, and has not reported yet
+            self.fleet.ended.add(client.scope, name, session.end_reason, lost=session.lost)
+        self._directory.give_name(created)
+        return created, True, self.fleet.ended.begin(client.scope, name)
+
+    def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
+        spec = self._spec(environment, client.project)
+        if client.network is not None:
+            spec = replace(spec, network=client.network)
+        if client.bound is not None:
+            check_can_be_bound(environment, client.bound)
+            self.fleet.check_share(client.scope)
+            spec = replace(spec, network=narrowed(spec.network, client.bound))
+        configured = self._settings.session
+        tenancy = Tenancy(
+            name=name,
+            scope=client.scope,
+            client=client.name,
+            idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
+            max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
+            own=self.provision.catalog.own_of(client, environment),
+        )
+        session = self.fleet.take(spec, tenancy, confined=client.bound is not None)
+        self._comers.used(client, environment.name)
+        return session
+
+    def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
+        return JailSpec(
+            environment=environment,
+            project=self._projects.current(mount),
+            sizes=self._sizes,
+            network=environment.network,
+        )
+
+    def _execution_id(self, wanted: str | None, name: str | None, scope: str) -> str:
+        if wanted is None:
+            return os.urandom(8).hex()
+        if not 1 <= len(wanted) <= 128 or not wanted.isprintable():
+            raise BadRequestError("execution_id must be 1 to 128 printable characters.")
+        self.retries.make_way(wanted, name, scope)
+        if wanted in self._executions:
+            raise BadRequestError(
+                f"Execution {wanted!r} exists already; the code was not run again.",
+                hint="Ask for its result, or choose another id.",
+            )
+        return wanted

@@ -1,0 +1,312 @@
+"""All sessions of the supervisor: how they come into being, are kept for the next one, and go.
+
+Which one a call gets is the registry's to say. A session is taken from those that are ready, or
+starts as soon as there is room; what has ended is remembered, for the next call under its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import trio
+
+from nsmd.agent_link.frames import Noted, ResumedFrame
+from nsmd.fdstore.fates import Fates
+from nsmd.fdstore.store import NoStore
+from nsmd.host.descriptors import MAX_PROXIED, Shares
+from nsmd.host.timer import Timers
+from nsmd.jail import Launcher
+from nsmd.jail.cgroups import Keeper
+from nsmd.manager.session_index import Directory
+from nsmd.manager.session_slots import Places, Turn
+from nsmd.model import names
+from nsmd.model.events import Events
+from nsmd.model.limits import session_limits, session_room
+from nsmd.model.settings import Settings
+from nsmd.model.values import Artifact, JailSpec, Tenancy
+from nsmd.network import Gateway
+from nsmd.pool.pool import Memory, Pool
+from nsmd.restart.ended_sessions import SHUT_DOWN, EndBook
+from nsmd.restart.load import Takeover
+from nsmd.restart.reattach import Resumption
+from nsmd.restart.session_store import SessionBook
+from nsmd.sessions.agent_session import Earlier
+from nsmd.sessions.ended import EndedSessions, Executions
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
+from nsmd.sessions.transcripts import TranscriptStore
+
+log = logging.getLogger(__name__)
+
+CONCURRENT_STARTS = 4
+"""Jails started at once. More only makes each slower: a start is all CPU and mount work."""
+
+
+class Fleet:
+    """See the module; the `SessionWatcher` of each of them.
+
+    Args:
+        settings: limits.
+        launcher: how jails are started.
+        sessions: owns the sessions' tasks; cancelling it ends every session.
+        upkeep: owns timers, and the pool's refills.
+        memory: what there is of it for spares; None sets no limit.
+        shares: of the supervisor's descriptors; None sets no limit.
+        gateway: the way out of sessions that have one.
+        keeper: keeps sessions to their limits as a whole; None for nobody.
+        events: told what happens to sessions and executions.
+        book: has sessions kept for the supervisor that comes after this one; None for nobody.
+        ends: remembers names of sessions and how they ended for that supervisor; None for nobody.
+
+    Attributes:
+        closing: nothing new is taken.
+        leaving: sessions are left to the next supervisor.
+        directory: those that are not over yet.
+        ended: how others ended, for the next call under their names.
+        executions: of all of them, by id.
+        fates: what became of those of an earlier supervisor.
+        transcripts: what sessions have run.
+        pool: those that are kept ready.
+        catch_up: tells of changes to templates (`template_changed`) that wait to be told.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        launcher: Launcher,
+        *,
+        sessions: trio.Nursery,
+        upkeep: trio.Nursery,
+        memory: Memory | None = None,
+        shares: Shares | None = None,
+        gateway: Gateway | None = None,
+        keeper: Keeper | None = None,
+        events: Events | None = None,
+        book: SessionBook | None = None,
+        ends: EndBook | None = None,
+    ) -> None:
+        self.closing = self.leaving = False
+        self.events = events or Events()
+        self.directory = Directory()
+        self.executions = Executions()
+        self.fates = Fates()
+        self.transcripts = TranscriptStore()
+        self.catch_up: Callable[[], None] = lambda: None
+        self._book = book or SessionBook(NoStore())
+        self._ends = ends
+        self.ended = EndedSessions(ends)
+        self._resumption = Resumption(self.fates, self.executions)
+        self._launcher = launcher
+        self._keeper = keeper
+        self._nursery = sessions
+        self._shares = shares
+        self._limits = session_limits(settings)
+        self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
+        self._timers = Timers()
+        self.gateway = gateway or Gateway(
+            max_connections=shares.proxied if shares is not None else MAX_PROXIED
+        )
+        upkeep.start_soon(self._timers.run)
+        room = session_room(settings, shares)
+        self._places = Places(room, self.directory.live, self._starts)
+        self.pool = Pool(settings.pool, self._start, upkeep, memory, events=self.events)
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.directory!r}>"
+
+    def configure(self, settings: Settings) -> None:
+        """See `Registry.configure`."""
+        self._limits = replace(
+            self._limits,
+            grace_s=settings.defaults.interrupt_grace_seconds,
+            max_queued=settings.session.max_queued,
+        )
+        self._places.configure(session_room(settings, self._shares))
+        self.pool.configure(settings.pool)
+
+    def artifacts_in_use(self) -> set[Artifact]:
+        """Those that sessions of any kind run in now."""
+        artifacts = {session.spec.environment.artifact for session in self.directory}
+        return {artifact for artifact in artifacts if artifact is not None}
+
+    # Sessions come.
+
+    def check_share(self, scope: str) -> None:
+        """
+        Raises:
+            SessionLimitError: that scope has its share of them.
+        """
+        self._places.check_share(scope)
+
+    def take(self, spec: JailSpec, tenancy: Tenancy, *, confined: bool) -> Session:
+        """A session for somebody: one that is ready, or one that starts, now or in its turn.
+
+        Args:
+            confined: whoever asks knows nothing beyond the scope.
+
+        Raises:
+            SessionLimitError: no place becomes free by itself, or too many wait.
+        """
+        self.catch_up()
+        if self._places.has_room(len(self.directory)):
+            session = self.pool.take(spec)
+        else:
+            turn = self._places.turn(tenancy.scope, confined=confined)
+            session = self._start(spec, turn)
+            turn.is_for(session)
+        session.claim(tenancy)
+        if session.link is not None:  # else it is kept as soon as it is ready
+            self._book.keep(session)
+        return session
+
+    def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
+        session = self._make(spec, names.fresh_id(self.directory), turn=turn)
+        self.events.publish("session_started", session=session.id, subject=session)
+        self._nursery.start_soon(session.run, name=repr(session))
+        return session
+
+    def _make(
+        self,
+        spec: JailSpec,
+        session_id: str,
+        earlier: Earlier | None = None,
+        *,
+        turn: Turn | None = None,
+    ) -> Session:
+        session = Session(
+            session_id,
+            spec,
+            launcher=self._launcher,
+            limits=self._limits,
+            watcher=self,
+            start_limiter=turn or self._starts,
+            transcripts=self.transcripts,
+            timers=self._timers,
+            gateway=self.gateway,
+            nursery=self._nursery,
+            keeper=self._keeper,
+            events=self.events,
+            earlier=earlier,
+        )
+        self.directory.add(session)
+        return session
+
+    async def take_up(self, takeover: Takeover, *, all_seen: bool = True) -> None:
+        """Go on with the sessions of an earlier supervisor; returns when their agents have said
+        what they were in the middle of, or have taken too long for that.
+
+        Args:
+            takeover: what there is of them.
+            all_seen: no holder that does not answer may have further sessions.
+        """
+        sessions: list[Session] = []
+        for found in takeover.found:
+            tenancy = _in_its_project(found.record.tenancy, found.spec)
+            session = self._make(found.spec, found.record.id, found.earlier)
+            self._book.begin_after(session, found.names, found.record, found.earlier)
+            session.claim(tenancy)
+            if tenancy.name is not None:
+                self.directory.give_name(session)
+            sessions.append(session)
+        for record in takeover.gone:
+            tenancy = record.tenancy
+            if tenancy.name is not None:
+                why = "while there was no supervisor"
+                self.ended.add(tenancy.scope, tenancy.name, why, lost=True)
+        if self._ends is not None and all_seen:
+            self._ends.take_up(self.directory.names, self.ended.restore)
+        self._resumption.begin(takeover, sessions)
+        for session in sessions:
+            self._nursery.start_soon(session.run, name=repr(session))
+        await self._resumption.settle()
+        if sessions:
+            outlived = max(session.taken_up for session in sessions)
+            self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
+
+    def template_changed(self, pid: int, certain: bool) -> None:
+        """Files that a template was made of have changed, or may have: its spares go, and its
+        sessions say so.
+
+        Args:
+            pid: `Jail.template_pid`.
+        """
+        for session in [each for each in self.directory if each.live]:
+            if (jail := session.jail) is None or jail.template_pid != pid:
+                continue
+            if session.tenancy is None:
+                self.pool.discard(session, "its interpreter or modules have changed on disk")
+            elif certain:
+                jail.outdated = True
+                self.session_changed(session)
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """See `SessionBook.everything`."""
+        live = [session for session in self.directory if session.live]
+        return self._book.everything(live)
+
+    def leave(self) -> None:
+        """Take no new work, and leave every session as it is."""
+        self.closing = self.leaving = True
+
+    def close(self) -> None:
+        """Take no new work and end every session."""
+        self.closing = True
+        for session in self.directory:
+            session.end("the supervisor is shutting down")
+
+    # What they say (`SessionWatcher`).
+
+    def session_ready(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        if session.tenancy is not None:
+            self._book.keep(session)
+        self.pool.ready(session)
+
+    def session_changed(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        if session in self._book:
+            self._book.keep(session)
+
+    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
+        """See `SessionWatcher`."""
+        self._book.keep(session)
+        self._resumption.resumed(session, resumed)
+
+    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
+        """See `SessionWatcher`."""
+        return self._resumption.execution(session, noted)
+
+    def session_ended(self, session: Session) -> None:
+        """See `SessionWatcher`."""
+        named, tenancy = self.directory.remove(session), session.tenancy
+        if named and tenancy is not None and tenancy.name is not None and not self.leaving:
+            # Else its successor has been told already. First of all: a supervisor that is killed
+            # in between has either the session or its end.
+            reason = SHUT_DOWN if self.closing else session.end_reason
+            lost = self.closing or session.lost
+            self.ended.add(tenancy.scope, tenancy.name, reason, lost=lost)
+        self._book.drop(session)
+        self._resumption.ended(session)
+        self.pool.forget(session)
+        self._places.given_back()
+        if tenancy is None or tenancy.name is None:
+            return
+        log.log(
+            logging.WARNING if session.lost else logging.INFO,
+            "session %s (%s) of %s %s: %s",
+            session.id,
+            tenancy.name,
+            tenancy.client,
+            "was lost" if session.lost else "ended",
+            session.end_reason,
+        )
+
+
+def _in_its_project(tenancy: Tenancy, spec: JailSpec) -> Tenancy:
+    """The tenancy in its project's scope; nsm 0.1 had one scope for all of the command line."""
+    if tenancy.scope != names.COMMAND_LINE:
+        return tenancy
+    project = None if spec.project is None else spec.project.path
+    return replace(tenancy, scope=names.command_line_scope(project))

@@ -1,0 +1,194 @@
+"""Calls of the bridge's tools: programs listed, explained, started. HEAVY: imports `mcp`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import trio
+from mcp_types import Tool, ToolAnnotations
+
+from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.bridge import wording
+from nsmd.bridge.values import Caller, Ended
+from nsmd.mcp import bridge_schema
+from nsmd.mcp.callers import (
+    Context,
+    began_before_s,
+    number_of,
+    report,
+    taken_back,
+    wants_progress,
+)
+from nsmd.mcp.output_lines import LineFeed
+from nsmd.mcp.ports import ProgramCall, Programs
+from nsmd.mcp.render import META_KEY, ToolReply
+from nsmd.mcp.text import clean, head_and_tail, shares
+from nsmd.model.values import StreamName
+
+
+class ProgramTools:
+    """See the module.
+
+    Args:
+        programs: those of the bridge.
+        max_result_chars: most characters of a result.
+    """
+
+    def __init__(self, programs: Programs, max_result_chars: int) -> None:
+        self._programs = programs
+        self._max_chars = max_result_chars
+
+    def visible(self, caller: Caller) -> bool:
+        """Whether there is anything to start: else a client knows nothing of these tools."""
+        return bool(self._programs.programs(caller))
+
+    def tools(self, result_meta: Mapping[str, Any]) -> list[Tool]:
+        """The tools as they are listed.
+
+        Args:
+            result_meta: of each.
+        """
+        return [
+            Tool(
+                name=name,
+                description=bridge_schema.DESCRIPTIONS[name],
+                input_schema=bridge_schema.schema(name),
+                annotations=ToolAnnotations.model_validate(bridge_schema.hints(name)),
+                _meta=dict(result_meta),
+            )
+            for name in bridge_schema.NAMES
+        ]
+
+    async def reply(self, ctx: Context, caller: Caller, name: str, arguments: object) -> ToolReply:
+        """Answer a call of one of the tools.
+
+        Raises:
+            NsmError: what is asked for is refused.
+        """
+        if name == bridge_schema.EXECUTE:
+            return await self._execute(ctx, caller, arguments)
+        given = bridge_schema.parse(name, arguments)
+        if name == bridge_schema.HELP:
+            asked = bridge_schema.program_of(name, given)
+            return self._text(wording.help_text(self._programs.program(caller, asked)))
+        return self._text(wording.list_text(self._programs.programs(caller)))
+
+    def refuse(self, caller: Caller, arguments: object, why: str) -> None:
+        """Have a call written down of a client that has no such tool; quick."""
+        given: Mapping[str, object] = {}
+        if isinstance(arguments, dict):
+            given = cast("Mapping[str, object]", arguments)
+        with suppress(NsmError):  # there is no bridge, or too many calls are under way
+            self._programs.submit(
+                caller,
+                given.get("program"),
+                given.get("args"),
+                _unheard,
+                call_id=secrets.token_hex(16),
+                refusal=BadRequestError(why),
+            )
+
+    async def _execute(self, ctx: Context, caller: Caller, arguments: object) -> ToolReply:
+        refusal: NsmError | None = None
+        given: Mapping[str, object] = {}
+        try:
+            given = bridge_schema.parse(bridge_schema.EXECUTE, arguments)
+        except BadRequestError as error:
+            refusal = error  # which is written down as any other
+            if isinstance(arguments, dict):
+                given = cast("Mapping[str, object]", arguments)
+        number = number_of(ctx)
+        feed = LineFeed(began_before_s(ctx)) if wants_progress(ctx) else None
+        call = self._programs.submit(
+            caller,
+            given.get("program"),
+            given.get("args"),
+            feed.take if feed is not None else _unheard,
+            call_id=secrets.token_hex(16) if number is None else number.execution_id,
+            again=number is not None and number.again_s is not None,
+            refusal=refusal,
+        )
+        return self._render(await _ended(call, ctx, feed))
+
+    def _render(self, ended: Ended) -> ToolReply:
+        # Each stream has its share, as those of `run` have.
+        stdout, stderr = clean(ended.stdout), clean(ended.stderr)
+        grants = shares([len(stdout), len(stderr)], self._max_chars)
+        stdout, left_of_stdout = _cut(stdout, grants[0], ended.stdout_omitted)
+        stderr, left_of_stderr = _cut(stderr, grants[1], ended.stderr_omitted)
+        return ToolReply(
+            text=wording.result_text(replace(ended, stdout=stdout, stderr=stderr)),
+            is_error=not ended.succeeded,
+            meta={META_KEY: _extras(ended, left_of_stdout + left_of_stderr)},
+        )
+
+    def _text(self, text: str) -> ToolReply:
+        shown, _ = head_and_tail(clean(text), self._max_chars)
+        return ToolReply(text=shown, is_error=False, meta={})
+
+
+def _cut(text: str, grant: int, omitted_before: int) -> tuple[str, int]:
+    """Head and tail of a text of which so many bytes are left out already, as its line says."""
+    cut, omitted = head_and_tail(text, grant)
+    if omitted and omitted_before:  # of that line nothing is left
+        whole = f"[... {omitted + omitted_before:,} bytes left out ...]"
+        cut = cut.replace(f"[... {omitted:,} characters left out ...]", whole, 1)
+    return cut, omitted
+
+
+def _extras(ended: Ended, omitted_chars: int) -> dict[str, Any]:
+    return {
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "why_stopped": ended.why_stopped,
+        "duration_s": round(ended.duration_s, 6),
+        "timeout_s": ended.timeout_s,
+        "left": ended.left,
+        "omitted_bytes": {"stdout": ended.stdout_omitted, "stderr": ended.stderr_omitted},
+        "omitted_chars": omitted_chars,
+    }
+
+
+def _unheard(stream: StreamName, line: str) -> None:
+    """The client wants no progress; the result has what there is room for."""
+    del stream, line
+
+
+async def _ended(call: ProgramCall, ctx: Context, feed: LineFeed | None) -> Ended:
+    """Wait for the end of a program and tell its lines meanwhile.
+
+    Cancellation: taken back by the client, the program is stopped; otherwise the client is gone,
+    and may come back.
+    """
+    outcome: Ended | NsmError | None = None
+    try:
+        if feed is None:
+            outcome = await _outcome_of(call)
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feed.run, partial(report, ctx))
+                outcome = await _outcome_of(call)
+                feed.end()
+    finally:
+        if outcome is None:
+            if taken_back(ctx):
+                call.interrupt()
+            else:
+                call.abandon()
+    assert outcome is not None
+    if isinstance(outcome, NsmError):
+        raise outcome
+    return outcome
+
+
+async def _outcome_of(call: ProgramCall) -> Ended | NsmError:
+    """What came of it, an error included: raised in a nursery, that would be in a group."""
+    try:
+        return await call.wait()
+    except NsmError as error:
+        return error

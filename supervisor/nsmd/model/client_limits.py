@@ -1,0 +1,79 @@
+"""What clients of one listener are kept to, whatever they say themselves; pure.
+
+An agent in a box may run code, and code that it runs must not be a way out of its box: sessions
+that it starts reach no more than the box does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nsmd.model.host_rules import HOST_NAME, AllowList, HostRule
+from nsmd.model.values import NO_NETWORK, NetworkRule, ProjectMount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """See the module.
+
+    Attributes:
+        scope: of their sessions.
+        directory: that their programs work in, absolute; None where there is none.
+        project: the same, as their sessions see it; None for none.
+        network: what their new sessions may reach at most; None for whatever is configured.
+        programs: names of the bridge's programs that they may start.
+        writable: absolute directories and files that they can write to. Of what lies there,
+            nothing is started for them on the host.
+    """
+
+    scope: str
+    directory: str | None = None
+    project: ProjectMount | None = None
+    network: NetworkRule | None = None
+    programs: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+
+def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
+    """What both allow.
+
+    Args:
+        rule: as configured.
+        bound: what is allowed at most; None for everything.
+    """
+    if bound is None or bound.mode == "full":
+        return rule
+    if rule.mode == "off" or bound.mode == "off":
+        return NO_NETWORK
+    if rule.mode == "full":
+        return bound
+    asked, most = AllowList.of(rule.allow).rules, AllowList.of(bound.allow).rules
+    both = [rule.text for rule in asked if any(_covers(other, rule) for other in most)]
+    both += [
+        other.text
+        for other in most
+        if other.text not in both and any(_covers(rule, other) for rule in asked)
+    ]
+    return NetworkRule(mode="allow", allow=tuple(both))
+
+
+def _covers(wide: HostRule, narrow: HostRule) -> bool:
+    """Whether the one allows all that the other does. Where ports overlap in part, it does not."""
+    if wide.ports is not None and (narrow.ports is None or not narrow.ports <= wide.ports):
+        return False
+    if wide.network is not None or narrow.network is not None:
+        # `*` allows public addresses only, which a pattern of addresses need not be.
+        if wide.network is None or narrow.network is None:
+            return False
+        return wide.network.version == narrow.network.version and (
+            narrow.network.network_address in wide.network
+            and narrow.network.prefixlen >= wide.network.prefixlen
+        )
+    if wide.name is None or narrow.name is None:
+        # The machine itself has to be named.
+        return wide.name is None and narrow.name != HOST_NAME
+    if wide.subdomains:
+        return narrow.name.endswith("." + wide.name) or (
+            narrow.subdomains and narrow.name == wide.name
+        )
+    return not narrow.subdomains and narrow.name == wide.name

@@ -1,0 +1,65 @@
+"""References to flakes: which ones nix is asked to build, and names for what they give. Pure.
+
+`REF#ATTRIBUTE`, where REF is a URL (`github:me/envs`, `git+https://...`, `path:/home/me/envs`), an
+absolute path, or a name in nix's registry. Nix judges the rest; here is only refused what could be
+taken for something else: an option, several words, a path that begins nobody knows where.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nsm.wire.errors import BadRequestError
+from nsmd.model.names import ENVIRONMENT_NAME
+
+MAX_REFERENCE_CHARS = 2000
+
+_RELATIVE = re.compile(r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|path:(?!/)")
+_EXAMPLES = "`github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`"
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+_FALLBACK_NAME = "environment"
+
+
+def check_reference(text: str) -> str:
+    """The reference, if nix may be asked for it.
+
+    Raises:
+        BadRequestError: it is none; the message says why.
+    """
+    if why := why_no_reference(text):
+        raise BadRequestError(
+            f"{text!r:.200} is no reference to a flake: {why}.",
+            hint=f"A reference is like {_EXAMPLES}.",
+        )
+    return text
+
+
+def why_no_reference(text: str) -> str | None:
+    """Why nix is not asked for it; None if it may be."""
+    if not text.partition("#")[0]:
+        return "it names no flake"
+    if len(text) > MAX_REFERENCE_CHARS:
+        return f"it has more than {MAX_REFERENCE_CHARS} characters"
+    if text.startswith("-"):
+        return "it begins with '-', as options do"
+    if not text.isprintable() or " " in text:
+        return "it has spaces or control characters (in a path, write them as %20 and so on)"
+    if _RELATIVE.match(text):
+        return "its path is not absolute, and a supervisor serves many directories"
+    return None
+
+
+def likely_name(reference: str) -> str:
+    """A name for what a reference gives, before that says its own."""
+    flake, _, attribute = reference.partition("#")
+    attribute = attribute.partition("^")[0].strip('"')
+    last = attribute.rpartition(".")[2]
+    if last in ("", "default"):
+        last = re.split(r"[/:]", flake.partition("?")[0].rstrip("/"))[-1]
+    name = _NOT_IN_NAMES.sub("-", last.lower()).strip("-")[:64]
+    return name if ENVIRONMENT_NAME.fullmatch(name) else _FALLBACK_NAME
+
+
+def shown(reference: str) -> str:
+    """A reference for people and models: without the password that a URL may hold."""
+    return re.sub(r"//[^/@#?]*@", "//...@", reference)

@@ -1,0 +1,109 @@
+"""The life of a session as one table: (state, event) gives (next state, effects).
+
+Pure: no clock, no I/O. `nsmd.sessions.session` feeds events in and carries the effects out; timers
+are effects too. `docs/sessions.md` shows this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class State(Enum):
+    """Where a session is. The values are what `nsm ps` shows."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class Event(Enum):
+    """What can happen to a session."""
+
+    READY = "the agent is ready"
+    RESUMED = "its agent, which runs an execution, was taken up from an earlier supervisor"
+    SUBMITTED = "an execution was queued"
+    ANSWERED = "the running execution has its answer and nothing is queued"
+    ANSWERED_MORE = "the running execution has its answer and another is queued"
+    IDLE_EXPIRED = "the idle limit passed"
+    STILL_ACTIVE = "background processes are alive at the idle limit"
+    END = "somebody or some limit ends the session"
+    LOST = "the agent's channel ended or the jail died"
+    GONE = "nothing of the jail is left"
+
+
+class Effect(Enum):
+    """What the session's task has to do about it."""
+
+    SEND_NEXT = "send the first queued execution to the agent"
+    ARM_IDLE = "start the idle timer"
+    DISARM_IDLE = "stop the idle timer"
+    ASK_ACTIVITY = "ask the agent for live background processes"
+    KILL = "kill the jail"
+    FAIL_ALL = "fail what runs and what is queued with the reason"
+    REPORT = "tell the registry that the session is over"
+
+
+class LifecycleError(AssertionError):
+    """An event that cannot occur in that state: a fault of nsm's own."""
+
+    def __init__(self, state: State, event: Event) -> None:
+        super().__init__(f"event {event.name} is impossible in state {state.name}")
+
+
+_S, _E, _F = State, Event, Effect
+
+_OVER = (_S.ENDING, (_F.DISARM_IDLE, _F.KILL))
+_IGNORED_WHILE_ENDING = (
+    _E.READY,
+    _E.RESUMED,
+    _E.SUBMITTED,
+    _E.ANSWERED,
+    _E.ANSWERED_MORE,
+    _E.IDLE_EXPIRED,
+    _E.STILL_ACTIVE,
+    _E.END,
+    _E.LOST,
+)
+
+TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]] = {
+    # A session is handed out and given work while it still starts; the work waits, and is
+    # announced again by a SUBMITTED of its own after READY.
+    (_S.STARTING, _E.SUBMITTED): (_S.STARTING, ()),
+    (_S.STARTING, _E.READY): (_S.IDLE, (_F.ARM_IDLE,)),
+    (_S.STARTING, _E.RESUMED): (_S.RUNNING, ()),
+    (_S.STARTING, _E.END): _OVER,
+    (_S.STARTING, _E.LOST): _OVER,
+    (_S.STARTING, _E.GONE): (_S.ENDED, (_F.FAIL_ALL, _F.REPORT)),
+    (_S.IDLE, _E.SUBMITTED): (_S.RUNNING, (_F.DISARM_IDLE, _F.SEND_NEXT)),
+    (_S.IDLE, _E.IDLE_EXPIRED): (_S.IDLE, (_F.ASK_ACTIVITY,)),
+    (_S.IDLE, _E.STILL_ACTIVE): (_S.IDLE, (_F.ARM_IDLE,)),
+    (_S.IDLE, _E.END): _OVER,
+    (_S.IDLE, _E.LOST): _OVER,
+    (_S.RUNNING, _E.SUBMITTED): (_S.RUNNING, ()),
+    (_S.RUNNING, _E.ANSWERED): (_S.IDLE, (_F.ARM_IDLE,)),
+    (_S.RUNNING, _E.ANSWERED_MORE): (_S.RUNNING, (_F.SEND_NEXT,)),
+    # The timer and the agent's answer to ASK_ACTIVITY may cross a new execution.
+    (_S.RUNNING, _E.IDLE_EXPIRED): (_S.RUNNING, ()),
+    (_S.RUNNING, _E.STILL_ACTIVE): (_S.RUNNING, ()),
+    (_S.RUNNING, _E.END): _OVER,
+    (_S.RUNNING, _E.LOST): _OVER,
+    **{(_S.ENDING, event): (_S.ENDING, ()) for event in _IGNORED_WHILE_ENDING},
+    (_S.ENDING, _E.GONE): (_S.ENDED, (_F.FAIL_ALL, _F.REPORT)),
+    **{(_S.ENDED, event): (_S.ENDED, ()) for event in _IGNORED_WHILE_ENDING},
+}
+
+
+def advance(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """The next state and what to do.
+
+    Raises:
+        LifecycleError: the event cannot occur in that state.
+    """
+    try:
+        return TABLE[state, event]
+    except KeyError:
+        raise LifecycleError(state, event) from None

@@ -1,0 +1,242 @@
+"""The limits of sessions, and what of a request is checked before a session is looked for."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
+from nsmd.host.descriptors import Shares
+from nsmd.model.settings import Settings
+from nsmd.model.values import (
+    MAX_CODE_BYTES,
+    Environment,
+    JailSizes,
+    NetworkRule,
+    ProjectMount,
+    RunRequest,
+    SessionLimits,
+)
+
+Variables = tuple[tuple[str, str], ...]
+
+IN_FLIGHT = 320
+"""Descriptors that one message can carry (253, SCM_MAX_FD of include/net/scm.h), and a burst of
+starts."""
+
+FEWEST_DESCRIPTORS = 64
+"""With fewer, interpreters don't start."""
+
+
+MAX_INHERITED_BYTES = 96 * 1024
+"""Of the values of all variables that a client hands on, together: room for certificates."""
+
+
+def check_inherited(wanted: Sequence[str], given: Mapping[str, object]) -> Variables:
+    """The variables that a client hands on to its project's shell.
+
+    Args:
+        wanted: the configured names; others are dropped.
+        given: what the client says.
+
+    Raises:
+        BadRequestError: what it says cannot be in a process's environment.
+    """
+    chosen: list[tuple[str, str]] = []
+    size = 0
+    for name in sorted(set(wanted) & given.keys()):
+        value = given[name]
+        try:
+            # As in an environment, which may have bytes that are no UTF-8.
+            encoded = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else b"\0"
+        except UnicodeEncodeError:
+            encoded = b"\0"
+        if not isinstance(value, str) or b"\0" in encoded:
+            raise BadRequestError(f"The value of {name} cannot be that of a variable.")
+        chosen.append((name, value))
+        size += len(encoded)
+    if size > MAX_INHERITED_BYTES:
+        raise BadRequestError(
+            f"The variables of [project.inherit_env] have {size} bytes, and at most "
+            f"{MAX_INHERITED_BYTES} are handed on.",
+            hint="Name fewer of them in config.toml, or put large values into files.",
+        )
+    return tuple(chosen)
+
+
+def session_limits(settings: Settings) -> SessionLimits:
+    """Those that hold for every session.
+
+    Descriptors that are in flight between processes are counted for the host's user, all sessions
+    together, against the limit of whoever sends one more (unix(7), ETOOMANYREFS). A fork takes one
+    in flight, so the supervisor has to be allowed more than sessions can ever have there.
+    """
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return SessionLimits(
+        grace_s=settings.defaults.interrupt_grace_seconds,
+        max_queued=settings.session.max_queued,
+        processes=settings.defaults.processes,
+        descriptors=max(FEWEST_DESCRIPTORS, min(settings.defaults.descriptors, ours - IN_FLIGHT)),
+    )
+
+
+def jail_sizes(settings: Settings) -> JailSizes:
+    """Of the file systems of new sessions."""
+    return JailSizes(
+        workspace_mb=settings.defaults.workspace_mb,
+        tmp_mb=settings.defaults.tmp_mb,
+        shm_mb=settings.defaults.shm_mb,
+        overlay_mb=settings.defaults.overlay_mb,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRoom:
+    """How many sessions there may be, spares left out, and how to get more: half a sentence."""
+
+    sessions: int
+    remedy: str
+
+
+def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoom:
+    """What is configured, or what the supervisor's descriptors allow where that is less."""
+    configured = settings.session.max_sessions
+    if shares is not None:
+        possible = max(1, shares.sessions - settings.pool.max_spares)
+        if possible < configured:
+            return SessionRoom(
+                sessions=possible,
+                remedy=f"let the supervisor open more than {shares.limit} files (`ulimit -Hn`, "
+                "LimitNOFILE= of a systemd unit) and restart it",
+            )
+    return SessionRoom(
+        sessions=configured, remedy="raise `max_sessions` in [session] of config.toml"
+    )
+
+
+def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | None) -> None:
+    """
+    Args:
+        request: which may ask for a network, a project and its mode.
+        rule, project: what holds in the live session that it means.
+
+    Raises:
+        BadRequestError: these are not the same.
+    """
+    wanted, asked, mode = request.client.network, request.client.project, request.project_mode
+    if wanted is not None and (wanted.mode, set(wanted.allow)) != (rule.mode, set(rule.allow)):
+        raise _other(
+            request.session,
+            f"its network is {_network(rule)}, not {_network(wanted)}",
+            hint="Change it with `nsm net SESSION`, or use another session name.",
+        )
+    if request.project_chosen and _place(asked) != _place(project):
+        raise _other(request.session, f"it sees {_shown(project)}, not {_shown(asked)}")
+    if mode is not None and (project is None or project.mode != mode):
+        known = "it sees no project" if project is None else f"its project's mode is {project.mode}"
+        raise _other(request.session, f"{known}, not {mode}" if project is not None else known)
+
+
+def _other(name: str | None, difference: str, hint: str = "") -> BadRequestError:
+    return BadRequestError(
+        f"Session {name!r} exists already, and {difference}; the code was not run.",
+        hint=hint or "Use another session name, or end this one with `nsm kill`.",
+    )
+
+
+def _network(rule: NetworkRule) -> str:
+    if rule.mode == "allow":
+        return f"limited to {', '.join(rule.allow) or 'an empty list of hosts'}"
+    return rule.mode
+
+
+def _place(project: ProjectMount | None) -> tuple[str, str] | None:
+    return None if project is None else (project.path, project.mount_point)
+
+
+def _shown(project: ProjectMount | None) -> str:
+    return "no project" if project is None else f"{project.path} at {project.mount_point}"
+
+
+def check_code(code: str) -> None:
+    """
+    Raises:
+        CodeTooLargeError: it is longer than any face takes.
+    """
+    # Four bytes a character is the most UTF-8 takes: short texts need no second look.
+    if len(code) * 4 <= MAX_CODE_BYTES:
+        return
+    size = len(code.encode("utf-8", "surrogatepass"))
+    if size > MAX_CODE_BYTES:
+        raise CodeTooLargeError(
+            f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
+            hint="Write data to files in several parts (`nsm cp` copies them), or mount a project.",
+        )
+
+
+def check_keeps_state(environment: Environment) -> None:
+    """
+    Raises:
+        BadRequestError: it has no sessions.
+    """
+    if not environment.keeps_state:
+        raise BadRequestError(
+            f"Environment {environment.name!r} keeps no state, so it has no sessions.",
+            hint="Name no session: the code then runs in a fresh jail.",
+        )
+
+
+def check_can_be_bound(environment: Environment, bound: NetworkRule) -> None:
+    """
+    Raises:
+        BadRequestError: its jails decide themselves what they reach, and the client may not.
+    """
+    older = environment.artifact is not None and environment.artifact.schema == 0
+    if older and bound.mode != "full":
+        raise BadRequestError(
+            f"Environment {environment.name!r} decides itself what its code reaches, and this "
+            "client's code must not reach everything.",
+            hint="Build it with the mkSandbox of this nsm, or use another environment.",
+        )
+
+
+def wrong_environment(name: str, bound: Environment, asked: Environment) -> WrongEnvironmentError:
+    """What to say to who wants to run something else in a session than it has.
+
+    Args:
+        name: of the session.
+        bound: what it runs.
+        asked: for.
+    """
+    data = {"session_env": bound.name, "env": asked.name}
+    if bound.name == asked.name:
+        return WrongEnvironmentError(
+            f"Session {name!r} runs {bound.name} of {bound.source}, which another client has.",
+            hint=f"Use another session name for {asked.name} of {asked.source}.",
+            data=data,
+        )
+    return WrongEnvironmentError(
+        f"Session {name!r} runs {bound.name}, not {asked.name}.",
+        hint=f"Use another session name for {asked.name}, or the environment {bound.name}.",
+        data=data,
+    )
+
+
+def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
+    """The time limit that holds and, if it was clamped, the one that was asked for.
+
+    Raises:
+        BadRequestError: no limit could be what was asked for.
+    """
+    if asked_s is None:
+        return environment.timeout_s, None
+    if math.isnan(asked_s) or asked_s <= 0:
+        raise BadRequestError(
+            f"timeout must be a number of seconds above 0, not {asked_s}.",
+            hint=f"Leave it out for the default of {environment.timeout_s:g} s.",
+        )
+    if asked_s > environment.timeout_s:
+        return environment.timeout_s, asked_s
+    return asked_s, None

@@ -1,0 +1,343 @@
+"""What one session may see, change, reach and use: a frozen value, made by a pure function.
+
+A session has exactly one. Its jail is built from the same facts, code reads it in the jail
+(`POLICY_PATH`), people by `nsm inspect`, and whoever explains a denial looks here for the rule.
+`tests/policy/test_in_jails.py` compares all of it with what holds in each kind of jail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from posixpath import dirname
+from typing import Any, Literal
+
+from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
+from nsmd.host.paths import is_within
+from nsmd.model.values import (
+    NO_NETWORK,
+    Enforcement,
+    Enforcer,
+    Environment,
+    JailSizes,
+    JailSpec,
+    NetworkRule,
+    ReadOnlyBind,
+    SessionLimits,
+)
+from sandbox.limits import FILE_BYTES, REPLY_BYTES
+
+VERSION = 1
+"""Of the JSON: what a reader knows under it keeps its meaning, and more may come."""
+
+POLICY_PATH = "/run/nsm/policy.json"
+"""Where code finds the policy of its session. Nothing in the jail can change it."""
+
+JAIL_UID = 1000
+"""User and group in every jail; the host's view of them is whoever started it."""
+
+WORKSPACE = "/workspace"
+
+JAIL_VARIABLES = ("HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER")
+"""Names of those that every jail has, whatever its environment."""
+
+DEVICES = ("full", "null", "ptmx", "random", "tty", "urandom", "zero")
+"""Below /dev. Terminals are made below /dev/pts as they are asked for."""
+
+INODES_PER_MB = 128
+"""As in `sandbox_template`."""
+
+MOST_SIBLINGS = 8
+"""Directories that are shown beside each other; more are one line, which says how many."""
+
+_WITHOUT_AGENT = Enforcement(memory="rlimit", processes="none", cpu="none")
+
+JailKind = Literal["cold", "forked", "artifact", "artifact-forked"]
+"""How a session's jail is made: of its own by bwrap, or within its template's; of the host's
+programs, or by those of an artifact."""
+
+MountKind = Literal["bind", "binds", "tmpfs", "overlay", "proc", "dev", "file"]
+MountMode = Literal["ro", "rw", "cow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountRule:
+    """A place in the jail, and what code may do there.
+
+    Attributes:
+        path: absolute, in the jail.
+        kind: `bind` shows a host directory or file, `binds` some entries of one; `tmpfs` is memory
+            of the session's own; `file` is one that was made for the jail; `proc` and `dev` have
+            what they have below them.
+        mode: seen only, changed, or changed in a copy of the session's own.
+        size_mb: MiB that it may take; None where that says nothing.
+        inodes: files and directories that there may be; None where nothing bounds them.
+        entries: with `binds`, how many; None where an artifact decides.
+        source: on the host, for people only: it is nothing for code to know.
+    """
+
+    path: str
+    kind: MountKind
+    mode: MountMode = "ro"
+    size_mb: int | None = None
+    inodes: int | None = None
+    entries: int | None = None
+    source: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRules:
+    """How much a session may use.
+
+    Attributes:
+        memory_mb, memory_by: MiB, and what keeps it.
+        processes, processes_by: at once, threads counted, and what keeps it.
+        descriptors: of each process.
+        cpu_weight, cpu_by: against other sessions (cgroups(7)), None where the kernel sees their
+            processes only; and what keeps it.
+        timeout_s: of one execution, default and maximum, seconds.
+        output_bytes: of each stream in a result unless less is asked for; the rest is in a file.
+        output_file_bytes: of that file.
+    """
+
+    memory_mb: int
+    memory_by: Enforcer
+    processes: int
+    processes_by: Enforcer
+    descriptors: int
+    cpu_weight: int | None
+    cpu_by: Enforcer
+    timeout_s: float
+    output_bytes: int = REPLY_BYTES
+    output_file_bytes: int = FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What the kernel lets code do.
+
+    Attributes:
+        uid, gid: inside.
+        capabilities: names; every jail has none.
+        no_new_privs: no program that it executes has more (prctl(2)).
+        system_call_filter: whether system calls are filtered (`nsm.jail.seccomp`).
+        nested_namespaces: whether it may make namespaces of its own.
+    """
+
+    uid: int = JAIL_UID
+    gid: int = JAIL_UID
+    capabilities: tuple[str, ...] = ()
+    no_new_privs: bool = True
+    system_call_filter: bool = True
+    nested_namespaces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """All rules of one session.
+
+    Attributes:
+        kind: how its jail is made.
+        complete: whether this is all that holds; not so where an older artifact decides about its
+            jail, of which the supervisor knows only what it asks for.
+        mounts: sorted by path.
+        network: as the session began; the user may change it since (`nsm net`).
+        variables: NAMES of the environment variables, sorted; values may be secrets.
+        devices: paths, sorted.
+    """
+
+    kind: JailKind
+    complete: bool = True
+    mounts: tuple[MountRule, ...]
+    network: NetworkRule = NO_NETWORK
+    variables: tuple[str, ...]
+    devices: tuple[str, ...] = tuple(f"/dev/{name}" for name in DEVICES)
+    limits: LimitRules
+    rights: Rights = Rights()
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """Paths below which code can change something, be it in a copy."""
+        return tuple(m.path for m in self.mounts if m.mode != "ro" and m.kind != "proc")
+
+    def mount_at(self, path: str) -> MountRule | None:
+        """The innermost mount that a path of the jail lies in; None if that is not known."""
+        found = [mount for mount in self.mounts if is_within(path, mount.path)]
+        return max(found, key=lambda mount: len(mount.path), default=None)
+
+    def as_json(self, *, sources: bool = False) -> dict[str, Any]:
+        """The policy as plain values.
+
+        Args:
+            sources: with host paths, for people.
+        """
+        return {
+            "version": VERSION,
+            "kind": self.kind,
+            "complete": self.complete,
+            "rights": {
+                "uid": self.rights.uid,
+                "gid": self.rights.gid,
+                "capabilities": list(self.rights.capabilities),
+                "no_new_privs": self.rights.no_new_privs,
+                "system_call_filter": self.rights.system_call_filter,
+                "nested_namespaces": self.rights.nested_namespaces,
+            },
+            "network": {
+                "mode": self.network.mode,
+                "allow": list(self.network.allow),
+                "proxy": self.network.mode == "allow",
+            },
+            "limits": {
+                "memory_mb": self.limits.memory_mb,
+                "memory_by": self.limits.memory_by,
+                "processes": self.limits.processes,
+                "processes_by": self.limits.processes_by,
+                "descriptors": self.limits.descriptors,
+                "cpu_weight": self.limits.cpu_weight,
+                "cpu_by": self.limits.cpu_by,
+                "timeout_s": self.limits.timeout_s,
+                "output_bytes": self.limits.output_bytes,
+                "output_file_bytes": self.limits.output_file_bytes,
+            },
+            "variables": list(self.variables),
+            "devices": list(self.devices),
+            "mounts": [_as_row(mount, sources=sources) for mount in self.mounts],
+        }
+
+    def as_text(self) -> str:
+        """The content of `POLICY_PATH`: JSON that people can read, a line for each mount."""
+        *rows, (_, mounts) = self.as_json().items()
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in rows]
+        entries = ",\n".join(f"    {json.dumps(mount)}" for mount in mounts)
+        return "\n".join(["{", *lines, f'  "mounts": [\n{entries}\n  ]', "}\n"])
+
+
+def policy_of(
+    spec: JailSpec,
+    limits: SessionLimits,
+    kind: JailKind,
+    *,
+    shown: Sequence[MountRule] = (),
+    filtered: bool = True,
+) -> Policy:
+    """The rules of sessions with that specification.
+
+    Args:
+        spec: of the jail.
+        limits: of all sessions.
+        kind: of the jail.
+        shown: what every jail of that kind shows beyond its own file systems.
+        filtered: whether system calls are filtered.
+    """
+    environment = spec.environment
+    older = environment.artifact is not None and environment.artifact.schema == 0
+    mounts: list[MountRule] = []
+    if not older:
+        mounts += [*_own(spec.sizes, kind), *shown, *_grouped(environment.binds)]
+    if spec.project is not None:
+        project = spec.project
+        mounts = [mount for mount in mounts if not is_within(mount.path, project.mount_point)]
+        copied = project.mode == "overlay"
+        mounts.append(
+            MountRule(
+                path=project.mount_point,
+                kind="overlay" if copied else "bind",
+                mode="cow" if copied else "ro",
+                size_mb=spec.sizes.overlay_mb if copied else None,
+                inodes=spec.sizes.overlay_mb * INODES_PER_MB if copied else None,
+                source=project.path,
+            )
+        )
+    enforcement = limits.enforcement
+    if not environment.keeps_state:  # jails that come and go, without agent: `nsmd.jail.runonly`
+        enforcement = _WITHOUT_AGENT
+    elif older and enforcement.processes == "rlimit":  # `nsmd.jail.starting.with_limits`
+        enforcement = replace(enforcement, processes="none")
+    return Policy(
+        kind=kind,
+        complete=not older,
+        mounts=tuple(sorted(mounts, key=lambda mount: mount.path)),
+        network=spec.network,
+        variables=variable_names(environment, spec.network),
+        limits=LimitRules(
+            memory_mb=environment.memory_mb,
+            memory_by=enforcement.memory,
+            processes=limits.processes,
+            processes_by=enforcement.processes,
+            descriptors=limits.descriptors,
+            cpu_weight=environment.cpu_weight if enforcement.cpu == "cgroup" else None,
+            cpu_by=enforcement.cpu,
+            timeout_s=environment.timeout_s,
+        ),
+        rights=Rights(system_call_filter=filtered and not older),
+    )
+
+
+def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tuple[str, str], ...]:
+    """Variables of code in a jail beyond those that every jail has, or in their place."""
+    if network.mode == "off" and environment.artifact is not None:
+        # Those of no network are a convenience, and some artifacts cannot set any.
+        return environment.variables
+    return (*_network_variables(network), *environment.variables)
+
+
+def _network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
+    if network.mode == "off":
+        return WITHOUT_NETWORK
+    return () if network.mode == "full" else tuple(with_port(PROXY_PORT).items())
+
+
+def variable_names(environment: Environment, network: NetworkRule) -> tuple[str, ...]:
+    """Names of all variables that code in a jail finds, sorted."""
+    more = dict(jail_variables(environment, network))
+    return tuple(sorted({*JAIL_VARIABLES, *more}))
+
+
+def session_file_systems(sizes: JailSizes) -> Sequence[tuple[str, int, str]]:
+    """What each session has for itself: path, MiB, mode."""
+    return (
+        # bwrap's --dev leaves /dev/shm on its own unbounded tmpfs.
+        ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail
+        ("/tmp", sizes.tmp_mb, "1777"),  # noqa: S108 - in the jail
+        (WORKSPACE, sizes.workspace_mb, "0755"),
+    )
+
+
+def _own(sizes: JailSizes, kind: JailKind) -> Iterator[MountRule]:
+    yield MountRule(path="/", kind="tmpfs")
+    yield MountRule(path="/dev", kind="dev")
+    yield MountRule(path="/proc", kind="proc", mode="rw")
+    forked = kind in ("forked", "artifact-forked")
+    for path, size_mb, _ in session_file_systems(sizes):
+        # bwrap's --tmpfs has no option for inodes.
+        inodes = size_mb * INODES_PER_MB if forked else None
+        yield MountRule(path=path, kind="tmpfs", mode="rw", size_mb=size_mb, inodes=inodes)
+
+
+def _grouped(binds: Sequence[ReadOnlyBind]) -> Iterator[MountRule]:
+    """An environment's binds: hundreds, where they are paths of a store."""
+    siblings = Counter(dirname(bind.target) for bind in binds)
+    for parent, count in siblings.items():
+        if count > MOST_SIBLINGS:
+            yield MountRule(path=parent, kind="binds", entries=count, source=parent)
+    for bind in binds:
+        if siblings[dirname(bind.target)] <= MOST_SIBLINGS:
+            yield MountRule(path=bind.target, kind="bind", source=bind.source)
+
+
+def _as_row(mount: MountRule, *, sources: bool) -> Mapping[str, Any]:
+    some = {
+        "size_mb": mount.size_mb,
+        "inodes": mount.inodes,
+        "entries": mount.entries,
+        "source": mount.source if sources else None,
+    }
+    return {
+        "path": mount.path,
+        "kind": mount.kind,
+        "mode": mount.mode,
+        **{key: value for key, value in some.items() if value is not None},
+    }

@@ -1,0 +1,313 @@
+"""What can be configured, as frozen values with their defaults.
+
+The same classes are the schema of `config.toml`: `nsmd.config.config_file` validates the file
+against them with pydantic. They are plain dataclasses so that a supervisor without a file starts
+without importing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+
+from nsmd.model.values import NetworkRule
+
+_STRICT: dict[str, Any] = {"extra": "forbid"}
+
+Preset = Literal["python", "bash", "node"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+OLDER_PRESETS: Mapping[str, Preset] = {"shell": "bash"}
+"""Older names of presets, which configuration may still use."""
+
+MAX_SECONDS = 366 * 86400
+MAX_MEGABYTES = 1024 * 1024
+Seconds = Annotated[float, Gt(0), Le(MAX_SECONDS)]
+Megabytes = Annotated[int, Ge(1), Le(MAX_MEGABYTES)]
+CpuWeight = Annotated[int, Ge(1), Le(10_000)]
+"""As of cgroups (cgroup-v2.rst, cpu.weight)."""
+
+DEFAULT_JAIL_UID = 65530
+"""Host user and group of jails under a supervisor started by root.
+
+One of 65520 to 65533, which nobody allocates (systemd's UIDS-GIDS document, Debian policy 9.2.2):
+not a person's, not one of systemd's dynamic users (61184 to 65519), and not `nobody`, whose other
+processes would share its kernel quotas. Below 65536, so that containers have it.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """`[defaults]`: limits of every environment that does not set its own."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    timeout_seconds: Seconds = 30.0
+    memory_mb: Megabytes = 512
+    workspace_mb: Megabytes = 512
+    tmp_mb: Megabytes = 256
+    shm_mb: Megabytes = 64
+    overlay_mb: Megabytes = 512
+    cpu_weight: CpuWeight = 100
+    processes: Annotated[int, Ge(8), Le(32768)] = 256
+    descriptors: Annotated[int, Ge(64), Le(65536)] = 1024
+    interrupt_grace_seconds: Seconds = 2.0
+    templates: bool = True
+    jail_uid: Annotated[int, Ge(1), Le(2**32 - 2)] = DEFAULT_JAIL_UID
+    env: Annotated[str, MinLen(1)] | None = None
+
+
+NetworkSetting = Literal["off", "full"] | Annotated[tuple[str, ...], MaxLen(256)]
+"""Hosts that code may reach: none, all that the host reaches, or a list."""
+
+
+def network_rule(setting: NetworkSetting) -> NetworkRule:
+    """The rule that a setting means."""
+    if isinstance(setting, str):
+        return NetworkRule(mode=setting)
+    return NetworkRule(mode="allow", allow=setting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSettings:
+    """`[environments.NAME]`: one environment.
+
+    `flake` is a reference that Nix builds a sandbox from. Else `preset` picks the interpreter and
+    defaults to the environment's own name, and `interpreter` is the absolute path of the program
+    to use for it instead of the one found on PATH. `preload` names Python modules that its sessions
+    find imported already. `network` is what its sessions may reach: nothing, through a proxy the
+    hosts of a list, or whatever the host does. `env` are variables that its sessions have, whose
+    values may be secrets.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    preset: Preset | None = None
+    flake: str | None = None
+    interpreter: str | None = None
+    description: str | None = None
+    timeout_seconds: Seconds | None = None
+    memory_mb: Megabytes | None = None
+    cpu_weight: CpuWeight | None = None
+    preload: tuple[str, ...] = ()
+    network: NetworkSetting = "off"
+    env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    @property
+    def network_rule(self) -> NetworkRule:
+        """What its sessions may reach."""
+        return network_rule(self.network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InheritSettings:
+    """`[project.inherit_env]`: variables that a project's development shell has from its client."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    vars: Annotated[tuple[str, ...], MaxLen(64)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSettings:
+    """`[project]`: the directory shown to sessions whose client names none.
+
+    With `mode` overlay, code may change it, in a copy of each session's own. With `use_flake`, Nix
+    evaluates the flakes of projects, on the host, and each project that is one has its development
+    shell as environment `project`.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    path: str | None = None
+    mount_point: str = "/project"
+    mode: Literal["readonly", "overlay"] = "readonly"
+    use_flake: bool = False
+    inherit_env: InheritSettings = field(default_factory=InheritSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """`[session]`: how long sessions live, how many there may be, and how large the files are that
+    go in and out."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    idle_timeout_seconds: Seconds = 86400.0
+    max_lifetime_seconds: Seconds = 604800.0
+    max_sessions: Annotated[int, Ge(1), Le(100_000)] = 250
+    max_queued: Annotated[int, Ge(1), Le(100_000)] = 64
+    max_file_mb: Megabytes = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """`[pool]`: sessions kept ready; `nsmd.pool.policy` says how many.
+
+    `min_spares` is for each kind that is in use, and given up where room is short; `max_spares` is
+    for all kinds together, 0 for no pool at all; `memory_percent` of the memory that is available
+    is what all spares may take; `keep_seconds` is how long after its last use a kind has any.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    min_spares: Annotated[int, Ge(0), Le(64)] = 2
+    max_spares: Annotated[int, Ge(0), Le(1024)] = 16
+    memory_percent: Annotated[float, Gt(0), Le(100)] = 10.0
+    keep_seconds: Seconds = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NixSettings:
+    """`[nix]`: environments that Nix builds; `build_timeout_seconds` is for one build."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    build_timeout_seconds: Seconds = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPressureSettings:
+    """`[memory_pressure]`: whether sessions that have been idle for `idle_seconds` may end when the
+    machine is short of memory, the longest idle ones first."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    end_idle_sessions: bool = True
+    idle_seconds: Seconds = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSettings:
+    """`[drain]`: `timeout_seconds` is how long what runs may go on when the supervisor is told to
+    end (SIGTERM), before it is interrupted."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    timeout_seconds: Annotated[float, Ge(0), Le(MAX_SECONDS)] = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """`[mcp]`: what models see."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    max_result_chars: Annotated[int, Ge(1000), Le(10_000_000)] = 40_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """`[audit]`: who ran what, in `audit.jsonl`.
+
+    With `code`, the code itself beside its hash. A file larger than `max_mb` is set aside; `keep`
+    is how many such there are.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    enabled: bool = True
+    code: bool = False
+    max_mb: Annotated[int, Ge(1), Le(MAX_MEGABYTES)] = 16
+    keep: Annotated[int, Ge(0), Le(1000)] = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """`[metrics]`: for Prometheus, which does not read Unix sockets: a port on 127.0.0.1, where any
+    user of this machine may read them; None for none."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    port: Annotated[int, Ge(1), Le(65535)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeSettings:
+    """`[bridge]`: programs of the host that agents may start, see docs/bridge.md.
+
+    `max_mb` is how large `audit.log` gets before it is set aside; nothing of it is ever deleted.
+    `max_running` is how many programs there may be at once.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    enabled: bool = False
+    max_mb: Megabytes = 16
+    max_running: Annotated[int, Ge(1), Le(1000)] = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """`[http]`: MCP over HTTP, see docs/http.md.
+
+    `listen` is an address of this machine's loopback with a port, or `unix:` and the absolute path
+    of a socket. `hosts` and `origins` are further values of these headers that are taken, beside
+    the address itself. Clients there may run code in sessions that see `project` and reach no more
+    than `network`, and start those of the bridge's `programs`.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    enabled: bool = False
+    listen: Annotated[str, MinLen(1)] = "127.0.0.1:7643"
+    hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
+    origins: Annotated[tuple[str, ...], MaxLen(64)] = ()
+    project: Annotated[str, MinLen(1)] | None = None
+    network: NetworkSetting = "full"
+    programs: Annotated[tuple[str, ...], MaxLen(256)] = ()
+    max_body_mb: Annotated[int, Ge(1), Le(64)] = 16
+    max_connections: Annotated[int, Ge(1), Le(1000)] = 64
+
+    @property
+    def descriptors(self) -> int:
+        """How many it takes at most."""
+        return self.max_connections if self.enabled else 0
+
+    @property
+    def network_rule(self) -> NetworkRule:
+        """What sessions of its clients may reach at most."""
+        return network_rule(self.network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxSettings:
+    """`[box]`: what `nsm box` and `claudebox` start where nothing else is said.
+
+    The supervisor only checks it: `nsmbox.model.settings` reads it, and says what the keys mean.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    net: NetworkSetting = "full"
+    profile: Annotated[str, MinLen(1)] | None = None
+    protect: bool = True
+    protect_paths: Annotated[tuple[str, ...], MaxLen(256)] = ()
+    show: Annotated[tuple[str, ...], MaxLen(256)] = ()
+    bridge: Annotated[tuple[str, ...], MaxLen(64)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole of `config.toml`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    defaults: Defaults = field(default_factory=Defaults)
+    environments: dict[str, EnvironmentSettings] = field(
+        default_factory=dict[str, EnvironmentSettings]
+    )
+    project: ProjectSettings = field(default_factory=ProjectSettings)
+    session: SessionSettings = field(default_factory=SessionSettings)
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    nix: NixSettings = field(default_factory=NixSettings)
+    memory_pressure: MemoryPressureSettings = field(default_factory=MemoryPressureSettings)
+    drain: DrainSettings = field(default_factory=DrainSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    box: BoxSettings = field(default_factory=BoxSettings)
+    bridge: BridgeSettings = field(default_factory=BridgeSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)

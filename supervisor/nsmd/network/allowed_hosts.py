@@ -1,0 +1,213 @@
+"""What one session or box may reach through its proxy, what was asked of it, its connections."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from nsmd.model.host_rules import Address, AllowList, Host
+from nsmd.model.values import NetworkMode, NetworkRule
+from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
+from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, Gateway
+from nsmd.network.listener import Listener, ListenerError
+from nsmd.network.resolver import FewAtOnce, Reach, Resolve, may_stay
+from nsmd.network.serving import serve
+
+log = logging.getLogger(__name__)
+
+MAX_LOGGED = 100
+"""Decisions of one of them in the supervisor's log. Code can make thousands a second."""
+
+
+class Way:
+    """See the module.
+
+    Args:
+        whose: for the log, e.g. ``session 3f2a``.
+        rule: what may be reached to begin with.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_connections",
+        "_counters",
+        "_gateway",
+        "_log",
+        "_logged",
+        "_look_up",
+        "_port",
+        "_problem",
+        "_watched",
+        "_whose",
+        "mode",
+    )
+
+    def __init__(self, whose: str, rule: NetworkRule, *, gateway: Gateway) -> None:
+        self._whose = whose
+        self.mode: NetworkMode = rule.mode
+        self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
+        self._gateway = gateway
+        self._port: int | None = None
+        self._problem = ""
+        self._look_up: Resolve | None = None
+        self._log: DecisionLog | None = None  # most sessions never have one
+        self._logged = 0
+        self._counters: Counters | None = None
+        self._connections: trio.Semaphore | None = None
+        self._watched: dict[int, tuple[Host, int, Address, trio.CancelScope]] | None = None
+
+    # For people and models.
+
+    @property
+    def rule(self) -> NetworkRule:
+        """As it is now."""
+        return NetworkRule(mode=self.mode, allow=self._allowed.texts)
+
+    @property
+    def made(self) -> int:
+        """How many decisions there have been: for `decisions_since`."""
+        return self._log.made if self._log is not None else 0
+
+    def decisions_since(self, number: int = 0) -> Sequence[Decision]:
+        """The decisions after the first so many, as far as they are kept (256); oldest first."""
+        return self._log.since(number) if self._log is not None else ()
+
+    def refused_since(self, number: int = 0) -> Sequence[Decision]:
+        """Those among them that a rule has refused."""
+        return [decision for decision in self.decisions_since(number) if decision.refused]
+
+    def facts(self) -> dict[str, Any]:
+        """What `nsm net` and `nsm inspect` show."""
+        return {
+            "mode": self.mode,
+            "allow": list(self._allowed.texts),
+            "port": self._port,
+            "problem": self._problem or None,
+            "connections": len(self._watched or ()),
+            "counters": (self._counters or Counters()).as_dict(),
+        }
+
+    def set(self, mode: NetworkMode, allowed: AllowList) -> None:
+        """From now on; connections that are allowed no more end."""
+        self.mode, self._allowed = mode, allowed
+        for host, port, address, scope in list((self._watched or {}).values()):
+            if mode == "off" or not may_stay(allowed, host, port, address):
+                scope.cancel()
+
+    async def accept(self, listener: Listener) -> None:
+        """Carry out what is asked for on a socket, until cancelled.
+
+        Raises:
+            ListenerError: it does not do any more what it should.
+        """
+        async with trio.open_nursery() as nursery:
+            failure = await self._accept_until_it_fails(listener, nursery)
+            nursery.cancel_scope.cancel()
+        raise failure
+
+    async def _accept_until_it_fails(
+        self, listener: Listener, nursery: trio.Nursery
+    ) -> ListenerError:
+        self._look_up = FewAtOnce(self._gateway.resolver)
+        places = self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
+        while True:
+            await places.acquire()
+            try:
+                client = await listener.accept(self._gateway.accepting)
+            except ListenerError as error:
+                return error
+            nursery.start_soon(self._serve, client)
+
+    async def _serve(self, client: trio.SocketStream) -> None:
+        assert self._connections is not None
+        place = self._gateway.take_place()
+        try:
+            if place is None:
+                await client.aclose()
+            else:
+                await serve(client, self, busy=place.busy)
+        except Exception:  # a fault of ours costs this connection
+            log.exception("%s: a connection of its proxy failed", self._whose)
+        finally:
+            if place is not None:
+                place.leave()
+            self._connections.release()
+
+    # `Keeper`.
+
+    def reach(self) -> Reach:
+        """See `Keeper`."""
+        allowed = self._allowed if self.mode == "allow" else None
+        return Reach(allowed, self._look_up or self._gateway.resolver)
+
+    def decided(
+        self,
+        protocol: Protocol,
+        host: str,
+        port: int,
+        verdict: Verdict,
+        detail: str = "",
+        address: str = "",
+    ) -> None:
+        """See `Keeper`."""
+        if self._log is None:
+            self._log = DecisionLog()
+        decision = Decision(
+            number=self._log.made + 1,
+            at_s=trio.current_time(),
+            protocol=protocol,
+            host=host,
+            port=port,
+            verdict=verdict,
+            detail=detail,
+            address=address,
+        )
+        self._log.add(decision)
+        for counters in self._all_counters():
+            counters.verdicts[verdict] += 1
+        if self._logged < MAX_LOGGED:
+            self._logged += 1
+            log.info(
+                "%s: network %s: %s %s port %d%s%s",
+                self._whose,
+                verdict,
+                protocol,
+                host or "?",
+                port,
+                f" at {address}" if address else "",
+                "; its further requests are not logged" if self._logged == MAX_LOGGED else "",
+            )
+
+    def sent(self, size: int) -> None:
+        """See `Keeper`."""
+        for counters in self._all_counters():
+            counters.sent_bytes += size
+
+    def received(self, size: int) -> None:
+        """See `Keeper`."""
+        for counters in self._all_counters():
+            counters.received_bytes += size
+
+    def watch(
+        self, host: Host, port: int, address: Address, scope: trio.CancelScope
+    ) -> Callable[[], None]:
+        """See `Keeper`."""
+        if self._watched is None:
+            self._watched = {}
+        watched, key = self._watched, id(scope)
+        watched[key] = host, port, address, scope
+        if self.mode != "allow" or not may_stay(self._allowed, host, port, address):
+            scope.cancel()  # the list changed while the name was looked up
+
+        def forget() -> None:
+            del watched[key]
+
+        return forget
+
+    def _all_counters(self) -> tuple[Counters, Counters]:
+        if self._counters is None:
+            self._counters = Counters()
+        return self._counters, self._gateway.counters

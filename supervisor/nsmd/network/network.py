@@ -1,0 +1,241 @@
+"""The network of one session, as it is now: its list, its proxy, what was asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+import trio
+
+from nsm.jail.proxyvariables import PROXY_PORT, variables_with_port
+from nsm.wire.errors import BadRequestError, NsmError
+from nsmd.agent_link.frames import ListeningFrame
+from nsmd.agent_link.link import AgentLink
+from nsmd.agent_link.requests import NoAnswerError, Question, Requests
+from nsmd.jail.host_network import open_sockets
+from nsmd.model.host_rules import AllowList, HostRule
+from nsmd.model.values import NetworkMode, NetworkRule
+from nsmd.network.allowed_hosts import Way
+from nsmd.network.gateway import Gateway
+from nsmd.network.listener import Listener, ListenerError
+
+log = logging.getLogger(__name__)
+
+LISTEN_TIMEOUT_S = 20.0
+"""For an agent to make a socket, which takes microseconds once it has started."""
+
+
+class SessionNetwork(Way):
+    """See the module.
+
+    Args:
+        session_id: for the log.
+        rule: what the session begins with.
+        requests: to its agent.
+        nursery: owns the proxy's task, which ends with the session.
+        listener: descriptor of the socket that an earlier supervisor had for it; owned from now on.
+        changed: called when the list is another, or there is a listener.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_earlier_listener",
+        "_link",
+        "_listening",
+        "_nursery",
+        "_opening",
+        "_requests",
+        "_scope",
+        "_session_id",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        rule: NetworkRule,
+        *,
+        gateway: Gateway,
+        requests: Requests,
+        nursery: trio.Nursery,
+        listener: int | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(f"session {session_id}", rule, gateway=gateway)
+        self._earlier_listener = listener
+        self._changed = changed
+        self._listening: Listener | None = None
+        self._session_id = session_id
+        self._requests = requests
+        self._nursery = nursery
+        self._link: AgentLink | None = None
+        self._scope: trio.CancelScope | None = None
+        self._opening: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<SessionNetwork of {self._session_id} {self.mode} port={self._port}>"
+
+    # For the session.
+
+    def opened(self, link: AgentLink) -> None:
+        """Its agent can take work."""
+        self._link = link
+        if self._earlier_listener is not None:
+            self._begin(self._take_up)
+        elif self.mode == "allow":
+            self._start()
+        elif self.mode == "full":
+            self._problem = open_sockets() or ""
+
+    def closed(self) -> None:
+        """Its agent is gone."""
+        self._link = None
+        if self._scope is not None:
+            self._scope.cancel()
+        else:
+            self._close_earlier()
+
+    @property
+    def listener_descriptor(self) -> int | None:
+        """The socket on which its proxy waits, or is about to; None while there is none."""
+        return self._earlier_listener if self._listening is None else self._listening.descriptor
+
+    async def allow(self, rules: Iterable[HostRule]) -> None:
+        """Allow more from now on.
+
+        Raises:
+            NsmError: this session cannot have a proxy, or the whole network is open to it.
+            HostRuleError: too many patterns.
+        """
+        self._check_not_full()
+        allowed = self._allowed.with_rules(rules)
+        await self._ensure_open()
+        self.set("allow", allowed)
+
+    def deny(self, rules: Sequence[HostRule]) -> None:
+        """Take patterns away; connections that are allowed no more end.
+
+        Raises:
+            BadRequestError: one is not in the list, or the whole network is open.
+        """
+        self._check_not_full()
+        for rule in rules:
+            if rule.text not in self._allowed.texts:
+                raise BadRequestError(
+                    f"{rule.text!r} is not in this session's list, which has "
+                    f"{', '.join(self._allowed.texts) or 'nothing'}.",
+                    hint="Take away the pattern that allows it.",
+                )
+        self.set(self.mode, self._allowed.without(rules))
+
+    def turn_off(self) -> None:
+        """Allow nothing; all connections end.
+
+        Raises:
+            BadRequestError: the whole network is open.
+        """
+        self._check_not_full()
+        self.set("off", AllowList())
+
+    def _check_not_full(self) -> None:
+        if self.mode == "full":
+            raise BadRequestError(
+                "This session was started with the host's network, which holds until its end.",
+                hint="End it, and start one with another network.",
+            )
+
+    def set(self, mode: NetworkMode, allowed: AllowList) -> None:
+        """See `Way`."""
+        super().set(mode, allowed)
+        self._changed()
+
+    # The proxy.
+
+    async def _ensure_open(self) -> None:
+        if self._port is None:
+            self._start()
+            if self._opening is not None:
+                await self._opening.wait()
+        if self._port is None:
+            raise BadRequestError(
+                f"This session cannot have more: {self._problem or 'it has ended'}.",
+                hint="Start another session.",
+            )
+
+    def _start(self) -> None:
+        """Ask for a listener, at once: code that is sent after this finds it."""
+        if self._opening is not None or self._link is None:
+            return
+        frame = {
+            "type": "listen",
+            "id": self._requests.new_id(),
+            "port": PROXY_PORT,
+            "variables": variables_with_port(),
+        }
+        try:
+            question = self._requests.begin("listen", frame, (ListeningFrame,))
+        except NsmError as error:
+            self._note_problem(error.message)
+            return
+        self._begin(partial(self._listener, self._link, question))
+
+    async def _take_up(self) -> Listener:
+        """Go on with the listener that there is: its session's code knows it already."""
+        descriptor, self._earlier_listener = self._earlier_listener, None
+        assert descriptor is not None
+        return Listener(descriptor)
+
+    def _close_earlier(self) -> None:
+        descriptor, self._earlier_listener = self._earlier_listener, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _begin(self, find: Callable[[], Awaitable[Listener]]) -> None:
+        self._problem = ""
+        opening, scope = self._opening, self._scope = trio.Event(), trio.CancelScope()
+        self._nursery.start_soon(self._run, find, opening, scope, name=repr(self))
+
+    async def _run(
+        self,
+        find: Callable[[], Awaitable[Listener]],
+        opening: trio.Event,
+        scope: trio.CancelScope,
+    ) -> None:
+        """Own the listener from the request for it to the session's end."""
+        listener: Listener | None = None
+        try:
+            with scope:
+                listener = await find()
+                self._port = listener.port
+                self._listening = listener
+                opening.set()
+                self._changed()
+                await self.accept(listener)
+        except NsmError as error:
+            if self._link is not None:
+                self._note_problem(error.message)
+        except ListenerError as error:
+            self._note_problem(f"its socket {error}")
+        finally:
+            self._listening = None
+            self._close_earlier()  # it ended before it began
+            if listener is not None:
+                listener.close()
+            self._port = self._opening = None
+            opening.set()
+
+    def _note_problem(self, problem: str) -> None:
+        self._problem = f"there is no proxy: {problem}"
+        log.warning("session %s has no proxy: %s", self._session_id, problem)
+
+    @staticmethod
+    async def _listener(link: AgentLink, question: Question) -> Listener:
+        try:
+            await question.wait(LISTEN_TIMEOUT_S)
+        except NoAnswerError:
+            raise ListenerError("was not made in time") from None
+        descriptor = link.claim_descriptor()
+        if descriptor is None:
+            raise ListenerError("did not come along")
+        return Listener(descriptor)

@@ -1,0 +1,264 @@
+"""One connection of a client in a session: its request, the decision, the bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol as Interface
+
+import trio
+
+from nsmd.model.host_rules import Address, Host, show_host
+from nsmd.network.decisions import Protocol, Verdict
+from nsmd.network.refusal import RefusedError, http_response
+from nsmd.network.relay import PIECE_BYTES, relay
+from nsmd.network.resolver import Reach, connect
+from nsmd.network.socks import VERSION as SOCKS_5
+from nsmd.network.socks import SocksProxy
+
+REQUEST_TIMEOUT_S = 30.0
+"""For a client to say what it wants."""
+
+IDLE_S = 900.0
+"""Without a byte in either direction a connection is given up: its place may be wanted."""
+
+LINGER_S = 2.0
+"""For a client to read a refusal: closed with bytes of its own unread, it would see a reset."""
+
+
+class Keeper(Interface):
+    """Who decides, and remembers: the session's network."""
+
+    def reach(self) -> Reach:
+        """What may be reached at this moment."""
+        ...
+
+    def decided(
+        self,
+        protocol: Protocol,
+        host: str,
+        port: int,
+        verdict: Verdict,
+        detail: str = "",
+        address: str = "",
+    ) -> None:
+        """A request has been decided on."""
+
+    def sent(self, size: int) -> None:
+        """So many bytes have gone out."""
+
+    def received(self, size: int) -> None:
+        """So many bytes have come in."""
+
+    def watch(
+        self, host: Host, port: int, address: Address, scope: trio.CancelScope
+    ) -> Callable[[], None]:
+        """A connection is open, to be cancelled once it is allowed no more.
+
+        Args:
+            address: that it goes to.
+
+        Returns:
+            To be called at its end.
+        """
+        ...
+
+
+async def serve(client: trio.SocketStream, keeper: Keeper, *, busy: bool = False) -> None:
+    """Carry out one connection; closes it.
+
+    Args:
+        busy: there is no room for it, which is all that it is told.
+    """
+    async with client:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await _serve(client, keeper, busy)
+
+
+async def _serve(client: trio.SocketStream, keeper: Keeper, busy: bool) -> None:
+    with trio.move_on_after(REQUEST_TIMEOUT_S) as patience:
+        first = await client.receive_some(PIECE_BYTES)
+        if not first:
+            return
+        kind = _Socks if first[0] == SOCKS_5 else _Web
+        conversation = kind(client, keeper)
+        await conversation.run(first, busy, patience)
+
+
+class _Conversation(ABC):
+    """What both kinds of proxy have in common."""
+
+    protocol: Protocol
+
+    def __init__(self, client: trio.SocketStream, keeper: Keeper) -> None:
+        self._client = client
+        self._keeper = keeper
+        self._open = trio.CancelScope()
+
+    async def run(self, first: bytes, busy: bool, patience: trio.CancelScope) -> None:
+        """
+        Args:
+            first: what the client has said already.
+            patience: ends with the request.
+        """
+        host: Host = ""
+        port = 0
+        try:
+            asked = await self._request(first)
+            if asked is None:
+                return
+            host, port = asked
+            patience.deadline = float("inf")
+            if busy:
+                raise RefusedError("busy", "Too many connections are open; try again.")  # noqa: TRY301
+            server, address = await self._reach(host, port)
+        except RefusedError as refused:
+            shown = show_host(host) if host else ""
+            self._keeper.decided(self.protocol, shown, port, refused.verdict, refused.detail)
+            await self._refuse(refused)
+            return
+        self._keeper.decided(self.protocol, show_host(host), port, "allowed", address=str(address))
+        async with server:
+            with self._open:
+                self._note_life()
+                forget = self._keeper.watch(host, port, address, self._open)
+                try:
+                    await self._pass_on(server)
+                finally:
+                    forget()
+
+    async def _reach(self, host: Host, port: int) -> tuple[trio.SocketStream, Address]:
+        addresses = await self._keeper.reach().addresses(host, port)
+        try:
+            return await connect(addresses, port)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise RefusedError(
+                "unreachable", f"{show_host(host, port)} is allowed, but: {why}."
+            ) from None
+
+    def _note_life(self) -> None:
+        self._open.deadline = trio.current_time() + IDLE_S
+
+    def _sent(self, size: int) -> None:
+        self._note_life()
+        self._keeper.sent(size)
+
+    def _received(self, size: int) -> None:
+        self._note_life()
+        self._keeper.received(size)
+
+    async def _refuse(self, refused: RefusedError) -> None:
+        with trio.move_on_after(LINGER_S):
+            await self._client.send_all(self._refusal(refused))
+            await self._client.send_eof()
+            while await self._client.receive_some(PIECE_BYTES):
+                pass
+
+    async def _read(self, more: Callable[[bytes], None]) -> bool:
+        data = await self._client.receive_some(PIECE_BYTES)
+        more(data)
+        return bool(data)
+
+    @abstractmethod
+    async def _request(self, first: bytes) -> tuple[Host, int] | None:
+        """What the client wants; None where it ended before it had said so."""
+
+    @abstractmethod
+    async def _pass_on(self, server: trio.SocketStream) -> None:
+        """Carry out what it wants, by a server that is connected."""
+
+    @abstractmethod
+    def _refusal(self, refused: RefusedError) -> bytes:
+        """What it is told in place of that."""
+
+    async def _tunnel(self, server: trio.SocketStream, begin: tuple[bytes, bytes]) -> None:
+        answer, early = begin
+        await self._client.send_all(answer)
+        if early:
+            await server.send_all(early)
+            self._sent(len(early))
+        await relay(self._client, server, self._sent, self._received)
+
+
+class _Socks(_Conversation):
+    protocol: Protocol = "socks5"
+
+    def __init__(self, client: trio.SocketStream, keeper: Keeper) -> None:
+        super().__init__(client, keeper)
+        self._proxy = SocksProxy()
+
+    async def _request(self, first: bytes) -> tuple[Host, int] | None:
+        self._proxy.receive_data(first)
+        while (request := self._proxy.next_request()) is None:
+            if answers := self._proxy.answers():
+                await self._client.send_all(answers)
+            if not await self._read(self._proxy.receive_data):
+                return None
+        if answers := self._proxy.answers():
+            await self._client.send_all(answers)
+        return request.host, request.port
+
+    async def _pass_on(self, server: trio.SocketStream) -> None:
+        await self._tunnel(server, self._proxy.begin_tunnel())
+
+    def _refusal(self, refused: RefusedError) -> bytes:
+        return self._proxy.answers() + self._proxy.refusal(refused)
+
+
+class _Web(_Conversation):
+    protocol: Protocol = "http"
+
+    def __init__(self, client: trio.SocketStream, keeper: Keeper) -> None:
+        super().__init__(client, keeper)
+        # 10 ms of the start of every supervisor, of which most need it never.
+        from nsmd.network.web_proxy import WebProxy  # noqa: PLC0415
+
+        self._proxy = WebProxy()
+
+    async def _request(self, first: bytes) -> tuple[Host, int] | None:
+        self._proxy.receive_data(first)
+        while (request := self._proxy.next_request()) is None:
+            await self._read(self._proxy.receive_data)  # its end is told by `next_request`
+        if request.tunnel:
+            self.protocol = "connect"
+        return request.host, request.port
+
+    async def _pass_on(self, server: trio.SocketStream) -> None:
+        if self.protocol == "connect":
+            await self._tunnel(server, self._proxy.begin_tunnel())
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_request, server, nursery.cancel_scope)
+            await self._return_answer(server)
+            nursery.cancel_scope.cancel()
+
+    async def _send_request(self, server: trio.SocketStream, scope: trio.CancelScope) -> None:
+        try:
+            await self._send(server, self._proxy.head())
+            while not self._proxy.done:
+                body = self._proxy.next_body()
+                if body is None:
+                    await self._read(self._proxy.receive_data)
+                else:
+                    await self._send(server, body)
+        except RefusedError:
+            scope.cancel()  # the server has half a request, and is not to take it for one
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # it may have answered all the same
+
+    async def _send(self, server: trio.SocketStream, data: bytes) -> None:
+        if data:
+            await server.send_all(data)
+            self._sent(len(data))
+
+    async def _return_answer(self, server: trio.SocketStream) -> None:
+        """All that comes: the server was told to close its end after one answer."""
+        with suppress(trio.BrokenResourceError):
+            while data := await server.receive_some(PIECE_BYTES):
+                self._received(len(data))
+                await self._client.send_all(data)
+
+    def _refusal(self, refused: RefusedError) -> bytes:
+        return http_response(refused)

@@ -1,0 +1,185 @@
+"""Requests to an HTTP proxy: `CONNECT`, and requests for a whole URL; no I/O.
+
+h11 reads what the client sends, which is strict about what a request is. Of a request for a URL the
+server is sent what the URL says: its path, and its host in place of whatever `Host` said, so that
+nothing but the URL decides who is asked for what. Each connection carries one request; a second one
+could be for another host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import h11
+
+from nsmd.model.host_rules import BadHostError, Host, parse_authority, show_host
+from nsmd.network.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request's first line and headers; cookies and tokens make some long."""
+
+_DROPPED = frozenset(
+    (
+        b"connection",
+        b"host",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+    )
+)
+"""Headers that concern one connection only (RFC 9110, 7.6.1), and the host, which the URL says."""
+
+_SCHEME = b"http://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebRequest:
+    """What a client wants.
+
+    Attributes:
+        tunnel: `CONNECT`: bytes, whatever they are.
+    """
+
+    host: Host
+    port: int
+    tunnel: bool
+
+
+class WebProxy:
+    """One connection of an HTTP client, from its first byte to the end of its request."""
+
+    def __init__(self) -> None:
+        self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._server = h11.Connection(h11.CLIENT)
+        self._head: h11.Request | None = None
+        self._done = False
+
+    def receive_data(self, data: bytes) -> None:
+        """What the client has sent; empty at its end."""
+        try:
+            self._client.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            raise _bad(str(error)) from None
+
+    def next_request(self) -> WebRequest | None:
+        """The request; None until it is there.
+
+        Raises:
+            RefusedError: what came is no request to a proxy.
+        """
+        event = self._next()
+        if event is h11.NEED_DATA:
+            return None
+        if not isinstance(event, h11.Request):
+            raise _bad("it ended before a request")
+        self._head = event
+        try:
+            if event.method == b"CONNECT":
+                host, port = parse_authority(event.target.decode("ascii"))
+                return WebRequest(host=host, port=port, tunnel=True)
+            host, port, _ = _split_url(event.target)
+        except (BadHostError, UnicodeDecodeError) as error:
+            raise _bad(f"its target {error}") from None
+        return WebRequest(host=host, port=port, tunnel=False)
+
+    def begin_tunnel(self) -> tuple[bytes, bytes]:
+        """The answer to a `CONNECT`, and what the client has sent already for the other side."""
+        early, _ = self._client.trailing_data
+        return b"HTTP/1.1 200 Connection established\r\n\r\n", early
+
+    def head(self) -> bytes:
+        """What the server is sent first, of a request for a URL."""
+        assert self._head is not None, "there is a request"
+        host, port, path = _split_url(self._head.target)
+        shown = show_host(host) if port == 80 else show_host(host, port)
+        request = h11.Request(
+            method=self._head.method,
+            target=path,
+            headers=[
+                (b"Host", shown.encode()),
+                *_kept(self._head.headers.raw_items()),
+                (b"Connection", b"close"),
+            ],
+        )
+        try:
+            return self._server.send(request) or b""
+        except h11.LocalProtocolError as error:
+            raise _bad(str(error)) from None
+
+    @property
+    def done(self) -> bool:
+        """Whether the request has been passed on whole."""
+        return self._done
+
+    def next_body(self) -> bytes | None:
+        """More of the request's body for the server; None until more of it is there.
+
+        Raises:
+            RefusedError: what came is no body.
+        """
+        passed = b""
+        while not self._done:
+            event = self._next()
+            if isinstance(event, h11.Data):
+                passed += self._server.send(h11.Data(data=event.data)) or b""
+            elif isinstance(event, h11.EndOfMessage):
+                passed += self._server.send(h11.EndOfMessage()) or b""
+                self._done = True
+            elif event is h11.NEED_DATA:
+                return passed or None
+            else:
+                raise _bad("its body ended too early")
+        return passed
+
+    def _next(self) -> object:
+        try:
+            return self._client.next_event()
+        except h11.RemoteProtocolError as error:
+            raise _bad(str(error)) from None
+
+
+def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers that are for the server."""
+    rows = list(headers)
+    named = {
+        name.strip().lower()
+        for header, value in rows
+        if header.lower() == b"connection"
+        for name in value.split(b",")
+    }
+    # What frames the body is not the client's to have dropped.
+    named -= {b"content-length", b"transfer-encoding"}
+    return [(name, value) for name, value in rows if name.lower() not in _DROPPED | named]
+
+
+def _split_url(target: bytes) -> tuple[Host, int, bytes]:
+    """Host, port and path of an `http://` URL.
+
+    Raises:
+        BadHostError: it is none.
+        UnicodeDecodeError: its host is not ASCII.
+    """
+    if target[:7].lower() != _SCHEME:
+        raise BadHostError("is neither an http:// URL nor, with CONNECT, HOST:PORT")
+    rest = target[7:]
+    place = min((at for mark in b"/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
+    authority, path = rest[:place], rest[place:].partition(b"#")[0]
+    # Also what an `@` would make of it: who reads `http://a@b` as a host has been fooled before.
+    host, port = parse_authority(authority.decode("ascii"), 80)
+    return host, port, path if path.startswith(b"/") else b"/" + path
+
+
+def _bad(why: str) -> RefusedError:
+    return RefusedError(
+        "bad-request",
+        f"nsm's proxy does not take this request: {why}. It takes CONNECT HOST:PORT, http:// URLs "
+        "and SOCKS 5.",
+    )

@@ -1,0 +1,206 @@
+"""How much memory there is for spares, and what one takes. Reads /proc; Linux only.
+
+All of it is asked at moments that something else chose: nothing here polls. Where the kernel has
+pressure stall information (PSI), it wakes us when programs begin to wait for memory.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from nsmd.pool.policy import MemorySeen
+
+PRESSURE = "proc/pressure/memory"
+
+TRIGGER = b"some 100000 2000000\0"
+"""Wake us when programs waited for memory during 100 ms of 2 s. The length of the window is the
+one that ordinary users may ask for (multiples of 2 s, since Linux 6.5)."""
+
+PRESSURE_PAUSE_S = 10.0
+"""Between two wake-ups: the average that is read then is one over 10 s."""
+
+FRESH_S = 1.0
+"""For how long what was read about memory still holds."""
+
+_READ_BYTES = 65536
+
+
+@dataclass(slots=True)
+class _Read:
+    at_s: float
+    seen: MemorySeen
+
+
+class HostMemory:
+    """The memory of this host.
+
+    Args:
+        root: where `/proc` and `/sys` are; other than `/` in tests only.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._watched = False
+        self._last: _Read | None = None
+
+    def seen(self) -> MemorySeen:
+        """What is known now; reads at most once in `FRESH_S`, some 50 microseconds."""
+        now = trio.current_time()
+        if self._last is None or now - self._last.at_s > FRESH_S:
+            self._last = _Read(now, self._look())
+        return self._last.seen
+
+    def _look(self) -> MemorySeen:
+        total, available = _host_memory(_text(self._root + "proc/meminfo"))
+        for limit, used in self._group_limits():
+            room = max(0, limit - used)
+            total = min(total, limit) if total else limit
+            available = room if available is None else min(available, room)
+        return MemorySeen(
+            total_bytes=total,
+            available_bytes=available,
+            pressure_percent=_pressure(_text(self._root + PRESSURE)),
+            watched=self._watched,
+        )
+
+    def _group_limits(self) -> list[tuple[int, int]]:
+        """Limit and use of each control group that we are in and that has a limit (version 2)."""
+        found: list[tuple[int, int]] = []
+        group = _own_group(_text(self._root + "proc/self/cgroup"))
+        while group:
+            folder = f"{self._root}sys/fs/cgroup{group}"
+            limit, used = _text(f"{folder}/memory.max"), _text(f"{folder}/memory.current")
+            if limit.strip().isdigit() and used.strip().isdigit():
+                found.append((int(limit), int(used)))
+            group = group.rpartition("/")[0]
+        return found
+
+    async def cost_bytes(self, pid: int) -> int | None:
+        """See `cost_of`; in a thread."""
+        return await trio.to_thread.run_sync(self.cost_of, pid)
+
+    def cost_of(self, pid: int) -> int | None:
+        """What the process and those below it take; None if it is gone.
+
+        The proportional share (PSS) of each process where we may read it. An agent cannot be read
+        by an ordinary user, as it must not be by what it runs: of it, what is resident and not
+        shared. Up to 3 ms a process.
+        """
+        costs = [cost for each in _tree(self._root, pid) if (cost := _cost(self._root, each))]
+        return sum(costs) if costs else None
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when programs begin to wait for memory; returns where nobody can know.
+
+        Cancellation: the usual way to end it; closes the trigger.
+        """
+        trigger = self._open_trigger()
+        if trigger is None:
+            return
+        try:
+            with select.epoll() as poll:
+                poll.register(trigger, select.EPOLLPRI)
+                self._watched, self._last = True, None
+                while True:
+                    # trio waits for readable and writable only; an epoll with an event is readable.
+                    await trio.lowlevel.wait_readable(poll.fileno())
+                    poll.poll(0)
+                    self._last = None
+                    tell()
+                    await trio.sleep(PRESSURE_PAUSE_S)
+        finally:
+            self._watched = False
+            os.close(trigger)
+
+    def _open_trigger(self) -> int | None:
+        try:
+            fd = os.open(self._root + PRESSURE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            os.write(fd, TRIGGER)
+        except OSError:  # an older kernel, for an ordinary user
+            os.close(fd)
+            return None
+        return fd
+
+
+def _text(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, _READ_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _host_memory(text: str) -> tuple[int, int | None]:
+    """Total and available bytes in the text of `/proc/meminfo`."""
+    values: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        number = value.removesuffix("kB").strip()
+        if name in ("MemTotal", "MemAvailable") and number.isdigit():
+            values[name] = int(number) * 1024
+    return values.get("MemTotal", 0), values.get("MemAvailable")
+
+
+def _pressure(text: str) -> float | None:
+    """`some avg10` in the text of `/proc/pressure/memory`, percent."""
+    for line in text.splitlines():
+        kind, *fields = line.split()
+        for field in fields:
+            name, _, value = field.partition("=")
+            if (kind, name) == ("some", "avg10"):
+                try:
+                    return float(value)
+                except ValueError:
+                    return None
+    return None
+
+
+def _own_group(text: str) -> str:
+    """The path of our control group in the text of `/proc/self/cgroup`; empty without one."""
+    for line in text.splitlines():
+        if line.startswith("0::/"):
+            return line[len("0::") :].rstrip("/")
+    return ""
+
+
+def _tree(root: str, pid: int) -> list[int]:
+    """A process and what it started, children of children included."""
+    found, queue = {pid}, [pid]
+    while queue:
+        new = _children(f"{root}proc/{queue.pop()}/task") - found
+        found |= new
+        queue.extend(new)
+    return sorted(found)
+
+
+def _children(tasks: str) -> set[int]:
+    try:
+        threads = os.listdir(tasks)
+    except OSError:
+        return set()
+    return {int(child) for task in threads for child in _text(f"{tasks}/{task}/children").split()}
+
+
+def _cost(root: str, pid: int) -> int | None:
+    for line in _text(f"{root}proc/{pid}/smaps_rollup").splitlines():
+        name, _, value = line.partition(":")
+        number = value.removesuffix("kB").strip()
+        if name == "Pss" and number.isdigit():
+            return int(number) * 1024
+    fields = _text(f"{root}proc/{pid}/statm").split()
+    if len(fields) < 3 or not (fields[1] + fields[2]).isdigit():
+        return None
+    return max(0, int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,186 @@
+"""When the machine is short of memory: first spares go, then the sessions that are idle longest.
+
+Short means that programs wait for memory (PSI) while little of it is left; waiting alone may be
+that of one session at its own limit. One step at a time, each of which has 10 s to show: spares go
+as the pool's own rule has it; only when there are none, a session ends, and with each step as many
+more as before it, until the pressure is gone. Never one that runs code or has done so lately, has
+processes in its background, or is watched by somebody.
+
+The kernel wakes us (Linux 6.5 and newer, for ordinary users). Elsewhere it is looked when something
+happens in the supervisor anyway: an idle one does not wake for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from nsmd.model.events import Events, Happening
+from nsmd.model.lifecycle import State
+from nsmd.model.settings import MemoryPressureSettings
+from nsmd.pool.policy import CALM_PERCENT, HIGH_PERCENT, MemorySeen
+from nsmd.pool.pool import Memory
+from nsmd.sessions.session import Session
+
+log = logging.getLogger(__name__)
+
+REASON = "the machine was short of memory"
+"""Of a session's end, as its owner is told."""
+
+STEP_S = 10.0
+"""Between two steps: the average that is read is one over that time."""
+
+LOW_SHARE = 0.15
+"""Of all memory: with more than that available, who waits does so at a limit of its own."""
+
+EMPTY_SHARE = 0.04
+"""The same where the kernel does not tell who waits."""
+
+MOST_AT_ONCE = 16
+"""Sessions asked in one step."""
+
+
+class Spares(Protocol):
+    """The pool, as far as it concerns this."""
+
+    @property
+    def spares(self) -> int:
+        """How many sessions wait to be taken."""
+        ...
+
+    def look_soon(self) -> None:
+        """Something changed that may change how many there should be."""
+
+
+class Sessions(Protocol):
+    """Whose sessions may end; the registry has them."""
+
+    @property
+    def events(self) -> Events:
+        """Tells when something happens, and is told of the pressure."""
+        ...
+
+    def live_sessions(self) -> Sequence[Session]:
+        """Sessions that belong to somebody."""
+        ...
+
+
+class Pressure:
+    """See the module.
+
+    Args:
+        settings: `[memory_pressure]`.
+        memory: of this host.
+        sessions: that may end.
+        pool: whose spares go first.
+    """
+
+    def __init__(
+        self, settings: MemoryPressureSettings, memory: Memory, sessions: Sessions, pool: Spares
+    ) -> None:
+        self._settings = settings
+        self._memory = memory
+        self._sessions = sessions
+        self._pool = pool
+        self._next_s = -math.inf
+        self._due_s = math.inf
+        self._sleep: trio.CancelScope | None = None
+        self._event_s = -math.inf
+        # Of the shortage that there is at this moment.
+        self._short = False
+        self._asked: set[Session] = set()
+
+    def __repr__(self) -> str:
+        return f"<Pressure {'short' if self._short else 'none'}, {len(self._asked)} sessions asked>"
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        unsubscribe = self._sessions.events.subscribe(self._happened)
+        try:
+            while True:
+                with trio.CancelScope(deadline=self._due_s) as self._sleep:
+                    await trio.sleep_forever()
+                self._due_s = math.inf
+                self.look()
+        finally:
+            unsubscribe()
+
+    def look(self) -> None:
+        """Memory may be short: take a step if it is, and it is time for one."""
+        now = trio.current_time()
+        if now < self._next_s:
+            return
+        self._next_s = now + STEP_S
+        seen = self._memory.seen()
+        already, self._short = self._short, is_short(seen, already=self._short)
+        if not self._short:
+            self._asked.clear()
+            return
+        self._wake_at(self._next_s)
+        spares = self._pool.spares
+        ended = [] if spares or not self._settings.end_idle_sessions else self._end_some(now)
+        self._pool.look_soon()
+        if already and not spares and not ended:
+            return  # nothing that can be done, which was said
+        log.warning(
+            "short of memory (pressure %s %%, %d MiB available): %d spares, %d sessions may end",
+            seen.pressure_percent,
+            (seen.available_bytes or 0) >> 20,
+            spares,
+            len(ended),
+        )
+        self._sessions.events.publish(
+            "memory_pressure",
+            pressure_percent=seen.pressure_percent,
+            available_bytes=seen.available_bytes,
+            spares=spares,
+            sessions=len(ended),
+        )
+
+    def _end_some(self, now: float) -> list[Session]:
+        idle = [each for each in self._sessions.live_sessions() if self._may_end(each, now)]
+        idle.sort(key=lambda session: session.active_s)
+        chosen = idle[: min(MOST_AT_ONCE, max(1, len(self._asked)))]
+        for session in chosen:
+            self._asked.add(session)  # once: whoever has something in the background keeps it
+            session.end_if_unused(REASON)
+        return chosen
+
+    def _may_end(self, session: Session, now: float) -> bool:
+        return (
+            session.state is State.IDLE
+            and session.name is not None
+            and now - session.active_s >= self._settings.idle_seconds
+            and not session.transcript.followers
+            and session not in self._asked
+        )
+
+    def _happened(self, happening: Happening) -> None:
+        if happening.at_s < self._event_s or happening.kind == "memory_pressure":
+            return
+        self._event_s = happening.at_s + STEP_S
+        if not self._memory.seen().watched:
+            self.look()
+
+    def _wake_at(self, when_s: float) -> None:
+        self._due_s = when_s
+        if self._sleep is not None:
+            self._sleep.deadline = when_s
+
+
+def is_short(seen: MemorySeen, *, already: bool) -> bool:
+    """Whether memory has to be given back.
+
+    Args:
+        already: it was short a moment ago; it is until the pressure is gone.
+    """
+    if seen.available_bytes is None or not seen.total_bytes:
+        return False
+    left = seen.available_bytes / seen.total_bytes
+    if seen.pressure_percent is None:
+        return left < EMPTY_SHARE
+    return left < LOW_SHARE and seen.pressure_percent >= (CALM_PERCENT if already else HIGH_PERCENT)

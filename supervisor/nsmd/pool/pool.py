@@ -1,0 +1,456 @@
+"""Sessions kept ready, so that a call finds its jail already there.
+
+A *kind* is a jail specification; sessions of a kind are interchangeable, and those that wait to be
+taken are its *spares*. How many there should be is `nsmd.pool.policy`'s; this module observes, and
+carries its plan out: when a session was taken and its call answered, when a refill is ready or
+failed, when memory gets short, and at times that the plan named. In between it sleeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from nsmd.model.events import EventKind, Events
+from nsmd.model.lifecycle import State
+from nsmd.model.settings import PoolSettings
+from nsmd.model.values import Environment, JailSpec
+from nsmd.pool import policy
+from nsmd.pool.demand import Demand, Refills
+from nsmd.pool.policy import KindPlan, KindSeen, MemorySeen, Observation, Plan
+from nsmd.sessions.session import Session
+
+log = logging.getLogger(__name__)
+
+MAX_KINDS = 256
+"""Kinds that something is remembered of; the one that was used least recently goes first."""
+
+COST_FRESH_S = 300.0
+"""How long the measured memory of a spare holds for its kind."""
+
+SAME_FAILURE_S = 0.5
+"""Spares that die within that time die of one cause, which counts as one failure. Shorter than the
+first pause after a failure: what is tried after one and fails counts."""
+
+USUAL = 0.5
+"""Share of refills that are as quick as what is reckoned with. Not the slowest: the first ones of a
+kind may have had to wait for what all are made from."""
+
+UNPLANNED = KindPlan(wanted=0, why="it has just come up")
+
+START = Callable[[JailSpec], Session]
+
+
+class Memory(Protocol):
+    """What the pool asks about memory; `nsmd.pool.host_memory` has it."""
+
+    def seen(self) -> MemorySeen:
+        """The host's memory now; quick."""
+        ...
+
+    async def cost_bytes(self, pid: int) -> int | None:
+        """What a jail takes, by its PID 1; None if it is gone. Holds nobody up."""
+        ...
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever memory gets short; may return if nobody can know."""
+        ...
+
+
+class UnknownMemory:
+    """Nothing is known of memory, so it sets no limit."""
+
+    def seen(self) -> MemorySeen:
+        """See `Memory`."""
+        return MemorySeen()
+
+    async def cost_bytes(self, pid: int) -> int | None:
+        """See `Memory`."""
+        del pid
+        return None
+
+    async def watch(self, tell: Callable[[], None]) -> None:
+        """See `Memory`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Kind:
+    """What the pool has and knows of one kind.
+
+    Attributes:
+        ready: spares, the newest last: it is taken first, since its memory is still in caches.
+        starting: refills.
+        hits: takes that found a spare ready.
+        misses: takes that had to wait for a start.
+        used_s, expected_s, failed_s: on trio's clock, minus infinity for never.
+        failures: in a row.
+        plan: the last.
+    """
+
+    spec: JailSpec
+    ready: list[Session] = field(default_factory=list[Session])
+    starting: list[Session] = field(default_factory=list[Session])
+    demand: Demand = field(default_factory=Demand)
+    refills: Refills = field(default_factory=Refills)
+    hits: int = 0
+    misses: int = 0
+    used_s: float = -math.inf
+    expected_s: float = -math.inf
+    failures: int = 0
+    failed_s: float = -math.inf
+    cost_bytes: int | None = None
+    measured_s: float = -math.inf
+    plan: KindPlan = UNPLANNED
+
+    @property
+    def spares(self) -> int:
+        """How many there are, starting ones included."""
+        return len(self.ready) + len(self.starting)
+
+    @property
+    def lead_s(self) -> float:
+        """What a refill takes, seconds."""
+        usual = self.refills.quantile(USUAL)
+        return policy.UNKNOWN_REFILL_S if usual is None else usual
+
+    def seen(self, now: float) -> KindSeen:
+        """It, for the policy."""
+        return KindSeen(
+            spares=self.spares,
+            rate_per_s=self.demand.rate(now),
+            burst=self.demand.burst(now),
+            refill_s=self.refills.quantile(USUAL),
+            idle_s=now - self.used_s,
+            expected_s=now - self.expected_s,
+            cost_bytes=self.cost_bytes,
+            failures=self.failures,
+            failed_s=now - self.failed_s,
+        )
+
+
+@dataclass(slots=True)
+class _Start:
+    """A session that is on its way: since when, and whether for the pool."""
+
+    since_s: float
+    refill: bool
+
+
+class Pool:
+    """See the module.
+
+    Args:
+        settings: `[pool]`.
+        start: makes a session of a kind and starts its task.
+        nursery: owns the pool's two tasks; cancelling it stops refills.
+        memory: what there is of it.
+        processors: that starts can use; None for those that this process may use.
+        events: told what is taken and refilled.
+
+    Attributes:
+        on_pressure: called when memory gets short, after the pool has been told.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        start: START,
+        nursery: trio.Nursery,
+        memory: Memory | None = None,
+        processors: int | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self._settings = settings
+        self._start = start
+        self._nursery = nursery
+        self._events = events or Events()
+        self._memory = memory or UnknownMemory()
+        self._processors = processors or len(os.sched_getaffinity(0))
+        self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
+        # Of sessions, spares and taken ones.
+        self._starts: dict[Session, _Start] = {}
+        # Taken and without an answer yet, the newest last: since when.
+        self._unanswered: dict[Session, float] = {}
+        self._answered_s = -math.inf
+        self._short_s: float | None = None
+        self._budget_bytes: int | None = None
+        self.hits = 0
+        self.misses = 0
+        self._due_s = math.inf
+        self._sleep: trio.CancelScope | None = None
+        nursery.start_soon(self._run)
+        self.on_pressure: Callable[[], None] = _nothing
+        nursery.start_soon(self._memory.watch, self._memory_short)
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.spares} spares of {len(self._kinds)} kinds>"
+
+    @property
+    def spares(self) -> int:
+        """How many sessions wait to be taken, starting ones included."""
+        return sum(kind.spares for kind in self._kinds.values())
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What is known of each kind, the one used last at the end."""
+        return tuple(self._kinds.values())
+
+    @property
+    def memory(self) -> MemorySeen:
+        """The host's memory, as the pool sees it."""
+        return self._memory.seen()
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """What all spares together may take, by the last plan; None without a limit."""
+        return self._budget_bytes
+
+    # What happens. All of it is quick; what it leads to is decided in the pool's task.
+
+    def take(self, spec: JailSpec) -> Session:
+        """A session of that kind, ready or still starting, which is the caller's from now on."""
+        now = trio.current_time()
+        kind = self._kind(spec)
+        kind.used_s = now
+        kind.demand.note(now, kind.lead_s)
+        session = _newest(kind.ready)
+        if session is not None:
+            kind.hits += 1
+            self.hits += 1
+        else:
+            kind.misses += 1
+            self.misses += 1
+            session = _oldest(kind.starting) or self._begin(spec, now, refill=False)
+        taken: EventKind = "pool_miss" if session.state is State.STARTING else "pool_hit"
+        self._events.publish(taken, session=session.id, subject=session)
+        self._unanswered[session] = now
+        if self._short_s is None:
+            self._short_s = now
+        self._look_at(self._refill_at(kind, now))
+        return session
+
+    def answered(self, session: Session) -> None:
+        """A session that was taken has its first answer: what was put off for it may begin."""
+        if self._unanswered.pop(session, None) is None:
+            return
+        now = self._answered_s = trio.current_time()
+        kind = self._kinds.get(session.spec)
+        if kind is None:
+            return
+        if self._short_s is not None or (kind.ready and kind.cost_bytes is None):
+            self._look_at(self._refill_at(kind, now))
+
+    def expect(self, spec: JailSpec) -> None:
+        """Somebody came who is likely to ask for that kind."""
+        self._kind(spec).expected_s = trio.current_time()
+        self.look_soon()
+
+    def ready(self, session: Session) -> None:
+        """A session, spare or taken, can run code now."""
+        start = self._starts.pop(session, None)
+        kind = self._kinds.get(session.spec)
+        if kind is None or start is None:
+            return
+        recovered, kind.failures = kind.failures > 0, 0
+        # Starts that callers wait for compete with each other, and say less.
+        if start.refill or not kind.refills:
+            kind.refills.note(trio.current_time() - start.since_s)
+        if start.refill:
+            took_s = trio.current_time() - start.since_s
+            self._events.publish(
+                "pool_refilled", session=session.id, subject=session, seconds=took_s
+            )
+        if session in kind.starting:
+            kind.starting.remove(session)
+            kind.ready.append(session)
+        if start.refill or recovered or self._short_s is not None:
+            self.look_soon()
+
+    def forget(self, session: Session) -> None:
+        """Nothing is left of a session, spare or taken."""
+        self._starts.pop(session, None)
+        self._unanswered.pop(session, None)
+        kind = self._kinds.get(session.spec)
+        if kind is None:
+            return
+        for spares in (kind.ready, kind.starting):
+            if session in spares:
+                spares.remove(session)
+                self._failed(kind, session)
+        if self._short_s is not None or kind.failures:
+            self.look_soon()
+
+    def keep_only(self, wanted: Callable[[Environment], bool]) -> None:
+        """Other environments are gone, or were replaced: nobody will ask for them."""
+        for spec in [spec for spec in self._kinds if not wanted(spec.environment)]:
+            self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
+
+    def discard(self, session: Session, why: str) -> None:
+        """End a spare that nobody is to get."""
+        kind = self._kinds.get(session.spec)
+        if kind is not None:
+            for spares in (kind.ready, kind.starting):
+                if session in spares:
+                    spares.remove(session)
+        session.end(why)
+        self.look_soon()
+
+    def configure(self, settings: PoolSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """Something changed that may change the plan."""
+        self._look_at(trio.current_time())
+
+    def _memory_short(self) -> None:
+        self.look_soon()
+        self.on_pressure()
+
+    # The pool's task.
+
+    async def _run(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._due_s) as self._sleep:
+                await trio.sleep_forever()
+            self._due_s = math.inf
+            self._carry_out(self._plan())
+
+    def _look_at(self, when_s: float) -> None:
+        """Make a plan then, or earlier."""
+        if when_s < self._due_s:
+            self._due_s = when_s
+            if self._sleep is not None:
+                self._sleep.deadline = when_s
+
+    def _plan(self) -> Plan:
+        now = trio.current_time()
+        kinds = self.kinds
+        plan = policy.plan(
+            Observation(
+                settings=self._settings,
+                kinds=[kind.seen(now) for kind in kinds],
+                memory=self._memory.seen(),
+            )
+        )
+        for kind, its in zip(kinds, plan.kinds, strict=True):
+            kind.plan = its
+        self._budget_bytes = plan.budget_bytes
+        return plan
+
+    def _carry_out(self, plan: Plan) -> None:
+        now = trio.current_time()
+        kinds = self.kinds
+        if not self._unanswered:
+            self._measure_one(kinds, now)
+        for kind in kinds:
+            self._shrink(kind, kind.plan.wanted, kind.plan.why)
+            if not kind.spares and not kind.plan.wanted:
+                self._forget_unused(kind, now)
+        if not plan.starts:
+            self._short_s = None
+        for index in plan.starts:
+            # One that is ready, or answered, has this looked at again.
+            if len(self._starts) >= self._starts_at_once(kinds[index], now):
+                break
+            if self._short_s is None:
+                self._short_s = now
+            if (due_s := self._refill_at(kinds[index], now)) > now:
+                self._look_at(due_s)
+                break
+            self._short_s = now  # the next one lets calls go first again
+            kinds[index].starting.append(self._begin(kinds[index].spec, now, refill=True))
+        self._look_at(now + plan.again_s)
+
+    def _refill_at(self, kind: Kind, now: float) -> float:
+        return policy.refill_at(
+            now_s=now,
+            stocked=bool(kind.ready),
+            lead_s=kind.lead_s,
+            unanswered_s=next(reversed(self._unanswered.values()), -math.inf),
+            answered_s=self._answered_s,
+            short_s=now if self._short_s is None else self._short_s,
+        )
+
+    def _starts_at_once(self, kind: Kind, now: float) -> int:
+        return policy.starts_at_once(
+            stocked=bool(kind.ready),
+            processors=self._processors,
+            rate_per_s=kind.demand.rate(now),
+            lead_s=kind.lead_s,
+        )
+
+    def _begin(self, spec: JailSpec, now: float, *, refill: bool) -> Session:
+        session = self._start(spec)
+        self._starts[session] = _Start(now, refill)
+        return session
+
+    def _shrink(self, kind: Kind, most: int, why: str) -> None:
+        """End what is too much: the oldest first, and what is ready before what was just begun."""
+        for spares in (kind.ready, kind.starting):
+            while spares and kind.spares > most:
+                session = spares.pop(0)
+                session.end(f"the pool has no use for it: {why}")
+
+    def _kind(self, spec: JailSpec) -> Kind:
+        kind = self._kinds.get(spec)
+        if kind is not None:
+            self._kinds.move_to_end(spec)
+            return kind
+        if len(self._kinds) >= MAX_KINDS:
+            _, oldest = self._kinds.popitem(last=False)
+            self._shrink(oldest, 0, "other kinds were used more recently")
+        kind = self._kinds[spec] = Kind(spec=spec)
+        return kind
+
+    def _forget_unused(self, kind: Kind, now: float) -> None:
+        used_s = max(kind.used_s, kind.expected_s)
+        if now - used_s >= self._settings.keep_seconds:
+            del self._kinds[kind.spec]
+
+    def _failed(self, kind: Kind, session: Session) -> None:
+        now = trio.current_time()
+        if now - kind.failed_s > SAME_FAILURE_S or not kind.failures:
+            kind.failures += 1
+            kind.failed_s = now
+        log.warning("a spare of %s ended: %s", kind.spec.environment.name, session.end_reason)
+
+    def _measure_one(self, kinds: tuple[Kind, ...], now: float) -> None:
+        """Ask what a spare takes, now and then, while no call waits."""
+        for kind in kinds:
+            if kind.ready and now - kind.measured_s >= COST_FRESH_S:
+                kind.measured_s = now
+                self._nursery.start_soon(self._measure, kind, kind.ready[-1].pid)
+                return
+
+    async def _measure(self, kind: Kind, pid: int) -> None:
+        cost = await self._memory.cost_bytes(pid)
+        kind.cost_bytes = kind.cost_bytes if cost is None else cost
+
+
+def _nothing() -> None:
+    """Nobody else wants to know."""
+
+
+def _newest(ready: list[Session]) -> Session | None:
+    while ready:
+        session = ready.pop()
+        if session.state is State.IDLE:  # else it is ending, and has not reported yet
+            return session
+    return None
+
+
+def _oldest(starting: list[Session]) -> Session | None:
+    while starting:
+        session = starting.pop(0)
+        if session.state is State.STARTING:
+            return session
+    return None

@@ -1,0 +1,63 @@
+"""Clients that have just come: what they are likely to use is kept ready for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nsm.wire.errors import BadProjectError
+from nsmd.environments.provider import Provision
+from nsmd.model.values import Client, Environment, JailSpec, ProjectMount
+from nsmd.pool.usage_history import Habits
+
+log = logging.getLogger(__name__)
+
+
+class Comers:
+    """See the module.
+
+    Args:
+        provision: has the environments.
+        spec: of a session.
+        expect: tells the pool of a kind that will be wanted.
+    """
+
+    def __init__(
+        self,
+        provision: Provision,
+        spec: Callable[[Environment, ProjectMount | None], JailSpec],
+        expect: Callable[[JailSpec], None],
+    ) -> None:
+        self._provision = provision
+        self._spec = spec
+        self._expect = expect
+        self._habits = Habits()
+
+    def expect(self, client: Client) -> None:
+        """One of a project.
+
+        Args:
+            client: its project and sources, as far as they are known yet.
+        """
+        if client.bound is None:
+            self._provision.expect(client.project)
+        for env in self._habits.project_came(client.project):
+            self._warm(env, client)
+
+    def greet(self, program: str, scope: str) -> None:
+        """A program of the control socket: what it used the last times."""
+        for env, mount in self._habits.program_came(program, scope):
+            self._warm(env, Client(name=program, scope=scope, project=mount))
+
+    def used(self, client: Client, env: str) -> None:
+        """One has taken a session."""
+        self._habits.used(client, env)
+
+    def _warm(self, env: str, client: Client) -> None:
+        environment = self._provision.find_at_hand(client, env)
+        if environment is None:
+            return
+        try:
+            self._expect(self._spec(environment, client.project))
+        except BadProjectError:
+            log.debug("the project of a client that has come is gone")

@@ -1,0 +1,110 @@
+"""What comers have used before, to guess what one who has just come will use.
+
+A comer is a project with whichever client, or a program of the control socket. Of each, for each
+environment, the share of visits is kept in which it was used, the last ones counting most. Bounded,
+and lost with the supervisor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from nsmd.model.values import Client, ProjectMount
+
+FIRST_GUESS: Mapping[str, float] = {"python": 0.5, "bash": 0.5}
+"""For projects that nobody came with before."""
+
+NEWEST = 0.3
+"""Weight of the last visit: one use makes an environment likely; after two visits without it, it is
+not any more."""
+
+LIKELY = 0.3
+"""Share of visits from which on an environment is kept ready for a comer."""
+
+VISIT_S = 60.0
+"""Coming again within that time is the same visit: a client attaches, then lists the tools."""
+
+MAX_COMERS = 256
+"""The one that was there least recently is forgotten."""
+
+
+@dataclass(slots=True)
+class _Habit:
+    """One environment of a comer: its share of visits, and what is not yet counted in it."""
+
+    share: float
+    project: ProjectMount | None = None
+    used: bool = False
+
+
+@dataclass(slots=True)
+class _Comer:
+    came_s: float = -math.inf
+    habits: dict[str, _Habit] = field(default_factory=dict[str, _Habit])
+
+
+class Habits:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._comers: OrderedDict[str, _Comer] = OrderedDict()
+
+    def project_came(self, project: ProjectMount | None) -> list[str]:
+        """A client came whose sessions see that project: the environments it will likely use."""
+        return [env for env, _ in self._came(_of_project(project), FIRST_GUESS)]
+
+    def program_came(self, program: str, scope: str) -> list[tuple[str, ProjectMount | None]]:
+        """A program came: the environments it will likely use, each with its last project there.
+
+        One that never used any is not expected to: most only ask what there is.
+        """
+        return self._came(_of_program(program, scope), {})
+
+    def used(self, client: Client, env: str) -> None:
+        """A client has taken a session."""
+        for comer in (_of_project(client.project), _of_program(client.name, client.scope)):
+            habits = self._comer(comer).habits
+            habit = habits.get(env)
+            if habit is None:
+                habit = habits[env] = _Habit(0.0)
+            habit.used, habit.project = True, client.project
+
+    def _came(
+        self, comer: str, guesses: Mapping[str, float]
+    ) -> list[tuple[str, ProjectMount | None]]:
+        known, now = self._comer(comer), trio.current_time()
+        if math.isinf(known.came_s):
+            for env, share in guesses.items():
+                habit = known.habits.setdefault(env, _Habit(0.0))
+                habit.share = max(habit.share, share)
+        elif now - known.came_s > VISIT_S:
+            for habit in known.habits.values():
+                habit.share += NEWEST * (habit.used - habit.share)
+                habit.used = False
+        known.came_s = now
+        return [
+            (env, habit.project) for env, habit in known.habits.items() if habit.share >= LIKELY
+        ]
+
+    def _comer(self, name: str) -> _Comer:
+        known = self._comers.get(name)
+        if known is None:
+            known = self._comers[name] = _Comer()
+            if len(self._comers) > MAX_COMERS:
+                self._comers.popitem(last=False)
+        else:
+            self._comers.move_to_end(name)
+        return known
+
+
+def _of_project(project: ProjectMount | None) -> str:
+    return f"project {project.path}" if project else "no project"
+
+
+def _of_program(program: str, scope: str) -> str:
+    return f"program {program} in {scope}"

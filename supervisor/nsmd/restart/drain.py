@@ -1,0 +1,266 @@
+"""Nothing new is begun, and what runs comes to its end: before maintenance, and on SIGTERM.
+
+What ran or was queued when it began may finish until a deadline, and is interrupted then, so that
+whoever waits has an answer with the output so far. Sessions stay as they are. Code that comes
+meanwhile is refused before anything of it has run (`Ending.refusal`), and files, logs and lists go
+on working.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import trio
+
+from nsmd.bridge.call_handle import ProgramCall, who_runs
+from nsmd.fdstore.store import DescriptorStore
+from nsmd.model.events import Events, Happening
+from nsmd.model.shutdown import Ending, How
+
+log = logging.getLogger(__name__)
+
+INTERRUPTED_S = 3.0
+"""For what was interrupted to answer before the supervisor ends: an interpreter has
+`interrupt_grace_seconds`, and this on top of it."""
+
+ANSWERS_S = 0.1
+"""Before connections are closed: the last answers pass a few tasks on their way to their clients,
+which takes a millisecond or two."""
+
+
+_FINISHED = ("execution_finished", "program_ended")
+
+
+class Unfinished(Protocol):
+    """Code or a program that runs, or waits for its turn."""
+
+    def interrupt(self) -> None:
+        """Have it end soon."""
+
+
+class Busy(Protocol):
+    """What there is to wait for; the registry has it."""
+
+    @property
+    def events(self) -> Events:
+        """Tells what finishes."""
+        ...
+
+    def unfinished(self) -> Sequence[Unfinished]:
+        """What runs or is queued."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that there is to wait for.
+
+    Attributes:
+        events: tell what finishes.
+        kinds: what runs or is queued of each kind.
+    """
+
+    events: Events
+    kinds: Sequence[Callable[[], Sequence[Unfinished]]]
+
+    def unfinished(self) -> Sequence[Unfinished]:
+        """See `Busy`."""
+        return [each for kind in self.kinds for each in kind()]
+
+
+class Draining:
+    """Begins, ends and takes back drains; there is one at a time.
+
+    Args:
+        busy: what there is to wait for.
+        ending: told that nothing new may come, and of what follows.
+        nursery: for the task that waits; cancelling it ends the waiting, and no more.
+        grace_s: `interrupt_grace_seconds`.
+    """
+
+    def __init__(
+        self, busy: Busy, ending: Ending, nursery: trio.Nursery, *, grace_s: float = 2.0
+    ) -> None:
+        self._busy = busy
+        self._ending = ending
+        self._nursery = nursery
+        self._grace_s = grace_s
+        self.drain: Drain | None = None
+
+    def begin(self, why: str, *, timeout_s: float = math.inf, then: How | None = None) -> Drain:
+        """Take nothing new from now on. One that is under way gets the new deadline.
+
+        Args:
+            why: for people, after "the supervisor is being drained".
+            timeout_s: until what still runs is interrupted; with `leave` nothing is, since it
+                goes on without this process.
+            then: how to end when nothing runs any more; None to stay.
+        """
+        if self.drain is not None and self.drain.active:
+            self.drain.hurry(timeout_s, then)
+            self._ending.then = self.drain.then
+            return self.drain
+        self._ending.draining, self._ending.then = why, then
+        left = self._busy.unfinished()
+        drain = self.drain = Drain(left, timeout_s, then)
+        log.info("draining (%s): %d executions are left", why, drain.left)
+        if programs := [each for each in left if isinstance(each, ProgramCall)]:
+            log.info("of these, %s", who_runs(programs))
+        self._tell("begun", drain)
+        self._nursery.start_soon(self._run, drain)
+        return drain
+
+    def remaining_s(self) -> float | None:
+        """Until what is left is interrupted; None for no deadline."""
+        if self.drain is None or math.isinf(self.drain.due_s):
+            return None
+        return max(0.0, self.drain.due_s - trio.current_time())
+
+    def cancel(self) -> bool:
+        """Take new work again; False where nothing was being drained, or an end follows."""
+        drain = self.drain
+        if drain is None or not self._ending.draining or drain.then is not None:
+            return False
+        self.drain = None
+        self._ending.draining = ""
+        drain.take_back()
+        log.info("no longer draining")
+        self._tell("cancelled", drain)
+        return True
+
+    async def _run(self, drain: Drain) -> None:
+        unsubscribe = self._busy.events.subscribe(drain.happened)
+        try:
+            await self._wait(drain)
+        finally:
+            unsubscribe()
+        if drain.cancelled:
+            return
+        log.info("drained: %d executions were interrupted", drain.interrupted)
+        drain.is_over()
+        self._tell("ended", drain)
+        if drain.then is not None:
+            await trio.sleep(ANSWERS_S)
+            self._ending.ask(drain.then)
+
+    async def _wait(self, drain: Drain) -> None:
+        while drain.left and not drain.cancelled:
+            change = drain.next_change
+            with trio.move_on_at(drain.due_s) as scope:
+                await change.wait()
+            if not scope.cancelled_caught or drain.cancelled:
+                continue
+            if drain.then == "leave" or drain.interrupted:
+                return
+            drain.interrupt()
+            # The session's own ladder ends what does not listen; an end of all need not wait so
+            # long, since it kills what is left.
+            bounded = drain.then is not None
+            drain.due_s = trio.current_time() + self._grace_s + INTERRUPTED_S
+            drain.due_s = drain.due_s if bounded else math.inf
+
+    def _tell(self, state: str, drain: Drain) -> None:
+        self._busy.events.publish(
+            "draining",
+            state=state,
+            left=drain.left,
+            interrupted=drain.interrupted,
+            then=drain.then or "stay",
+        )
+
+
+class Drain:
+    """One drain, from its beginning until nothing is left or it is taken back.
+
+    Attributes:
+        due_s: on trio's clock, when what is left is interrupted.
+        then: see `Draining.begin`.
+        interrupted: how many executions were.
+        cancelled: it was taken back.
+        next_change: set at the next change of anything here, and replaced.
+    """
+
+    def __init__(self, left: Sequence[Unfinished], timeout_s: float, then: How | None) -> None:
+        self._left = set(left)
+        self.due_s = trio.current_time() + timeout_s
+        self.then: How | None = then
+        self.interrupted = 0
+        self.cancelled = False
+        self.next_change = trio.Event()
+        self._over = False
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled else "over" if self._over else "active"
+        return f"<Drain {state}, {self.left} left>"
+
+    @property
+    def active(self) -> bool:
+        """Whether it still waits for something."""
+        return not self._over and not self.cancelled
+
+    @property
+    def left(self) -> int:
+        """Executions that are not finished."""
+        return len(self._left)
+
+    def report(self) -> Mapping[str, Any]:
+        """In plain values: `drained, left, interrupted, remaining_s` (None for no deadline)."""
+        left = self.due_s - trio.current_time()
+        return {
+            "drained": self._over,
+            "left": self.left,
+            "interrupted": self.interrupted,
+            "remaining_s": None if math.isinf(left) or self._over else max(0.0, left),
+        }
+
+    def hurry(self, timeout_s: float, then: How | None) -> None:
+        """Another deadline, and perhaps an end that follows."""
+        due_s = trio.current_time() + timeout_s
+        self.due_s = min(self.due_s, due_s + INTERRUPTED_S) if self.interrupted else due_s
+        if then is not None and (self.then is None or then == "end"):
+            self.then = then
+        self._changed()
+
+    def interrupt(self) -> None:
+        """Interrupt all that is left."""
+        for execution in list(self._left):
+            self.interrupted += 1
+            if self.then is not None and isinstance(execution, ProgramCall):
+                execution.stop.ask("shutdown")  # nobody has taken it back
+            else:
+                execution.interrupt()
+        self._changed()
+
+    def happened(self, happening: Happening) -> None:
+        """Take note of what finishes; for `Events.subscribe`."""
+        if happening.kind in _FINISHED and happening.subject in self._left:
+            self._left.discard(happening.subject)
+            self._changed()
+
+    def take_back(self) -> None:
+        """Nobody waits for it any more."""
+        self.cancelled = True
+        self._changed()
+
+    def is_over(self) -> None:
+        """Nothing is left, or all that is left goes on elsewhere."""
+        self._over = True
+        self._changed()
+
+    def _changed(self) -> None:
+        self.next_change.set()
+        self.next_change = trio.Event()
+
+
+def after_sigterm(store: DescriptorStore) -> How:
+    """What follows a drain for SIGTERM.
+
+    systemd gives everything that it keeps back to the next supervisor, and closes it where there is
+    to be none, so sessions are left to it. A keeper of ours only stands in where nobody asked for
+    an end.
+    """
+    return "leave" if store.kind == "systemd" else "end"

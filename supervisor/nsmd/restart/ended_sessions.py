@@ -1,0 +1,152 @@
+"""Files with the names of sessions, so that every end is told, whatever ended the session.
+
+One small file a name, in the runtime directory, from a session's beginning until its end was told.
+A supervisor that finds a name without a session knows that the session was lost: with the
+supervisor and what held its sessions, or at `nsm shutdown`. The runtime directory is memory, so
+nothing waits for a disk; at a reboot the files go, as sessions do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
+
+import trio
+
+from nsmd.fdstore import records
+from nsmd.fdstore.records import EndRecord, RecordError
+from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.restart.session_store import boot_id
+from nsmd.sessions.ended import Ended
+
+log = logging.getLogger(__name__)
+
+MAX_RECORD_BYTES = 4096
+"""Largest file that is read; a scope holds a path, a reason is a sentence."""
+
+SHUT_DOWN = "the supervisor was shut down"
+UNATTENDED = "it ended while there was no supervisor"
+
+_EARLIER = "state-end-"
+"""Names under which nsm 0.1 gave ends to the store."""
+
+
+class EndBook:
+    """Names of live sessions, and how others ended, as files; `EndedSessions` tells the clients.
+
+    What cannot be written is logged once and forgotten with the supervisor.
+
+    Args:
+        directory: holds these files and nothing else; it is made when it is needed.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._failed = False
+
+    def __repr__(self) -> str:
+        return f"<EndBook {self._directory}>"
+
+    def began(self, scope: str, name: str) -> None:
+        """Note that a session has this name now."""
+        self._write(EndRecord(scope=scope, name=name, reason="", at_s=0.0, boot=boot_id()))
+
+    def keep(self, scope: str, name: str, ended: Ended) -> None:
+        """A session of that name has ended."""
+        at_s = ended.at_s - trio.current_time() + time.monotonic()
+        self._write(
+            EndRecord(
+                scope=scope,
+                name=name,
+                reason=ended.reason,
+                at_s=at_s,
+                boot=boot_id(),
+                lost=ended.lost,
+            )
+        )
+
+    def forget(self, scope: str, name: str) -> None:
+        """The end was told, or is of no interest any more."""
+        with suppress(OSError):
+            os.unlink(self._path(scope, name))
+
+    def take_up(
+        self,
+        live: Container[tuple[str, str]],
+        tell: Callable[[str, str, Ended], None],
+    ) -> None:
+        """Tell how sessions of an earlier supervisor ended, the earliest first.
+
+        Args:
+            live: scope and name of each session that was taken up.
+            tell: gets scope, name and end of each of the others.
+        """
+        now_s, current_s = time.monotonic(), trio.current_time()
+        for record in sorted(self._records(), key=lambda each: each.at_s):
+            if (record.scope, record.name) in live:
+                continue
+            known = record.reason and record.boot == boot_id()
+            age_s = max(0.0, now_s - record.at_s) if known else 0.0
+            lost = record.lost or not record.reason
+            reason = record.reason or UNATTENDED
+            tell(record.scope, record.name, Ended(reason=reason, at_s=current_s - age_s, lost=lost))
+
+    def _records(self) -> Iterator[EndRecord]:
+        try:
+            entries = list(os.scandir(self._directory))
+        except OSError:
+            return
+        for entry in entries:
+            try:
+                with open(entry.path, "rb") as file:
+                    yield records.decode(EndRecord, file.read(MAX_RECORD_BYTES))
+            except (OSError, RecordError) as error:
+                log.warning("how a session ended cannot be read from %s: %s", entry.path, error)
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+    def _write(self, record: EndRecord) -> None:
+        path = self._path(record.scope, record.name)
+        try:
+            try:
+                self._replace(path, records.encode(record))
+            except FileNotFoundError:
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                self._replace(path, records.encode(record))
+        except OSError as error:
+            if not self._failed:
+                log.warning("ends of sessions would be forgotten with the supervisor: %s", error)
+            self._failed = True
+
+    @staticmethod
+    def _replace(path: str, data: bytes) -> None:
+        made = f"{path}.new"
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(made, path)
+
+    def _path(self, scope: str, name: str) -> str:
+        key = hashlib.sha256(f"{scope}\0{name}".encode(errors="replace")).hexdigest()
+        return os.path.join(self._directory, key[:32])
+
+
+def drop_earlier(store: DescriptorStore, kept: Kept) -> None:
+    """Drop the ends that nsm 0.1 had given to the store.
+
+    Args:
+        kept: its entries under such names are closed.
+    """
+    for name, descriptors in kept.items():
+        if name.startswith(_EARLIER):
+            _close(descriptors)
+            store.drop(name)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,339 @@
+"""What a session has changed in a project: overlayfs's upper layer beside the directory itself.
+
+The layer is the session's to make up and to change while it is read, so it is data and nothing
+more: see `below`. https://docs.kernel.org/filesystems/overlayfs.html has its marks.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from nsmd.sessions.changes.change import (
+    Change,
+    State,
+    carried_mode,
+    copy_state,
+    digest_of,
+    host_state,
+    risk_of,
+)
+from nsmd.sessions.changes.copy_files import (
+    DIRECTORY,
+    PIECE_BYTES,
+    look,
+    open_below,
+    open_file,
+    read_link,
+)
+
+MAX_CHANGES = 200_000
+"""Of one session; with the bound on its files, only deleted trees of the host come near."""
+
+MAX_PATH_BYTES = 4000
+"""Below PATH_MAX. Code can nest deeper, and loses what it nests so from sight."""
+
+MAX_PATHS_BYTES = 64 * 1024 * 1024
+"""Of the paths of all changes. Names take nothing of a session's room, and memory here."""
+
+READINGS = 4
+"""How many times the size of the copy is read of it. Holes take no room, and of a file with many
+names each is read."""
+
+MARGIN_NS = 20_000_000
+"""Times of files come from a clock that ticks every 1 to 10 ms."""
+
+
+class TooManyChangesError(Exception):
+    """There are more than `MAX_CHANGES`, or their paths are longer than `MAX_PATHS_BYTES`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What is compared.
+
+    Attributes:
+        changed: descriptor of the upper layer.
+        project: of the directory on the host.
+        since_ns: the session's begin, Unix time.
+        applied: `st_ctime_ns` by path, of what has been brought to the host from this session.
+        stop: whether nobody waits any more.
+    """
+
+    changed: int
+    project: int
+    since_ns: int
+    applied: dict[str, int]
+    stop: Callable[[], bool] = lambda: False
+
+
+def compare(sides: Sides) -> list[Change]:
+    """All changes, sorted by path; blocks.
+
+    Raises:
+        TooManyChangesError: there are too many.
+        OSError: the project cannot be read.
+    """
+    changes: list[Change] = []
+    paths_bytes = 0
+    for change in _Walk(sides).run():
+        changes.append(change)
+        paths_bytes += len(change.path)
+        if len(changes) > MAX_CHANGES or paths_bytes > MAX_PATHS_BYTES or sides.stop():
+            raise TooManyChangesError
+    return sorted(changes, key=lambda change: in_tree(change.path))
+
+
+def change_at(sides: Sides, path: str) -> Change | None:
+    """What became of one path; None if nothing did; blocks.
+
+    Raises:
+        OSError: it has changed meanwhile.
+    """
+    walk = _Walk(sides)
+    try:
+        return _change_at(walk, sides, path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return walk.unreadable(path, error)
+
+
+def _change_at(walk: _Walk, sides: Sides, path: str) -> Change | None:
+    components = path.split("/")
+    opaque = False
+    for depth in range(1, len(components)):
+        directory = "/".join(components[:depth])
+        found = look(sides.changed, directory)
+        if found is None:
+            break
+        if not stat.S_ISDIR(found.st_mode):
+            opaque = True  # deleted, or something else that has nothing below it
+            break
+        opaque = opaque or _is_opaque(sides.changed, directory)
+    found = look(sides.changed, path)
+    if found is None or is_whiteout(found):
+        before = walk.host(path) if found is not None or opaque else None
+        return None if before is None else walk.made(path, before, None)
+    return walk.leaf_or_directory(path, found)
+
+
+def in_tree(path: str) -> str:
+    """By which paths are sorted as a tree is: what is in a directory comes right behind it."""
+    return path.replace("/", "\0")  # which no name has, and which is before all that one has
+
+
+def content_digest(root: int, path: str, size: int) -> str:
+    """`digest_of` a file's content, without having all of it at once.
+
+    Args:
+        size: of the file, as it was looked at; of one that grows meanwhile no more is read.
+    """
+    fd = open_file(root, path)
+    try:
+        digest = hashlib.sha256()
+        while size >= 0 and (piece := os.read(fd, PIECE_BYTES)):
+            digest.update(piece)
+            size -= len(piece)
+        return digest.hexdigest()
+    finally:
+        os.close(fd)
+
+
+def is_whiteout(found: os.stat_result) -> bool:
+    """Whether it is overlayfs's mark that something is gone."""
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+
+class _Walk:
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+        room = os.fstatvfs(sides.changed)
+        self._largest = room.f_blocks * room.f_frsize
+        self._to_read = READINGS * self._largest
+
+    def run(self) -> Iterator[Change]:
+        # Not by recursion, and no descriptors kept: code decides how deep it goes.
+        waiting = [("", False)]
+        while waiting:
+            directory, hidden = waiting.pop()
+            # What the host has in a directory that was made anew is gone, and so on below it.
+            hidden = hidden or _is_opaque(self._sides.changed, directory)
+            try:
+                names = _names(self._sides.changed, directory)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    yield self.unreadable(directory, error)
+                continue  # else it has changed meanwhile
+            for name in names:
+                path = f"{directory}/{name}" if directory else name
+                if len(os.fsencode(path)) > MAX_PATH_BYTES:
+                    yield self.unreadable(directory, OSError(errno.ENAMETOOLONG, "too deep"))
+                    break
+                try:
+                    found = look(self._sides.changed, path)
+                    if found is None:
+                        continue
+                    if not is_whiteout(found) and stat.S_ISDIR(found.st_mode):
+                        waiting.append((path, hidden))
+                    yield from self._at(path, found)
+                except FileNotFoundError:
+                    continue  # it has changed meanwhile
+                except OSError as error:
+                    # Modes are the session's to set: what is shut is not to hide all the rest.
+                    yield self.unreadable(path, error)
+            if hidden:
+                known = set(names)
+                for name in self._host_names(directory):
+                    if name not in known:
+                        yield from self._gone(f"{directory}/{name}" if directory else name)
+
+    def _at(self, path: str, found: os.stat_result) -> Iterator[Change]:
+        if is_whiteout(found):
+            yield from self._gone(path)
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            yield from self._below(path)
+        change = self.leaf_or_directory(path, found)
+        if change is not None:
+            yield change
+
+    def leaf_or_directory(self, path: str, found: os.stat_result) -> Change | None:
+        """What became of a path at which the copy has something."""
+        before = self.host(path)
+        try:
+            after = self._in_copy(path, found)
+        except FileNotFoundError:
+            return None  # it has changed meanwhile
+        except OSError as error:
+            return self.unreadable(path, error, before)
+        after = replace(after, mode=carried_mode(after, before))  # the token has what it really is
+        return None if self._is_same(path, before, after) else self.made(path, before, after)
+
+    def _in_copy(self, path: str, found: os.stat_result) -> State:
+        """What a session has at a path.
+
+        Raises:
+            OSError: it cannot be read, or says that it is larger than it can be.
+        """
+        if stat.S_ISREG(found.st_mode):
+            if found.st_size > min(self._largest, self._to_read):
+                raise OSError(errno.EFBIG, "it has, or all have, more than the copy has room for")
+            self._to_read -= found.st_size
+            return copy_state(found, content_digest(self._sides.changed, path, found.st_size))
+        if stat.S_ISLNK(found.st_mode):
+            return copy_state(found, digest_of(os.fsencode(read_link(self._sides.changed, path))))
+        return copy_state(found, "")
+
+    def host(self, path: str) -> State | None:
+        found = look(self._sides.project, path)
+        return None if found is None else host_state(found)
+
+    def made(self, path: str, before: State | None, after: State | None) -> Change:
+        """A change with all that there is to say of it."""
+        target = ""
+        if after is not None and after.type == "symlink":
+            target = read_link(self._sides.changed, path)
+        problem = ""
+        if after is not None and after.type == "special":
+            problem = "it is neither a file nor a directory nor a link"
+        elif before is not None and before.type == "special":
+            problem = "on the host it is neither a file nor a directory nor a link"
+        return Change(
+            path=path,
+            before=before,
+            after=after,
+            conflict=self._conflict(path, before),
+            risk=risk_of(path, after, target),
+            problem=problem,
+        )
+
+    def _conflict(self, path: str, before: State | None) -> str:
+        if before is None or before.type == "directory":
+            return ""
+        changed_ns = int(before.token.rpartition(".")[2], 16)
+        if changed_ns <= self._sides.since_ns - MARGIN_NS:
+            return ""
+        if self._sides.applied.get(path) == changed_ns:
+            return ""  # by us
+        return "it was changed on the host since the session began"
+
+    def _is_same(self, path: str, before: State | None, after: State) -> bool:
+        if before is None or replace(before, token="") != replace(after, token=""):
+            return False
+        match after.type:
+            case "file":
+                try:
+                    theirs = content_digest(self._sides.project, path, before.size)
+                except OSError:
+                    return False
+                return after.token.endswith(theirs)
+            case "symlink":
+                ours = digest_of(os.fsencode(read_link(self._sides.project, path)))
+                return after.token.endswith(ours)
+            case _:
+                return True
+
+    def _gone(self, path: str) -> Iterator[Change]:
+        """What the host has at a path, all of it deleted."""
+        before = self.host(path)
+        if before is not None:
+            yield self.made(path, before, None)
+            yield from self._below(path)
+
+    def _below(self, path: str) -> Iterator[Change]:
+        """What the host has below a path where the session has no directory."""
+        waiting = [path]
+        while waiting:
+            directory = waiting.pop()
+            for name in self._host_names(directory):
+                below = f"{directory}/{name}"
+                before = self.host(below)
+                if before is not None:
+                    yield self.made(below, before, None)
+                    if before.type == "directory":
+                        waiting.append(below)
+
+    def _host_names(self, directory: str) -> list[str]:
+        try:
+            return _names(self._sides.project, directory)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return []
+            raise
+
+    def unreadable(self, path: str, error: OSError, before: State | None = None) -> Change:
+        """A change of which nothing is known but that it cannot be looked at."""
+        after = State(type="special", mode=0, size=0, token="unreadable")  # noqa: S106
+        return Change(
+            path=path or ".",
+            before=before,
+            after=after,
+            problem=f"what the session made of it cannot be read: {error.strerror}",
+        )
+
+
+def _names(root: int, directory: str) -> list[str]:
+    fd = open_below(root, directory, DIRECTORY)
+    try:
+        return sorted(os.listdir(fd))
+    finally:
+        os.close(fd)
+
+
+def _is_opaque(changed: int, directory: str) -> bool:
+    """Whether what the host has there is hidden."""
+    try:
+        fd = open_below(changed, directory, DIRECTORY)
+    except OSError:
+        return False
+    try:
+        return os.getxattr(fd, "user.overlay.opaque") == b"y"
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

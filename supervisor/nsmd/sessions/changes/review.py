@@ -1,0 +1,310 @@
+"""The changes of a live session, shown, applied and discarded; files are touched in threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from nsm.wire.errors import BadProjectError, BadRequestError
+from nsmd.jail import ProjectCopy
+from nsmd.model.values import ProjectMount
+from nsmd.sessions.changes.application import Refusal, Wanted, apply
+from nsmd.sessions.changes.change import Change, digest_of
+from nsmd.sessions.changes.comparison import (
+    MAX_CHANGES,
+    MAX_PATHS_BYTES,
+    Sides,
+    TooManyChangesError,
+    change_at,
+    compare,
+)
+from nsmd.sessions.changes.copy_files import look, open_file, read_link
+from nsmd.sessions.changes.restoration import discard
+from nsmd.sessions.session import Session
+
+CONTENT_BYTES = 1024 * 1024
+"""Of a file on each side that is shown; of a longer one, that it differs."""
+
+_EXCHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL})
+"""What something is looked at with that the session has taken away meanwhile, or put a FIFO or a
+link in the place of: who does so keeps nobody from seeing all the rest."""
+
+AT_ONCE = 2
+"""Reviews that read and write at the same time; others wait."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """One path on both sides.
+
+    Attributes:
+        change: None if there is no difference any more.
+        before, after: the content of a file, the target of a link; None where there is neither, or
+            where it is longer than `CONTENT_BYTES`.
+    """
+
+    change: Change | None
+    before: bytes | None
+    after: bytes | None
+
+
+class Review:
+    """What can be done about the changes of sessions."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def changes(self, session: Session, below: Sequence[str] = ()) -> list[Change]:
+        """All changes, by path.
+
+        Args:
+            below: only of these paths and what is in them; none for all.
+
+        Raises:
+            BadRequestError: the session has no copy, or there are too many changes.
+            BadProjectError: the project is not there any more.
+        """
+        changes = await self._run(session, lambda work: compare(work.sides))
+        return [change for change in changes if is_among(change.path, below)]
+
+    async def contents(self, session: Session, path: str) -> Contents:
+        """What one path holds on both sides.
+
+        Raises:
+            As `changes`.
+        """
+        return await self._run(session, lambda work: contents_of(work.sides, path))
+
+    async def apply(
+        self, session: Session, wanted: Sequence[Wanted], *, force: bool
+    ) -> tuple[int, list[Refusal]]:
+        """Bring changes to the host.
+
+        Args:
+            force: also where the host's file was changed since the session began.
+
+        Returns:
+            How many were made, and those that were not.
+
+        Raises:
+            As `changes`.
+        """
+        return await self._run(
+            session, lambda work: apply(work.sides, wanted, work.owner, force=force)
+        )
+
+    async def discard(
+        self, session: Session, below: Sequence[str] = ()
+    ) -> tuple[int, list[Refusal]]:
+        """Have the session's files be the host's again.
+
+        Args:
+            below: as for `changes`.
+
+        Returns:
+            How many changes are gone, and those that are not.
+
+        Raises:
+            BadRequestError: as `changes`; or the jail lets nobody write there.
+            BadProjectError: as `changes`.
+        """
+
+        def work_on(work: _Work) -> tuple[int, list[Refusal]]:
+            changes = compare(work.sides)
+            wanted = [change for change in changes if is_among(change.path, below)]
+            assert work.copy.shown is not None
+            return discard(work.sides, work.copy.shown, wanted, work.user, work.owner)
+
+        copy = _copy_of(session)
+        if copy.shown is None:
+            raise BadRequestError(
+                "Changes cannot be taken back in this session: its jail has the only way to them.",
+                hint="End the session with `nsm kill`: nothing that it changed is kept.",
+            )
+        return await self._run(session, work_on)
+
+    async def _run(self, session: Session, function: Callable[[_Work], Result]) -> Result:
+        work = _Work(session)
+
+        def in_thread() -> Result:
+            if not work.begin():
+                raise TooManyChangesError  # nobody waits for an answer
+            try:
+                return function(work)
+            finally:
+                work.close()
+
+        try:
+            async with self._limiter:
+                return await trio.to_thread.run_sync(
+                    in_thread, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+                )
+        except TooManyChangesError:
+            raise BadRequestError(
+                f"The session has changed more than {MAX_CHANGES} files, or their names are longer "
+                f"than {MAX_PATHS_BYTES >> 20} MiB together.",
+                hint="Look at it from within, with `nsm attach`, or end it with `nsm kill`.",
+            ) from None
+        except OSError as error:
+            raise BadProjectError(
+                f"The project cannot be compared with the session's copy: {error}."
+            ) from error
+        finally:
+            work.abandon()
+
+
+class _Work:
+    """Descriptors of one review's own, so that a session that ends takes none from it."""
+
+    def __init__(self, session: Session) -> None:
+        project = session.spec.project
+        copy = _copy_of(session)
+        assert project is not None
+        self._stopped = threading.Event()
+        self._begin = threading.Lock()
+        self._begun = False
+        self._project = open_checked(project)
+        try:
+            self.copy = copy.duplicate()
+        except OSError:
+            os.close(self._project)
+            raise
+        self.sides = Sides(
+            changed=self.copy.changed,
+            project=self._project,
+            since_ns=begun_ns(session),
+            applied=copy.applied,
+            stop=self._stopped.is_set,
+        )
+        root = os.geteuid() == 0
+        self.owner = _owner(self._project) if root else None
+        self.user = _owner(self.copy.changed) if root else None
+
+    def begin(self) -> bool:
+        """Called in the thread: whether the descriptors are its own now, to close."""
+        with self._begin:
+            self._begun = not self._stopped.is_set()
+            return self._begun
+
+    def abandon(self) -> None:
+        """Nobody waits any more; the thread may have begun, or will not."""
+        with self._begin:
+            self._stopped.set()
+            if not self._begun:
+                self.close()
+
+    def close(self) -> None:
+        """Let go of the descriptors; once."""
+        self.copy.close()
+        os.close(self._project)
+
+
+def begun_ns(session: Session) -> int:
+    """When a session began, by the clock that stamps files now.
+
+    A clock that was set back has what was changed meanwhile look older than the session.
+    """
+    age_ns = int((trio.current_time() - session.created_s) * 1e9)
+    return min(session.transcript.opened_ns, time.time_ns() - age_ns)
+
+
+def is_among(path: str, below: Sequence[str]) -> bool:
+    """Whether a path is one of these, or in one; all are where there are none."""
+    return not below or any(path == each or path.startswith(f"{each}/") for each in below)
+
+
+def open_checked(project: ProjectMount) -> int:
+    """A descriptor of the very directory that the session has a copy of.
+
+    Raises:
+        BadProjectError: it is another one by now, or gone.
+    """
+    try:
+        fd = os.open(project.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadProjectError(
+            f"The project directory {project.path} cannot be opened: {error.strerror}."
+        ) from error
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (project.device, project.inode):
+        os.close(fd)
+        raise BadProjectError(
+            f"The project directory {project.path} was replaced by another one.",
+            hint="What the session changed can be copied out of it with `nsm cp`.",
+        )
+    return fd
+
+
+def _copy_of(session: Session) -> ProjectCopy:
+    copy = session.project_copy
+    if copy is None:
+        what = "shows its project read-only" if session.spec.project else "has no project"
+        raise BadRequestError(
+            f"Session {session.name or session.id} {what}, so it has changed nothing there.",
+            hint='A session of `nsm run --project-mode overlay`, or of [project] mode = "overlay", '
+            "has a copy that code may change.",
+        )
+    return copy
+
+
+def _owner(directory: int) -> tuple[int, int]:
+    found = os.fstat(directory)
+    return found.st_uid, found.st_gid
+
+
+def contents_of(sides: Sides, path: str) -> Contents:
+    """One path on both sides; blocks.
+
+    Raises:
+        OSError: it cannot be read on the host.
+    """
+    try:
+        return _contents(sides, path)
+    except OSError as error:
+        if error.errno not in _EXCHANGED:
+            raise
+        return Contents(change=None, before=None, after=None)
+
+
+def _contents(sides: Sides, path: str) -> Contents:
+    change = change_at(sides, path)
+    if change is not None and change.problem:
+        return Contents(change=change, before=None, after=None)
+    before = None if change is None or change.before is None else _content(sides.project, path)
+    after = None if change is None or change.after is None else _content(sides.changed, path)
+    if change is not None and change.after is not None and after is not None:
+        # What is shown is what will be agreed to.
+        found = look(sides.changed, path)
+        digest = digest_of(after)
+        if found is None or not change.after.token.endswith(digest):
+            change = None if found is None else change_at(sides, path)
+            after = None
+    return Contents(change=change, before=before, after=after)
+
+
+def _content(root: int, path: str) -> bytes | None:
+    found = look(root, path)
+    if found is None:
+        return None
+    if stat.S_ISLNK(found.st_mode):
+        return os.fsencode(read_link(root, path))
+    if not stat.S_ISREG(found.st_mode) or found.st_size > CONTENT_BYTES:
+        return None
+    fd = open_file(root, path)
+    try:
+        content = b""
+        while len(content) <= CONTENT_BYTES and (piece := os.read(fd, CONTENT_BYTES + 1)):
+            content += piece
+    finally:
+        os.close(fd)
+    return content if len(content) <= CONTENT_BYTES else None

@@ -1,0 +1,135 @@
+"""What is remembered of things that are over, within bounds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from nsmd.model.durations import duration
+from nsmd.sessions.execution import Execution
+
+MAX_ENDED = 1000
+"""Sessions whose end is remembered, so that a later call under that name can be told."""
+
+MAX_RESULTS = 1000
+MAX_RESULT_BYTES = 32 * 1024 * 1024
+"""Finished executions whose results can still be asked for; text of all of them together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """End of a session: the reason, and the time on trio's clock (seconds).
+
+    Attributes:
+        lost: its jail or its agent failed: nobody and no limit ended it.
+    """
+
+    reason: str
+    at_s: float
+    lost: bool = False
+
+    def words(self) -> str:
+        """For people: ``ended 12 min ago (idle timeout)``."""
+        verb = "was lost" if self.lost else "ended"
+        return f"{verb} {duration(trio.current_time() - self.at_s)} ago ({self.reason})"
+
+
+class EndKeeper(Protocol):
+    """Memory of names and ends of sessions for the supervisor after this one."""
+
+    def began(self, scope: str, name: str) -> None:
+        """Note that a session has this name now."""
+
+    def keep(self, scope: str, name: str, ended: Ended) -> None:
+        """A session of that name has ended."""
+
+    def forget(self, scope: str, name: str) -> None:
+        """It was told."""
+
+
+class EndedSessions:
+    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
+
+    Args:
+        keeper: remembers them beyond this process; None for nobody.
+    """
+
+    def __init__(self, keeper: EndKeeper | None = None) -> None:
+        self._keeper = keeper
+        self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
+
+    def add(self, scope: str, name: str, reason: str, *, lost: bool = False) -> None:
+        """A session of that name has ended."""
+        ended = Ended(reason=reason, at_s=trio.current_time(), lost=lost)
+        self.restore(scope, name, ended)
+        if self._keeper is not None:
+            self._keeper.keep(scope, name, ended)
+
+    def restore(self, scope: str, name: str, ended: Ended) -> None:
+        """One has ended under an earlier supervisor."""
+        self._ends[scope, name] = ended
+        self._ends.move_to_end((scope, name))
+        if len(self._ends) > MAX_ENDED:
+            oldest, _ = self._ends.popitem(last=False)
+            if self._keeper is not None:
+                self._keeper.forget(*oldest)
+
+    def begin(self, scope: str, name: str) -> str | None:
+        """Note that a session of that name begins.
+
+        Returns:
+            How the last one of that name ended, in words; told once.
+        """
+        if self._keeper is not None:
+            self._keeper.began(scope, name)
+        ended = self._ends.pop((scope, name), None)
+        return None if ended is None else ended.words()
+
+
+class Executions:
+    """Executions by id: those under way, and the results of finished ones while there is room."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Execution] = {}
+        self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._bytes = 0
+
+    def __contains__(self, execution_id: str) -> bool:
+        return execution_id in self._running or execution_id in self._finished
+
+    def get(self, execution_id: str) -> Execution | None:
+        """The execution of that id, if it is running or remembered."""
+        return self._running.get(execution_id) or self._finished.get(execution_id)
+
+    def told_of(self, execution_id: str) -> list[Execution]:
+        """Those that agents of an earlier supervisor's sessions say to have under that id."""
+        known = (*self._running.values(), *self._finished.values())
+        return [each for each in known if each.earlier and each.told_id == execution_id]
+
+    def rename(self, execution: Execution, execution_id: str) -> None:
+        """Give one another id, so that its own is free."""
+        for kept in (self._running, self._finished):
+            if kept.pop(execution.id, None) is not None:
+                execution.id = execution_id
+                kept[execution_id] = execution
+                return
+
+    def unfinished(self) -> list[Execution]:
+        """Those under way, in the order in which they came."""
+        return list(self._running.values())
+
+    def add(self, execution: Execution) -> None:
+        """One was submitted."""
+        self._running[execution.id] = execution
+
+    def finished(self, execution: Execution) -> None:
+        """One has its answer; the oldest ones make room for it."""
+        del self._running[execution.id]
+        self._finished[execution.id] = execution
+        self._bytes += execution.answer_bytes
+        while self._bytes > MAX_RESULT_BYTES or len(self._finished) > MAX_RESULTS:
+            _, oldest = self._finished.popitem(last=False)
+            self._bytes -= oldest.answer_bytes

@@ -1,0 +1,328 @@
+"""One submitted piece of code, from the queue to its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm.wire.errors import NsmError
+from nsmd.denials import Circumstances, explain, looks_suspicious
+from nsmd.model.values import (
+    Environment,
+    LimitEvent,
+    Outcome,
+    Output,
+    OutputSink,
+    RunRequest,
+    RunResult,
+)
+
+if TYPE_CHECKING:
+    from nsmd.network.decisions import Decision
+    from nsmd.sessions.session import Session
+
+
+_KEPT_CODE_CHARS = 500
+"""Results are remembered by the thousand, and code may have megabytes: longer code is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What the registry knows about a call that its result has to say.
+
+    Attributes:
+        env: the environment's own name, aliases resolved.
+        created: this call made the session.
+        replaced: how an earlier session of that name ended; None when there was none.
+        timeout_s: the limit that holds, seconds.
+        clamped_from_s: the larger limit that was asked for; else None.
+        one_shot: the session is thrown away with the answer.
+        notes: what was done to the code before it was run.
+        environments: in which the client could run code then.
+    """
+
+    env: str
+    created: bool
+    replaced: str | None
+    timeout_s: float
+    clamped_from_s: float | None
+    one_shot: bool
+    notes: tuple[str, ...] = ()
+    environments: Sequence[Environment] = ()
+
+
+class Execution:
+    """Handle of one execution. Its session owns it; any number of tasks may wait for it.
+
+    Attributes:
+        limit_events: limits that were reached meanwhile, set before it is finished.
+        earlier: another supervisor has begun it; times are since it was taken up.
+        told_id: the id that such a one has as its agent says.
+        sent_at: when such a one was sent, Unix time, as its agent says; None for others.
+    """
+
+    def __init__(
+        self,
+        execution_id: str,
+        request: RunRequest,
+        origin: Origin,
+        session: Session,
+        on_output: OutputSink | None,
+        on_finished: Callable[[Execution], None],
+        callers: int = 1,
+    ) -> None:
+        self.id = execution_id
+        self.request = request
+        self.origin = origin
+        self.session = session
+        self.limit_events: tuple[LimitEvent, ...] = ()
+        self._sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
+        self.earlier = False
+        self.told_id = execution_id
+        self.sent_at: float | None = None
+        self._callers = callers
+        self._on_finished = on_finished
+        self._submitted_s = trio.current_time()
+        self._sent_s: float | None = None
+        self._decided = 0  # about its session's network when it was sent
+        self._queued_behind = False
+        self._tell: Callable[[RunResult | NsmError], None] | None = None
+        self._finished: trio.Event | None = None  # made for who waits
+        self._answer: RunResult | NsmError | None = None
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "running" if self._sent_s is not None else "queued"
+        return f"<Execution {self.id} in {self.session.id} {state}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._answer is not None
+
+    def runs_s(self, now: float) -> float:
+        """For how many seconds it has been with the agent; `now` is on trio's clock."""
+        return 0.0 if self._sent_s is None else max(0.0, now - self._sent_s)
+
+    @property
+    def answer(self) -> RunResult | NsmError | None:
+        """What came of it; None until then."""
+        return self._answer
+
+    @property
+    def submitted_s(self) -> float:
+        """When it was asked for, on trio's clock."""
+        return self._submitted_s
+
+    @property
+    def sent_s(self) -> float | None:
+        """When it was sent to the agent, on trio's clock; None before."""
+        return self._sent_s
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much memory the answer takes; the code is dropped when it comes."""
+        if not isinstance(self._answer, RunResult):
+            return 1000 + len(str(self._answer))
+        outcome = self._answer.outcome
+        words = len(outcome.restart_reason) + sum(
+            len(truncation.file or "") for truncation in outcome.truncated.values()
+        )
+        displayed = sum(
+            len(kind) + len(str(data)) for shown in outcome.displays for kind, data in shown.items()
+        )
+        return 1000 + len(outcome.stdout) + len(outcome.stderr) + words + displayed
+
+    @property
+    def streams(self) -> bool:
+        """Whether somebody wants the output as it comes."""
+        return bool(self._sinks)
+
+    @property
+    def wanted(self) -> bool:
+        """True if a caller is left who gets the answer."""
+        return self._callers > 0
+
+    async def wait(self) -> RunResult:
+        """The answer. Cancelling the waiter does nothing to the execution.
+
+        Raises:
+            NsmError: there is no outcome, for example because the session ended.
+        """
+        await self.wait_done()
+        if isinstance(self._answer, RunResult):
+            return self._answer
+        assert self._answer is not None
+        # A copy for each waiter: its traceback holds the waiter's frames, code and all, and the
+        # answer is remembered.
+        raise copy(self._answer)
+
+    async def wait_done(self) -> None:
+        """Return once the answer is there, whatever it is."""
+        if self._answer is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._finished is None:
+            self._finished = trio.Event()
+        await self._finished.wait()
+
+    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+        """Call one function with the answer, in place of waiting; now if it is there.
+
+        The session's task calls it: it must neither wait nor raise.
+        """
+        if self._answer is not None:
+            function(self._answer)
+        else:
+            self._tell = function
+
+    def interrupt(self) -> None:
+        """Ask for an interrupt; the answer then says `interrupted`."""
+        self.session.interrupt(self)
+
+    def join(self, on_output: OutputSink | None = None) -> Execution:
+        """One caller more waits: it has lost its connection, and asks again over another.
+
+        Args:
+            on_output: takes what is printed from now on.
+        """
+        self._callers += 1
+        if on_output is not None and not self.done:
+            self._sinks = (*self._sinks, on_output)
+            self.session.stream(self)
+        return self
+
+    def abandon(self, on_output: OutputSink | None = None) -> None:
+        """A caller is gone. Without any, a one-shot is ended; a named session's execution goes on.
+
+        Args:
+            on_output: what it had been given for that caller.
+        """
+        self._sinks = tuple(sink for sink in self._sinks if sink != on_output)
+        self._callers -= 1
+        if self._callers > 0:
+            return
+        self._sinks, self._tell = (), None
+        if self.origin.one_shot:
+            self.session.abandoned()
+
+    # The session's side.
+
+    def note(self) -> dict[str, object]:
+        """What the agent is to remember of it, for a supervisor that comes after this one."""
+        origin, client = self.origin, self.request.client
+        known: dict[str, object] = {
+            "id": self.id,
+            "client": client.name,
+            "scope": client.scope,
+            "timeout_s": origin.timeout_s,
+            "sent_at": time.time(),
+        }
+        if origin.created:
+            known["created"] = True
+        if origin.replaced is not None:
+            known["replaced"] = origin.replaced
+        if origin.clamped_from_s is not None:
+            known["clamped_from_s"] = origin.clamped_from_s
+        return known
+
+    def note_queued_behind(self) -> None:
+        """Another execution of the session is in front of this one."""
+        self._queued_behind = True
+
+    def note_sent(self) -> None:
+        """It goes to the agent now."""
+        self._sent_s = trio.current_time()
+        self._decided = self.session.network.made
+
+    def emit(self, output: Output) -> None:
+        """Hand a piece of output to whoever asked for it."""
+        for sink in self._sinks:
+            sink(output)
+
+    def finish(self, answer: Outcome | NsmError) -> None:
+        """Give the answer, once; later ones are ignored."""
+        if self._answer is not None:
+            return
+        self._answer = self._result(answer) if isinstance(answer, Outcome) else answer
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(self._answer)  # first: somebody waits
+        if self._finished is not None:
+            self._finished.set()
+        self._sinks = ()
+        if len(self.request.code) > _KEPT_CODE_CHARS:
+            self.request = replace(self.request, code="")
+        self._on_finished(self)
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        waited = 0.0
+        if self._queued_behind:
+            waited = (self._sent_s or trio.current_time()) - self._submitted_s
+        environment = self.session.spec.environment
+        if self.origin.notes:
+            outcome = replace(outcome, notes=(*self.origin.notes, *outcome.notes))
+        return RunResult(
+            outcome=outcome,
+            execution_id=self.id,
+            env=self.origin.env,
+            session_id=self.session.id,
+            session_name=self.session.name,
+            created=self.origin.created,
+            replaced=self.origin.replaced,
+            waited_s=waited,
+            timeout_s=self.origin.timeout_s,
+            clamped_from_s=self.origin.clamped_from_s,
+            limit_events=self.limit_events,
+            denials=self._denials(outcome),
+            longest_s=environment.timeout_s,
+            background=environment.interpreter if environment.keeps_state else None,
+        )
+
+    def _denials(self, outcome: Outcome) -> tuple[str, ...]:
+        policy, network = self.session.policy, self.session.network
+        decided = network.made != self._decided
+        if policy is None or not (decided or self.limit_events or looks_suspicious(outcome)):
+            return ()
+        circumstances = Circumstances(
+            code=self.request.code,
+            project=self.session.spec.project,
+            network=network.rule,
+            refused=_refused(network.refused_since(self._decided)),
+            keeps_state=not self.origin.one_shot,
+            environments=self.origin.environments,
+        )
+        return explain(policy, outcome, self.limit_events, circumstances)
+
+
+def _refused(decisions: Iterable[Decision]) -> list[str]:
+    """The hosts that a session was refused, each once, with the reason where the name was none."""
+    why = {"port": " (not on that port)", "address": " (not a public address)"}
+    hosts: dict[str, None] = {}
+    for decision in decisions:
+        if decision.host:
+            hosts[f"{decision.host}:{decision.port}{why.get(decision.verdict, '')}"] = None
+    return list(hosts)
+
+
+def out_of_time(reason: str) -> Outcome:
+    """What there is of an execution at whose limit everything had to be ended."""
+    return Outcome(
+        stdout="",
+        stderr="",
+        exit_code=124,
+        timed_out=True,
+        interpreter_restarted=True,
+        restart_reason=reason,
+    )
+
+
+def interrupted_early() -> Outcome:
+    """What there is of an execution that was interrupted before its turn came."""
+    return Outcome(
+        stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
+    )

@@ -1,0 +1,363 @@
+"""The executions of one session: one at a time, in the order in which they came.
+
+Each goes to the agent with its time limit, its output to whoever asked for it, and its answer to
+whoever waits. When the next one may go is the session's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import trio
+
+from nsm.wire.errors import InternalError, NsmError
+from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
+from nsmd.host.timer import Timer, Timers
+from nsmd.jail.cgroups import Confinement
+from nsmd.model.events import Events
+from nsmd.model.values import Environment, Outcome, Output, SessionLimits
+from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
+from nsmd.sessions.idle import ANSWER_MARGIN_S
+from nsmd.sessions.transcripts import Transcript
+
+
+class Owner(Protocol):
+    """The session whose executions they are.
+
+    Attributes:
+        active_s: when it was used last, on trio's clock.
+    """
+
+    id: str
+    transcript: Transcript
+    active_s: float
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """Its limits as they are kept; None before it has a jail."""
+        ...
+
+    def remarks(self) -> Sequence[str]:
+        """Notes on how it started, for the first execution that ends."""
+        ...
+
+    def offers(self, capability: str) -> bool:
+        """Whether its agent is there, and can do that."""
+        ...
+
+    def post(self, frame: Mapping[str, object], /) -> None:
+        """Send a frame to its agent."""
+
+    def answered(self, execution: Execution | None) -> None:
+        """What ran has its answer; None where nothing is known to have run."""
+
+    def end(self, reason: str) -> None:
+        """End it."""
+
+
+class Runs:
+    """See the module.
+
+    Args:
+        owner: the session.
+        environment: what they run in.
+        limits: of the session.
+        timers: of all sessions.
+        events: told of each.
+
+    Attributes:
+        running: what runs now.
+        count: how many were sent to the agent.
+    """
+
+    # As the session itself: there are a thousand of them.
+    __slots__ = (
+        "_agent_id",
+        "_answered_before",
+        "_environment",
+        "_events",
+        "_limits",
+        "_overdue",
+        "_owner",
+        "_queue",
+        "_streamed",
+        "_told_restart",
+        "count",
+        "running",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        environment: Environment,
+        *,
+        limits: SessionLimits,
+        timers: Timers,
+        events: Events,
+    ) -> None:
+        self._owner = owner
+        self._environment = environment
+        self._limits = limits
+        self._events = events
+        self._queue: list[Execution] = []
+        self.running: Execution | None = None
+        self.count = 0
+        self._agent_id = ""  # of what runs
+        self._streamed = False
+        self._told_restart = ""  # why state was lost, as the last result said
+        # Results that an earlier supervisor may have had, by the agent's ids.
+        self._answered_before: dict[str, Execution] | None = None
+        self._overdue = Timer(timers, self._no_answer)
+
+    def __repr__(self) -> str:
+        return f"<Runs of {self._owner.id}: {self.running}, {len(self._queue)} queued>"
+
+    @property
+    def queued(self) -> int:
+        """How many wait behind what runs."""
+        return len(self._queue)
+
+    # What clients ask for.
+
+    def add(self, execution: Execution) -> None:
+        """One more, behind all others."""
+        if self._queue or self.running is not None:
+            execution.note_queued_behind()
+        self._queue.append(execution)
+
+    def interrupt(self, execution: Execution | None = None) -> bool:
+        """Interrupt one execution, or whatever runs.
+
+        Returns:
+            Whether there was something to interrupt.
+        """
+        owner = self._owner
+        if execution is not None and execution in self._queue:
+            self._queue.remove(execution)
+            self._never_ran(execution, interrupted_early())
+            if execution.origin.one_shot:
+                owner.end("one-shot interrupted before it began")
+            return True
+        running = self.running
+        if running is None or (execution is not None and execution is not running):
+            return False
+        if not owner.offers("interrupt"):
+            owner.end("its execution was interrupted, and its agent can only be stopped as a whole")
+            return True
+        self._events.publish("execution_interrupted", session=owner.id, subject=running)
+        owner.post({"type": "interrupt", "id": self._agent_id})
+        self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
+        return True
+
+    def stream(self) -> None:
+        """Somebody wants the output of what runs as it is printed, from now on."""
+        if self.running is not None and not self._streamed and self._owner.offers("stream.late"):
+            self._streamed = True
+            self._owner.transcript.stream()
+            self._owner.post({"type": "stream", "id": self._agent_id})
+
+    # The session's side.
+
+    def send_next(self) -> None:
+        """The first that waits goes to the agent."""
+        owner = self._owner
+        execution = self.running = self._queue.pop(0)
+        self.count += 1
+        owner.active_s = trio.current_time()
+        self._agent_id = f"{self.count}.{execution.id}"
+        self._streamed = execution.streams or owner.transcript.followers > 0
+        owner.transcript.begin(
+            execution.id,
+            execution.request.client.name,
+            execution.request.code,
+            streamed=self._streamed,
+        )
+        execution.note_sent()
+        self._events.publish("execution_started", session=owner.id, subject=execution)
+        if (confinement := owner.confinement) is not None:
+            confinement.begun()
+        frame: dict[str, object] = {
+            "type": "execute",
+            "id": self._agent_id,
+            "interpreter": self._environment.interpreter,
+            "code": execution.request.code,
+            "timeout_s": execution.origin.timeout_s,
+            "grace_s": self._limits.grace_s,
+            "stream": self._streamed,
+        }
+        if execution.origin.one_shot and owner.offers("execute.one_shot"):
+            frame["one_shot"] = True
+        if owner.offers("notes"):
+            known = {} if confinement is None else confinement.note()
+            frame["note"] = execution.note() | known
+        if execution.request.reply_bytes is not None:
+            frame["reply_bytes"] = execution.request.reply_bytes
+        owner.post(frame)
+        self._watch(self._patience_s(execution))
+
+    def take_up(
+        self, under_way: Iterable[Noted], handle: Callable[[Noted], Execution]
+    ) -> Mapping[str, object]:
+        """What the agent of an earlier supervisor's session was in the middle of.
+
+        Args:
+            handle: gives the execution that one is from now on.
+
+        Returns:
+            What was noted of the one that may run.
+        """
+        note: Mapping[str, object] = {}
+        # In the order in which they began; the last one may run.
+        for noted in sorted(under_way, key=lambda each: (each.runs, _number(each.id))):
+            execution = handle(noted)
+            if self.running is not None:
+                self._answered_before = (self._answered_before or {}) | {
+                    self._agent_id: self.running
+                }
+            self.running, self._agent_id, note = execution, noted.id, noted.note
+        return note
+
+    def go_on(self, execution: Execution, note: Mapping[str, object]) -> None:
+        """Treat one as if it had just been sent: how long it has run, only the agent knows."""
+        request = execution.request
+        self._streamed = False
+        self._owner.transcript.begin(
+            execution.id,
+            request.client.name,
+            request.code,
+            streamed=False,
+            sent_at=execution.sent_at,
+        )
+        execution.note_sent()
+        if (confinement := self._owner.confinement) is not None:
+            confinement.go_on(note)
+        self._watch(self._patience_s(execution))
+
+    def fail(self, error: NsmError) -> None:
+        """Nothing more runs: all are told why."""
+        running, self.running = self.running, None
+        for execution in (self._answered_before or {}).values():
+            execution.finish(error)
+        if running is not None:
+            self._owner.transcript.finish(error)
+            running.finish(error)
+            self._finished(running)
+        while self._queue:
+            self._never_ran(self._queue.pop(0), error)
+
+    def close(self) -> None:
+        """Watch over nothing more."""
+        self._overdue.close()
+
+    # What the agent says.
+
+    def output(self, frame: OutputFrame) -> None:
+        """Some of what runs now; of anything else it is ignored."""
+        if self.running is not None and frame.id == self._agent_id:
+            output = Output(stream=frame.stream, text=frame.text)
+            self._owner.transcript.output(output)
+            self.running.emit(output)
+
+    def result(self, frame: ResultFrame) -> None:
+        """Of what runs, or of what was under way when this supervisor came."""
+        if self.running is not None and frame.id == self._agent_id:
+            self._answered(frame.outcome)
+        elif self._answered_before:
+            execution = self._answered_before.pop(frame.id, None)
+            if execution is not None:
+                execution.finish(frame.outcome)
+
+    def refused(self, frame: ErrorFrame) -> bool:
+        """Whether it was what runs that the agent refuses."""
+        if self.running is None or frame.id != self._agent_id:
+            return False
+        self._answered(InternalError(f"The agent refused the code: {frame.message}"))
+        return True
+
+    def _answered(self, answer: Outcome | NsmError) -> None:
+        owner = self._owner
+        execution, self.running, self._agent_id = self.running, None, ""
+        self._overdue.disarm()
+        owner.active_s = trio.current_time()
+        if execution is not None:
+            if (confinement := owner.confinement) is not None:
+                outcome = answer if isinstance(answer, Outcome) else None
+                execution.limit_events = confinement.ended(outcome)
+            if isinstance(answer, Outcome):
+                answer = self._without_repetition(execution, answer)
+                if remarks := owner.remarks():
+                    answer = replace(answer, notes=(*answer.notes, *remarks))
+            execution.finish(answer)  # first: somebody waits
+            owner.transcript.finish(answer)
+            self._finished(execution)
+        owner.answered(execution)
+
+    def _without_repetition(self, execution: Execution, outcome: Outcome) -> Outcome:
+        """The outcome, less a restart that the result before has told already.
+
+        The agent tells of a restart twice: with the execution that ended the interpreter, and with
+        the first one of the new interpreter. Of a failure the second time may be the explanation.
+        """
+        told, self._told_restart = self._told_restart, ""
+        if not outcome.interpreter_restarted:
+            return outcome
+        if outcome.exit_code == 0 and outcome.restart_reason == told != "":
+            return replace(outcome, interpreter_restarted=False, restart_reason="")
+        # Nobody reads the answer of a call that was taken back, or whose client is gone.
+        if not outcome.interrupted and execution.wanted:
+            self._told_restart = outcome.restart_reason
+        return outcome
+
+    # Time.
+
+    def _patience_s(self, execution: Execution) -> float:
+        """How long an execution may go without an answer."""
+        limit_s = execution.origin.timeout_s
+        if self._agent_keeps_time:
+            setup_s = self._limits.longest_setup_s(self._environment)
+            limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
+        return limit_s
+
+    def _watch(self, seconds: float) -> None:
+        """Give the session up if the running execution has no answer by then.
+
+        The agent keeps the time limit itself. This is for an agent that was stopped, starved or
+        taken over, and for older ones that know no limit.
+        """
+        self._overdue.arm(seconds)
+
+    @property
+    def _agent_keeps_time(self) -> bool:
+        return self._owner.offers("execute.timeout")
+
+    def _no_answer(self) -> None:
+        execution = self.running
+        if execution is None or self._agent_keeps_time:
+            self._owner.end("its agent did not answer in time")
+            return
+        what = f"its code ran longer than {execution.origin.timeout_s:g} s, and its agent"
+        reason = f"{what} can only be stopped as a whole"
+        self.running, self._agent_id = None, ""
+        answer = out_of_time(reason)
+        execution.finish(answer)
+        self._owner.transcript.finish(answer)
+        self._finished(execution)
+        self._owner.end(reason)
+
+    def _never_ran(self, execution: Execution, answer: Outcome | NsmError) -> None:
+        request = execution.request
+        transcript = self._owner.transcript
+        transcript.never_ran(execution.id, request.client.name, request.code, answer)
+        execution.finish(answer)
+        self._finished(execution)
+
+    def _finished(self, execution: Execution) -> None:
+        self._events.publish("execution_finished", session=self._owner.id, subject=execution)
+
+
+def _number(agent_id: str) -> int:
+    """Of an execution within its session, as its id at the agent has it."""
+    number = agent_id.partition(".")[0]
+    return int(number) if number.isdecimal() and len(number) < 20 else 0

@@ -1,0 +1,267 @@
+"""Files to and from a session, piece by piece, while its code goes on.
+
+The agent opens, reads and writes; what it says is checked here against what was asked and against
+what it has said before. An agent that gives more than it announced, never comes to an end or
+miscounts is no agent of ours any more: its session ends, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import trio
+
+from nsm.wire.errors import FileError, FileTooLargeError
+from nsmd.agent_link.frames import (
+    FileClosedFrame,
+    FileDataFrame,
+    FileDirectoryFrame,
+    FileErrorFrame,
+    FileFrame,
+)
+from nsmd.agent_link.requests import NoAnswerError
+from nsmd.sessions.session import Session
+
+Mode = Literal["read", "write"]
+Kind = TypeVar("Kind", FileFrame, FileDataFrame, FileClosedFrame, FileDirectoryFrame)
+
+ANSWER_TIMEOUT_S = 30.0
+"""For one step. An agent takes a millisecond; this is for one that was stopped or starved."""
+
+
+class Transfer:
+    """One open file of a session. `open` makes it; it is over after `close`, `abandon` or an error.
+
+    Its steps run one at a time, whoever asks.
+
+    Attributes:
+        info: path, permissions, and its size when it was opened, as the agent told.
+        over: nothing more can be done with it.
+    """
+
+    def __init__(self, session: Session, mode: Mode, max_bytes: int) -> None:
+        self.info = FileFrame(id=session.requests.new_id(), path="", size=0, permissions=0)
+        self.over = False
+        self._session = session
+        self._mode: Mode = mode
+        self._max_bytes = max_bytes
+        self._moved_bytes = 0
+        self._asked = False  # the agent may have the file open
+        self._turn = trio.Lock()
+
+    def __repr__(self) -> str:
+        state = "over" if self.over else "open"
+        return f"<Transfer {self._mode} {self.info.path!r} in {self._session.id} {state}>"
+
+    async def open(
+        self, path: str, *, permissions: int | None, overwrite: bool, size: int = 0
+    ) -> None:
+        """Open the file.
+
+        Args:
+            path: in the session; relative to its workspace.
+            permissions: of a new file; None for the session's own choice.
+            overwrite: a new file may replace an older one.
+            size: bytes that a new file will have, as far as is known.
+
+        Raises:
+            FileError: it cannot be opened, or would not fit.
+            NsmError: the session has ended, or cannot do that.
+
+        Cancellation: the file is closed again.
+        """
+        frame: dict[str, Any] = {"type": "file_open", "path": path, "mode": self._mode}
+        if self._mode == "write":
+            self._check_size(size, path)
+            frame |= {"overwrite": overwrite}
+            if permissions is not None:
+                frame |= {"permissions": permissions}
+        self.info = await self._ask(frame, FileFrame)
+        if self._mode == "read":
+            self._check_size(self.info.size, self.info.path)
+        elif self.info.free_bytes is not None and size > self.info.free_bytes:
+            self.abandon()
+            raise FileError(
+                f"{self.info.path}: {size} bytes do not fit, {self.info.free_bytes} are free there",
+                hint="Remove files in the session, or raise its limit in config.toml.",
+                data={"errno": "ENOSPC"},
+            )
+
+    async def read(self, count: int) -> FileDataFrame:
+        """The next bytes, at most `count`.
+
+        Raises:
+            FileError: they cannot be read; the transfer is over.
+            NsmError: the session has ended.
+        """
+        self._check_mode("read")
+        async with self._turn:
+            piece = await self._ask({"type": "file_read", "bytes": count}, FileDataFrame)
+            self._moved_bytes += len(piece.data)
+            if len(piece.data) > count or self._moved_bytes > self.info.size:
+                raise self._session.distrust("more of a file came than was asked for")
+            if not piece.data and not piece.eof:
+                raise self._session.distrust("a file came to no end")
+            return piece
+
+    async def write(self, data: bytes) -> int:
+        """Add bytes; returns how many there are now.
+
+        Raises:
+            FileError: they cannot be written, or the file would be too large; it is over.
+            NsmError: the session has ended.
+        """
+        self._check_mode("write")
+        async with self._turn:
+            self._check_size(self._moved_bytes + len(data), self.info.path)
+            text = base64.b64encode(data).decode()
+            written = await self._ask({"type": "file_write", "data": text}, FileFrame)
+            self._moved_bytes += len(data)
+            self._check_count(written.size)
+            return written.size
+
+    async def close(self, *, keep: bool) -> FileClosedFrame:
+        """End the transfer; a written file appears if it is kept.
+
+        Raises:
+            FileError: it cannot be put in its place.
+            NsmError: the session has ended.
+        """
+        async with self._turn:
+            closed = await self._ask({"type": "file_close", "keep": keep}, FileClosedFrame)
+            self.over = True
+            self._check_count(closed.size)
+            return closed
+
+    def abandon(self) -> None:
+        """Close the file without keeping what was written, and wait for nothing."""
+        if self._asked and not self.over:
+            frame = {"type": "file_close", "id": self.info.id, "keep": False}
+            self._session.requests.tell(frame)
+        self.over = True
+
+    async def _ask(self, frame: Mapping[str, Any], kind: type[Kind]) -> Kind:
+        if self.over:
+            raise FileError("This transfer is over.", hint="Open the file again.")
+        self._asked = True
+        try:
+            answer = await _ask(self._session, "files", {**frame, "id": self.info.id}, kind)
+        except BaseException:
+            self.abandon()
+            raise
+        if isinstance(answer, FileErrorFrame):
+            self.over = True
+            raise _refusal(answer)
+        return answer
+
+    def _check_mode(self, mode: Mode) -> None:
+        if self._mode != mode:
+            raise FileError(f"The file is open to {self._mode}, not to {mode}.")
+
+    def _check_size(self, size: int, path: str) -> None:
+        if size > self._max_bytes:
+            self.abandon()
+            raise FileTooLargeError(
+                f"{path} has {size} bytes or more; the limit is {self._max_bytes}.",
+                hint="Raise `max_file_mb` in [session] of config.toml, or split the file.",
+                data={"size": size, "limit": self._max_bytes},
+            )
+
+    def _check_count(self, size: int) -> None:
+        if size != self._moved_bytes:
+            raise self._session.distrust("the size of a file is not what was transferred")
+
+
+async def directory(session: Session, path: str, *, make: bool) -> FileDirectoryFrame:
+    """What is in a directory of a session, one level of it.
+
+    Args:
+        make: make it if it is not there; then no entries are told.
+
+    Raises:
+        FileError: it cannot be read or made.
+        NsmError: the session has ended, or its agent is too old for that.
+    """
+    kind = "file_mkdir" if make else "file_list"
+    frame = {"type": kind, "id": session.requests.new_id(), "path": path}
+    answer = await _ask(session, "files.list", frame, FileDirectoryFrame)
+    if isinstance(answer, FileErrorFrame):
+        raise _refusal(answer)
+    return answer
+
+
+async def _ask(
+    session: Session, capability: str, frame: Mapping[str, Any], kind: type[Kind]
+) -> Kind | FileErrorFrame:
+    try:
+        answer = await session.requests.ask(
+            capability, frame, (kind, FileErrorFrame), ANSWER_TIMEOUT_S
+        )
+    except NoAnswerError:
+        raise FileError(
+            f"The session's agent has not answered within {ANSWER_TIMEOUT_S:.0f} s.",
+            hint="Its processes may be stopped, or the machine is overloaded.",
+        ) from None
+    session.note_activity()
+    assert isinstance(answer, (kind, FileErrorFrame)), "nothing else was asked for"
+    return answer
+
+
+def _refusal(frame: FileErrorFrame) -> FileError:
+    return FileError(frame.message, data={"errno": frame.code})
+
+
+class OpenFiles:
+    """The files that one connection has open, by handle; they are closed with it.
+
+    Args:
+        max_bytes: limit of one file.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._transfers: dict[int, Transfer] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._transfers)
+
+    async def open(
+        self,
+        session: Session,
+        path: str,
+        mode: Mode,
+        *,
+        permissions: int | None,
+        overwrite: bool,
+        size: int = 0,
+    ) -> tuple[int, Transfer]:
+        """Open a file of a session; returns its handle. Errors as of `Transfer.open`."""
+        transfer = Transfer(session, mode, self._max_bytes)
+        await transfer.open(path, permissions=permissions, overwrite=overwrite, size=size)
+        self._last += 1
+        self._transfers = {h: t for h, t in self._transfers.items() if not t.over}
+        self._transfers[self._last] = transfer
+        return self._last, transfer
+
+    def get(self, handle: int) -> Transfer:
+        """The open file of that handle.
+
+        Raises:
+            FileError: there is none, or its transfer is over.
+        """
+        transfer = self._transfers.get(handle)
+        if transfer is None or transfer.over:
+            raise FileError(
+                f"No file {handle} is open on this connection.",
+                hint="A transfer is over after an error and with its connection.",
+            )
+        return transfer
+
+    def abandon_all(self) -> None:
+        """The connection is gone."""
+        for transfer in self._transfers.values():
+            transfer.abandon()
+        self._transfers.clear()

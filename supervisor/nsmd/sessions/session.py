@@ -1,0 +1,506 @@
+"""A session: one task that owns one jail, in which executions run.
+
+`nsmd.model.lifecycle`'s table says what happens when; this module carries its effects out, and
+`nsmd.sessions.execution_queue` runs the executions. Nothing here polls: the task sleeps until the
+agent speaks, the jail ends, a timer fires or somebody submits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol, assert_never
+
+import trio
+
+from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
+from nsmd.agent_link.frames import (
+    AgentFrame,
+    CheckedFrame,
+    CompletionsFrame,
+    ErrorFrame,
+    FileClosedFrame,
+    FileDataFrame,
+    FileDirectoryFrame,
+    FileErrorFrame,
+    FileFrame,
+    ListeningFrame,
+    Noted,
+    OtherFrame,
+    OutputFrame,
+    ReadyFrame,
+    ResultFrame,
+    ResumedFrame,
+    StatusFrame,
+)
+from nsmd.agent_link.link import AgentLink, AgentLinkError
+from nsmd.agent_link.requests import Requests
+from nsmd.host import journald
+from nsmd.host.timer import Timers
+from nsmd.jail import Jail, Launcher, ProjectCopy
+from nsmd.jail.cgroups import Confinement, Keeper
+from nsmd.model.events import Events
+from nsmd.model.lifecycle import Effect, Event, State, advance
+from nsmd.model.policy import Policy
+from nsmd.model.values import JailSpec, SessionLimits, Tenancy
+from nsmd.network import Gateway, SessionNetwork
+from nsmd.sessions.agent_session import Conversation, Earlier, StartLimiter
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.execution_queue import Runs
+from nsmd.sessions.idle import Disuse
+from nsmd.sessions.transcripts import TranscriptStore
+
+log = logging.getLogger(__name__)
+
+ENDING_REASON_UNKNOWN = "it ended"
+
+
+class SessionWatcher(Protocol):
+    """What the registry or the pool wants to be told."""
+
+    def session_ready(self, session: Session) -> None:
+        """It can run code from now on."""
+
+    def session_ended(self, session: Session) -> None:
+        """Nothing of the session is left."""
+
+    def session_changed(self, session: Session) -> None:
+        """What a later supervisor would have to know of it is another."""
+
+    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
+        """The agent of one that was taken up has said what it was in the middle of."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether sessions are left to the next supervisor: nothing ends for want of its client."""
+        ...
+
+    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
+        """The handle of an execution that an earlier supervisor was given."""
+        ...
+
+
+class Session:
+    """See the module. Made by the pool, run by a nursery of the registry."""
+
+    # A thousand of them: no dictionary each, and what few of them need is made when it is needed.
+    __slots__ = (
+        "__weakref__",
+        "_conversation",
+        "_disuse",
+        "_earlier",
+        "_events",
+        "_failure",
+        "_limits",
+        "_link",
+        "_over",
+        "_transcripts",
+        "_watcher",
+        "active_s",
+        "born_s",
+        "created_s",
+        "end_reason",
+        "id",
+        "lost",
+        "network",
+        "ready_s",
+        "requests",
+        "runs",
+        "spec",
+        "state",
+        "taken_up",
+        "tenancy",
+        "transcript",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        spec: JailSpec,
+        *,
+        launcher: Launcher,
+        limits: SessionLimits,
+        watcher: SessionWatcher,
+        start_limiter: StartLimiter,
+        transcripts: TranscriptStore,
+        timers: Timers,
+        gateway: Gateway,
+        nursery: trio.Nursery,
+        keeper: Keeper | None = None,
+        events: Events | None = None,
+        earlier: Earlier | None = None,
+    ) -> None:
+        self._events = events or Events()
+        self._earlier = earlier
+        self.id = session_id
+        self.spec = spec
+        self.state = State.STARTING
+        self.tenancy: Tenancy | None = None
+        self.born_s = self.created_s = self.active_s = trio.current_time()
+        self.ready_s: float | None = None
+        # How many supervisors it has outlived.
+        self.taken_up = earlier.taken_up if earlier is not None else 0
+        self.end_reason = ""
+        self.lost = False  # its jail or agent ended it, or it never came to be
+        self._limits = limits
+        self._watcher = watcher
+        self._failure: NsmError | None = None
+        self._link: AgentLink | None = None
+        self._disuse = Disuse(timers, self)
+        self.runs = Runs(self, spec.environment, limits=limits, timers=timers, events=self._events)
+        self._over: trio.Event | None = None
+        self.requests = Requests(self.post)
+        self.network = SessionNetwork(
+            session_id,
+            earlier.network if earlier is not None else spec.network,
+            gateway=gateway,
+            requests=self.requests,
+            nursery=nursery,
+            listener=earlier.listener if earlier is not None else None,
+            changed=self._changed,
+        )
+        self._transcripts = transcripts
+        self.transcript = transcripts.open(session_id, spec.environment, None)
+        self._conversation = Conversation(
+            session_id,
+            spec,
+            self,
+            launcher=launcher,
+            limits=limits,
+            starts=start_limiter,
+            nursery=nursery,
+            keeper=keeper,
+            earlier=earlier,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} {self.state.value} pid={self.pid}>"
+
+    @property
+    def pid(self) -> int:
+        """Of its jail's PID 1 on the host; 0 before there is one."""
+        return self._conversation.pid
+
+    @property
+    def jail(self) -> Jail | None:
+        """What it lives in; None before there is one, and after."""
+        return self._conversation.jail
+
+    @property
+    def link(self) -> AgentLink | None:
+        """To its agent, while that can take work."""
+        return self._link
+
+    @property
+    def policy(self) -> Policy | None:
+        """Its rules as it began; None before it has a jail."""
+        return self._conversation.policy
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """Its limits as they are kept; None before it has a jail."""
+        return self._conversation.confinement
+
+    @property
+    def project_copy(self) -> ProjectCopy | None:
+        """What it has changed in a project that is copied on write; None for any other."""
+        return self._conversation.project_copy
+
+    def remarks(self) -> Sequence[str]:
+        """Notes on how it started, each given out once."""
+        return () if self.jail is None else self.jail.remarks()
+
+    @property
+    def name(self) -> str | None:
+        """Its name in its scope; None for a one-shot or a spare."""
+        return self.tenancy.name if self.tenancy else None
+
+    @property
+    def running(self) -> Execution | None:
+        """What runs in it now."""
+        return self.runs.running
+
+    @property
+    def executions(self) -> int:
+        """How many its agent was sent."""
+        return self.runs.count
+
+    @property
+    def live(self) -> bool:
+        """Whether it can still take work."""
+        return self.state is not State.ENDING and self.state is not State.ENDED
+
+    # What others ask for. All of it is synchronous: the session's task does the rest.
+
+    def claim(self, tenancy: Tenancy) -> None:
+        """Give a spare to somebody; its idle time and lifetime begin now."""
+        assert self.tenancy is None, "a session is claimed once"
+        self.tenancy = tenancy
+        earlier = self._earlier
+        self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
+        self.created_s = self.active_s = trio.current_time()
+        if earlier is not None:
+            self.created_s = earlier.created_s
+            self.transcript.opened_earlier(self.active_s - self.created_s)
+        self._disuse.claimed(tenancy, self.active_s - self.created_s)
+        if self.state is State.IDLE:
+            self._disuse.begin()
+        self._events.publish("session_claimed", session=self.id, subject=self)
+
+    def submit(self, execution: Execution) -> None:
+        """Queue an execution.
+
+        Raises:
+            OverloadedError: `max_queued` executions wait already.
+            SessionEndedError: the session is over.
+        """
+        if not self.live:
+            raise self.ended_error()
+        if self.runs.queued >= self._limits.max_queued:
+            raise OverloadedError(
+                f"Session {self._label()} has {self.runs.queued} executions waiting already.",
+                hint="Wait for some to finish, or use another session name.",
+            )
+        self.runs.add(execution)
+        self._feed(Event.SUBMITTED)
+
+    def interrupt(self, execution: Execution | None = None) -> bool:
+        """Interrupt one execution, or whatever runs.
+
+        Returns:
+            Whether there was something to interrupt.
+        """
+        return self.runs.interrupt(execution)
+
+    def follow(self) -> None:
+        """Somebody reads the transcript as it grows: from now on output comes as it is printed."""
+        self.transcript.followers += 1
+        self.runs.stream()
+
+    def stream(self, execution: Execution) -> None:
+        """Somebody wants the output of an execution as it is printed, from now on."""
+        if execution is self.running:
+            self.runs.stream()
+
+    def unfollow(self) -> None:
+        """Who called `follow` has read enough."""
+        self.transcript.followers -= 1
+
+    def abandoned(self) -> None:
+        """The client of a one-shot is gone."""
+        if not self._watcher.leaving:
+            self.end("its client disconnected")
+
+    def note_activity(self) -> None:
+        """The session is in use, also where nothing runs: its idle time begins anew."""
+        self.active_s = trio.current_time()
+        self._disuse.used()
+        if self.state is State.IDLE:
+            self._disuse.begin()
+
+    def distrust(self, what: str) -> NsmError:
+        """End the session because its agent lies; returns the error that says so."""
+        self.agent_lost(f"its agent broke the protocol ({what})")
+        return self.ended_error()
+
+    def end(self, reason: str) -> None:
+        """End the session; the first reason given is kept. Idempotent."""
+        if self.state in (State.ENDING, State.ENDED):
+            return
+        self.end_reason = reason
+        self._feed(Event.END)
+
+    def end_if_unused(self, reason: str) -> None:
+        """End it if nothing runs in it, not in the background either, which its agent is asked;
+        nothing where it cannot tell."""
+        if self.state is State.IDLE and self.offers("status"):
+            self._disuse.doubt(reason)
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of the session is left."""
+        if self.state is not State.ENDED:
+            self._over = self._over or trio.Event()
+            await self._over.wait()
+
+    # The task, and what it says (`Listener`).
+
+    async def run(self) -> None:
+        """Own the jail from launch to its last process; returns when the session is over."""
+        journald.about(session=self.id, client="")
+        try:
+            await self._conversation.run()
+        except Exception:  # a fault of ours costs this session and not a thousand others
+            log.exception("session %s failed", self.id)
+            self.end("an error inside the supervisor")
+        finally:
+            # Cancelled (shutdown) or crashed: whoever waits gets an answer all the same.
+            self.end("the supervisor is shutting down")
+            self._feed(Event.GONE)
+
+    def agent_ready(self, link: AgentLink) -> None:
+        """See `Listener`."""
+        self._link = link
+        self.requests.open(link.capabilities)
+        self.network.opened(link)
+        self.ready_s = trio.current_time()
+        self._feed(Event.READY)
+        self._events.publish("session_ready", session=self.id, subject=self)
+        self._watcher.session_ready(self)
+        if self.runs.queued:
+            self._feed(Event.SUBMITTED)
+
+    def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
+        """See `Listener`."""
+        assert self._earlier is not None, "only what was taken up is resumed"
+        self._link = link
+        self.requests.open(link.capabilities, era=self.taken_up)
+        self.runs.count = self._earlier.executions if resumed.count is None else resumed.count
+        for file_id in resumed.files:  # whose readers and writers are gone
+            self.post({"type": "file_close", "id": file_id, "keep": False})
+        note = self.runs.take_up(
+            resumed.executions, lambda noted: self._watcher.execution_resumed(self, noted)
+        )
+        self.network.opened(link)
+        running = self.runs.running
+        if running is None:
+            self._feed(Event.READY)
+        else:
+            self._feed(Event.RESUMED)
+            self.runs.go_on(running, note)
+        self._watcher.session_resumed(self, resumed)
+        self._events.publish("session_taken_up", session=self.id, subject=self)
+        if self.name is None and running is None:
+            self.end("no code of the one-shot was under way when its supervisor ended")
+        elif self.runs.queued and self.runs.running is None:
+            self._feed(Event.SUBMITTED)
+
+    def agent_gone(self) -> None:
+        """See `Listener`."""
+        self._link = None
+        self.network.closed()
+
+    def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
+        """See `Listener`; what is known already is kept."""
+        if self.state in (State.ENDING, State.ENDED):
+            return
+        self.end_reason, self._failure, self.lost = reason, failure, True
+        self._feed(Event.LOST)
+
+    def post(self, frame: Mapping[str, object], /) -> None:
+        """Send a frame to the agent; nothing where it is gone."""
+        if self._link is None:
+            return  # it is ending, which whoever waits for an answer is told
+        try:
+            self._link.post(frame)
+        except AgentLinkError as error:
+            self.agent_lost(f"its agent {error}")
+
+    def agent_said(self, frame: AgentFrame) -> None:
+        """See `Listener`."""
+        match frame:
+            case OutputFrame():
+                self.runs.output(frame)
+            case ResultFrame():
+                self.runs.result(frame)
+            case ErrorFrame():
+                if not self.runs.refused(frame) and not self.requests.refused(frame):
+                    log.warning("session %s: agent says %.200r", self.id, frame.message)
+            case StatusFrame():
+                self._disuse.told(frame, idle=self.state is State.IDLE)
+            case (
+                FileFrame()
+                | FileDataFrame()
+                | FileClosedFrame()
+                | FileDirectoryFrame()
+                | FileErrorFrame()
+                | CompletionsFrame()
+                | CheckedFrame()
+                | ListeningFrame()
+            ):
+                self.requests.take(frame)
+            case ReadyFrame() | ResumedFrame() | OtherFrame():
+                pass
+            case _:
+                assert_never(frame)
+
+    def _changed(self) -> None:
+        self._watcher.session_changed(self)
+
+    # What its executions say (`Owner`).
+
+    def answered(self, execution: Execution | None) -> None:
+        """See `Owner`."""
+        if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
+            self.end("one-shot finished")
+            return
+        self._feed(Event.ANSWERED_MORE if self.runs.queued else Event.ANSWERED)
+
+    def offers(self, capability: str) -> bool:
+        """Whether its agent is there, and can do that."""
+        return self._link is not None and capability in self._link.capabilities
+
+    # What `Disuse` says.
+
+    def idle_expired(self) -> None:
+        """See `Used`."""
+        self._feed(Event.IDLE_EXPIRED)
+
+    def still_active(self) -> None:
+        """See `Used`."""
+        self._feed(Event.STILL_ACTIVE)
+
+    # The table's effects.
+
+    def _feed(self, event: Event) -> None:
+        self.state, effects = advance(self.state, event)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Effect.SEND_NEXT:
+                self.runs.send_next()
+            case Effect.ARM_IDLE:
+                self._disuse.begin()
+            case Effect.DISARM_IDLE:
+                self._disuse.stop()
+            case Effect.ASK_ACTIVITY:
+                self._disuse.ask(can_tell=self.offers("status"))
+            case Effect.KILL:
+                self._conversation.end()
+            case Effect.FAIL_ALL:
+                error = self._failure or self.ended_error()
+                self.runs.fail(error)
+                self.requests.fail(error)
+            case Effect.REPORT:
+                self._report()
+            case _:
+                assert_never(effect)
+
+    def _report(self) -> None:
+        self.runs.close()
+        self._disuse.close()
+        if self.tenancy is not None:
+            self._transcripts.close(self.transcript, self.end_reason)
+        self._watcher.session_ended(self)
+        self._events.publish(
+            "session_ended",
+            session=self.id,
+            subject=self,
+            reason=self.end_reason,
+            lost=self.lost,
+        )
+        if self._over is not None:
+            self._over.set()
+
+    def _label(self) -> str:
+        return repr(self.name) if self.name else self.id
+
+    def ended_error(self) -> SessionEndedError:
+        """What whoever still wants something of an ended session is told."""
+        reason = self.end_reason or ENDING_REASON_UNKNOWN
+        return SessionEndedError(
+            f"Session {self._label()} ended: {reason}.",
+            hint="Its variables and files are gone; the next use of its name starts a new one.",
+            data={"session": self.id, "reason": reason},
+        )

@@ -1,0 +1,12 @@
+"""What sessions have run, for people to read: bounded, in memory, gone with the supervisor.
+
+live        output of the execution that runs, for readers of any speed
+record      one execution
+transcript  one session's executions, and their readers
+store       the transcripts of all sessions, live and ended
+"""
+
+from nsmd.sessions.transcripts.store import TranscriptStore
+from nsmd.sessions.transcripts.transcript import Reader, Subject, Transcript
+
+__all__ = ["Reader", "Subject", "Transcript", "TranscriptStore"]

@@ -1,0 +1,135 @@
+"""What a running execution has printed so far: its beginning and its latest, in order.
+
+Any number of readers have a place each in the one record. A reader that falls behind further than
+the record goes is told how much it has missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nsmd.model.values import StreamName
+
+HEAD_CHARS = 128 * 1024
+TAIL_CHARS = 384 * 1024
+"""Both streams together. The agent sends at most 128 KiB every 50 ms, so a reader may stall for a
+good part of a second without missing anything."""
+
+_PIECE_CHARS = 200
+"""What a piece takes beside its text: a flood of tiny ones must not add up either."""
+
+_AGREEING_CHARS = 64
+"""How much of a stream's end must agree with the final text for it to be whole."""
+
+_GAP_END = " bytes left out ...]\n"
+"""The end of the line that the agent puts where it leaves output out; the final text lacks it."""
+
+
+class _Piece(NamedTuple):
+    stream: StreamName
+    offset: int
+    text: str
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a reader is."""
+
+    next: int = 0
+    seen: dict[StreamName, int] = field(default_factory=dict[StreamName, int])
+
+
+class LiveOutput:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._head: list[_Piece] = []
+        self._tail: deque[_Piece] = deque()
+        self._head_chars = 0
+        self._tail_chars = 0
+        self._given_up = 0
+        self._chars: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+        self._ends: dict[StreamName, str] = {"stdout": "", "stderr": ""}
+
+    def __iter__(self) -> Iterator[tuple[StreamName, str, int]]:
+        place = Place()
+        while (piece := self.read(place)) is not None:
+            yield piece
+        yield from self.missing(place)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return sum(sys.getsizeof(p.text) + _PIECE_CHARS for p in (*self._head, *self._tail))
+
+    def put(self, stream: StreamName, text: str) -> None:
+        """The execution has printed something."""
+        if not text:
+            return
+        end = (self._ends[stream] + text[-_AGREEING_CHARS:])[-_AGREEING_CHARS:]
+        self._ends[stream] = end.rpartition(_GAP_END)[2]
+        self._keep(stream, text)
+
+    def complete(self, stream: StreamName, final: str) -> None:
+        """Add what the stream lacks of its final text, which it then agrees with at the end.
+
+        The agent leaves the last piece out when the supervisor lags behind, and one without
+        streaming sends none at all.
+        """
+        end = self._ends[stream]
+        if end and final.endswith(end):
+            return
+        found = final.rfind(end) if end else -1
+        _, mark, tail = final.rpartition(_GAP_END)
+        if found >= 0:
+            rest = final[found + len(end) :]
+        elif end and mark:  # it ended where the final text, head and tail, leaves something out
+            rest = f"\n[... some output left out ...]\n{tail}"
+        else:
+            rest = final
+        if rest:
+            self._keep(stream, rest)
+
+    def read(self, place: Place) -> tuple[StreamName, str, int] | None:
+        """The next piece for a reader, or None while there is none.
+
+        Returns:
+            The stream, text, and how many characters of that stream are missing before it.
+        """
+        if place.next < len(self._head):
+            piece = self._head[place.next]
+        else:
+            place.next = max(place.next, len(self._head) + self._given_up)
+            index = place.next - len(self._head) - self._given_up
+            if index >= len(self._tail):
+                return None
+            piece = self._tail[index]
+        place.next += 1
+        missing = piece.offset - place.seen.get(piece.stream, 0)
+        place.seen[piece.stream] = piece.offset + len(piece.text)
+        return piece.stream, piece.text, missing
+
+    def missing(self, place: Place) -> Iterator[tuple[StreamName, str, int]]:
+        """For a reader that has read everything: gaps that no later piece tells of."""
+        for stream, chars in self._chars.items():
+            if chars > place.seen.get(stream, 0):
+                yield stream, "", chars - place.seen.get(stream, 0)
+
+    def _keep(self, stream: StreamName, text: str) -> None:
+        end = self._chars[stream] = self._chars[stream] + len(text)
+        text = text[-(TAIL_CHARS - _PIECE_CHARS) :]
+        piece = _Piece(stream, end - len(text), text)
+        size = len(text) + _PIECE_CHARS
+        if not self._tail and self._head_chars + size <= HEAD_CHARS:
+            self._head_chars += size
+            self._head.append(piece)
+            return
+        self._tail_chars += size
+        self._tail.append(piece)
+        while self._tail_chars > TAIL_CHARS:
+            self._tail_chars -= len(self._tail.popleft().text) + _PIECE_CHARS
+            self._given_up += 1

@@ -1,0 +1,234 @@
+"""One execution as its transcript keeps it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from nsm.wire.errors import NsmError
+from nsm.wire.results import Truncation, split_place
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, Shown
+from nsmd.model.values import Outcome, StreamName
+from nsmd.sessions.transcripts.live import LiveOutput
+
+MAX_CODE_CHARS = 64 * 1024
+"""Kept of one execution's code: its beginning."""
+
+MAX_STREAM_CHARS = 256 * 1024
+"""Kept of each stream of one execution: head and tail."""
+
+MAX_SHOWN_CHARS = 64 * 1024
+"""Kept of one execution's displayed values, all together."""
+
+_MAX_SHOWN = 100
+_MAX_KINDS = 20
+_MAX_KIND_CHARS = 100
+"""Displayed values, and MIME types of each: what is beyond says nothing to a reader."""
+
+_RECORD_BYTES = 1000
+"""What a record takes beside its texts."""
+
+_EMPTY_TEXT_BYTES = sys.getsizeof("")
+
+
+class Record:
+    """See the module. Its transcript writes it, readers read it; it has ended with its answer.
+
+    Attributes:
+        number: counts the session's executions from 1.
+        live: what it has printed, while it runs and its output is streamed; also afterwards where
+            it has no outcome.
+        size_bytes: about how much memory it takes, once it has ended.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_client",
+        "_code",
+        "_code_omitted",
+        "_execution_id",
+        "_seconds",
+        "_shown",
+        "_skipped",
+        "_started_at",
+        "live",
+        "number",
+        "size_bytes",
+    )
+
+    def __init__(self, number: int, execution_id: str, client: str, code: str) -> None:
+        self.number = number
+        self.live: LiveOutput | None = None
+        self.size_bytes = _RECORD_BYTES
+        self._execution_id = execution_id
+        self._client = client
+        self._code = code[:MAX_CODE_CHARS]  # the code itself where it is short
+        self._code_omitted = len(code) - len(self._code)
+        self._started_at = time.time()
+        self._answer: Outcome | NsmError | None = None
+        self._seconds = 0.0
+        self._shown: tuple[Shown, ...] = ()
+        self._skipped: dict[StreamName, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Record {self.number} {self._execution_id} {'ended' if self.ended else 'running'}>"
+
+    def began(self, at: float) -> None:
+        """It was sent earlier than now, at that Unix time."""
+        self._started_at = at
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its answer."""
+        return self._answer is not None
+
+    def finish(self, answer: Outcome | NsmError, seconds: float) -> None:
+        """Keep the answer within bounds.
+
+        Args:
+            seconds: how long it took where the answer does not say.
+        """
+        self._seconds = seconds
+        live, self.live = self.live, None
+        if isinstance(answer, Outcome):
+            if live is not None:  # readers have it still
+                live.complete("stdout", answer.stdout)
+                live.complete("stderr", answer.stderr)
+            if answer.displays:
+                self._shown = tuple(_shown(answer.displays))
+            if answer.displays or max(len(answer.stdout), len(answer.stderr)) > MAX_STREAM_CHARS:
+                answer = replace(
+                    answer,
+                    stdout=self._shortened("stdout", answer.stdout),
+                    stderr=self._shortened("stderr", answer.stderr),
+                    displays=(),
+                )
+            self.size_bytes += _size(answer.stdout) + _size(answer.stderr)
+            if self._shown or answer.truncated or answer.restart_reason:
+                self.size_bytes += _words_size(answer) + sum(map(_shown_size, self._shown))
+        else:
+            self.size_bytes += _error_size(answer)
+            if live is not None:  # all that is known of what it printed
+                self.live = live
+                self.size_bytes += live.size_bytes
+        self.size_bytes += _size(self._code)
+        self._answer = answer
+
+    def start(self) -> ExecutionStart:
+        """Its first entry."""
+        return ExecutionStart(
+            execution_id=self._execution_id,
+            number=self.number,
+            client=self._client,
+            code=self._code,
+            code_omitted=self._code_omitted,
+            started_at=self._started_at,
+        )
+
+    def piece(self, stream: StreamName, text: str, skipped: int = 0) -> OutputPiece:
+        """An entry for something that it has printed."""
+        return OutputPiece(self._execution_id, stream, text, skipped)
+
+    def output(self) -> Iterator[OutputPiece]:
+        """Its output once it has ended: standard output first, since nobody knows the order."""
+        if not isinstance(self._answer, Outcome):
+            if self.live is not None:
+                for piece in self.live:
+                    yield self.piece(*piece)
+            return
+        texts: tuple[tuple[StreamName, str], ...] = (
+            ("stdout", self._answer.stdout),
+            ("stderr", self._answer.stderr),
+        )
+        for stream, text in texts:
+            if (skipped := self._skipped.get(stream)) is not None:
+                yield self.piece(stream, text[: MAX_STREAM_CHARS // 2])
+                yield self.piece(stream, text[MAX_STREAM_CHARS // 2 :], skipped)
+            elif text:
+                yield self.piece(stream, text)
+
+    def end(self) -> ExecutionEnd:
+        """Its last entry, once it has ended."""
+        answer = self._answer
+        if isinstance(answer, Outcome):
+            return ExecutionEnd(
+                execution_id=self._execution_id,
+                exit_code=answer.exit_code,
+                duration_s=answer.duration_s,
+                timed_out=answer.timed_out,
+                interrupted=answer.interrupted,
+                interpreter_restarted=answer.interpreter_restarted,
+                restart_reason=answer.restart_reason,
+                displays=self._shown,
+                truncated={
+                    stream: Truncation(what.omitted_bytes, what.file)
+                    for stream, what in answer.truncated.items()
+                },
+                error=None,
+            )
+        assert answer is not None, "an execution that runs has no end"
+        return ExecutionEnd(
+            execution_id=self._execution_id,
+            exit_code=None,
+            duration_s=self._seconds,
+            timed_out=False,
+            interrupted=False,
+            interpreter_restarted=False,
+            restart_reason="",
+            displays=(),
+            truncated={},
+            error=answer,
+        )
+
+    def _shortened(self, stream: StreamName, text: str) -> str:
+        skipped = len(text) - MAX_STREAM_CHARS
+        if skipped <= 0:
+            return text
+        self._skipped[stream] = skipped
+        half = MAX_STREAM_CHARS // 2
+        return text[:half] + text[-half:]
+
+
+def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
+    """Displayed values without what is long or no text."""
+    room = MAX_SHOWN_CHARS
+    for display in displays[:_MAX_SHOWN]:
+        data: dict[str, str] = {}
+        omitted: dict[str, int] = {}
+        bundle, place = split_place(display)
+        for kind, value in list(bundle.items())[:_MAX_KINDS]:
+            if len(kind) > _MAX_KIND_CHARS:
+                continue
+            if place is not None and not kind.startswith("image/"):
+                continue  # stdout has its text
+            if kind.startswith("text/") and isinstance(value, str) and len(value) <= room:
+                data[kind] = value
+                room -= len(value)
+            else:
+                omitted[kind] = len(value) if isinstance(value, str) else len(repr(value))
+        yield Shown(data, omitted)
+
+
+# A jail chooses these texts, too, and may run a thousand times: all of them count.
+
+
+def _words_size(outcome: Outcome) -> int:
+    files = (truncation.file or "" for truncation in outcome.truncated.values())
+    return _size(outcome.restart_reason) + sum(map(_size, files))
+
+
+def _shown_size(shown: Shown) -> int:
+    kinds = (*shown.data, *shown.omitted)
+    return sum(map(_size, shown.data.values())) + sum(map(sys.getsizeof, kinds))
+
+
+def _error_size(error: NsmError) -> int:
+    texts = (error.message, error.hint, *map(str, error.data.values()))
+    return sum(map(_size, texts))
+
+
+def _size(text: str) -> int:
+    return sys.getsizeof(text) - _EMPTY_TEXT_BYTES

@@ -1,0 +1,81 @@
+"""The transcripts of all sessions: the live ones', and of ended ones as many as there is room for.
+
+They are in the supervisor's memory only, and gone with it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from nsmd.model.values import Environment, Tenancy
+from nsmd.sessions.transcripts.record import Record
+from nsmd.sessions.transcripts.transcript import Subject, Transcript
+
+MAX_ENDED_KEPT = 1000
+"""Ended sessions whose transcripts are kept; the oldest go first."""
+
+MAX_TOTAL_BYTES = 64 * 1024 * 1024
+"""Kept of all sessions together; the oldest executions go first."""
+
+
+class TranscriptStore:
+    """See the module.
+
+    Attributes:
+        size_bytes: about how much memory everything that is kept takes.
+    """
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[str, Transcript] = OrderedDict()  # by session id
+        self._records: OrderedDict[Record, Transcript] = OrderedDict()  # as they ended
+        self.size_bytes = 0
+
+    def open(
+        self, session_id: str, environment: Environment, tenancy: Tenancy | None
+    ) -> Transcript:
+        """The transcript of a session that begins; `tenancy` is None for one that is nobody's."""
+        return Transcript(
+            Subject(
+                id=session_id,
+                name=tenancy.name if tenancy else None,
+                env=environment.name,
+                interpreter=environment.interpreter,
+                client=tenancy.client if tenancy else "",
+                scope=tenancy.scope if tenancy else "",
+            ),
+            self,
+        )
+
+    def close(self, transcript: Transcript, reason: str) -> None:
+        """Its session has ended."""
+        transcript.close(reason)
+        self._ended[transcript.subject.id] = transcript
+        if len(self._ended) > MAX_ENDED_KEPT:
+            _, oldest = self._ended.popitem(last=False)
+            oldest.clear()
+
+    def ended(self) -> Iterator[Transcript]:
+        """Of ended sessions, the newest last."""
+        return iter(self._ended.values())
+
+    def find(self, target: str) -> Transcript | None:
+        """Of the ended session of that id, or the last one of that name or ``scope/name``."""
+        if target in self._ended:
+            return self._ended[target]
+        return next((t for t in reversed(self._ended.values()) if t.subject.means(target)), None)
+
+    # See `Keeper`.
+
+    def grown(self, transcript: Transcript, record: Record) -> None:
+        """A record has its final size."""
+        self._records[record] = transcript
+        self.size_bytes += record.size_bytes
+        while self.size_bytes > MAX_TOTAL_BYTES:
+            oldest, owner = next(iter(self._records.items()))
+            owner.drop(oldest)
+
+    def shrunk(self, record: Record) -> None:
+        """A record was given up."""
+        del self._records[record]
+        self.size_bytes -= record.size_bytes
