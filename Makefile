@@ -9,7 +9,8 @@ SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
 # A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
-SMOKE := $(addprefix tests/, wire supervisor client jail/test_bubblewrap.py isolation/test_forks.py \
+SMOKE := $(addprefix tests/, wire client supervisor/model supervisor/sessions supervisor/manager supervisor/pool \
+	supervisor/jail/test_bubblewrap.py isolation/test_forks.py \
 	e2e/test_sessions.py e2e/test_mcp_clients.py agent/test_agent_python.py agent/test_agent_bash.py)
 CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests tools
 

@@ -5,7 +5,7 @@
 #   sandbox : a Python environment `test-sandbox`
 #
 # Not run here: nsm's own tests have no nixpkgs and no KVM. What it runs in the machine,
-# tests/vm_client.py, is run against a supervisor on the host by tests/e2e/test_vm_client.py.
+# tests/support/vm_client.py, is run against a supervisor on the host by tests/e2e/test_vm_client.py.
 {
   pkgs,
   module,
@@ -70,7 +70,7 @@ pkgs.testers.runNixOSTest {
 
     for python in ("python", "test-sandbox"):
         with subtest(f"the main job over MCP: {python}"):
-            print(alice(f"python3 ${../../tests/vm_client.py} --python {python} nsm-mcp"))
+            print(alice(f"python3 ${../../tests/support/vm_client.py} --python {python} nsm-mcp"))
     assert supervisor("MainPID") == first
 
     with subtest("a box: the store, sessions, and nothing else of the host"):

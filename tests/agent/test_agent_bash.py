@@ -9,7 +9,7 @@ import pytest
 
 from agent_process import AgentProcess
 from realjail import SYSTEM_PATH
-from support.selection import one_in
+from selection import one_in
 
 CASES: dict[str, list[tuple[str, str, int]]] = {
     # name: [(code, stdout, exit code), ...], stderr aside

@@ -17,7 +17,7 @@ import sandbox_agent
 from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
 from realjail import BWRAP, needs_bwrap
 from sandbox.framing import encode_frame
-from support.selection import one_in
+from selection import one_in
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 

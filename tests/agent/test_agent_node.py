@@ -9,7 +9,7 @@ import pytest
 
 from agent_process import AgentProcess, Reply, jailed_agent
 from realjail import BWRAP
-from support.selection import one_in
+from selection import one_in
 
 STATE: dict[str, list[tuple[str, str, list[str]]]] = {
     # name: [(code, stdout, displays), ...]; each step succeeds

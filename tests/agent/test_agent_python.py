@@ -14,7 +14,7 @@ import pytest
 
 from agent_process import PYTHON, AgentProcess, becomes_true, json_of
 from nsm.wire.results import PLACE
-from support.selection import one_in
+from selection import one_in
 
 CLEAN = {"exit_code": 0, "stdout": "", "stderr": ""}
 

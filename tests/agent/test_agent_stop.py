@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import AgentProcess, Interpreter, becomes_true
-from support.selection import one_in
+from selection import one_in
 
 GRACE_S = 6.0
 """Long enough for a loaded machine; half of it passes where an interrupt hits the moment between

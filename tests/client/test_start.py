@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-FAKE = os.path.join(os.path.dirname(__file__), os.pardir, "fakensmd.py")
+FAKE = os.path.join(os.path.dirname(__file__), os.pardir, "support", "fakensmd.py")
 EXIT_TIMEOUT_MS = 5000
 INHERITABLE = 77
 

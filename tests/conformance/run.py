@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def _run() -> int:
     # As a script it has its own folder on the path, and the rest of the tree has to be found.
-    sys.path[:1] = [str(ROOT / part) for part in ("tests", "tools", "agent", "clients")]
+    sys.path[:1] = [
+        str(ROOT / part) for part in ("tests", "tests/support", "tools", "agent", "clients")
+    ]
     from conformance.program import main
 
     return main()

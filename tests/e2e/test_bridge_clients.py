@@ -18,8 +18,8 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
 import http_support
+from box.modelapi import model
 from e2e_support import program, supervisor
-from support.box.modelapi import model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator

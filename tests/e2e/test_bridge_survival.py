@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import narrowplaces
+import restricted_mounts
 from e2e_clients import Mcp, Task, replaced
 from e2e_support import END_TIMEOUT_S, program, supervisor, wait_gone
 from nsm.wire.bridge import ProgramResult
@@ -267,7 +267,7 @@ def test_where_nothing_can_be_written_down_nothing_starts_and_code_runs_on(
     tools = configured(short_dir, ON)
     tools.expect("a", "b")
     (short_dir / "state").mkdir(mode=0o700)
-    within = narrowplaces.command(f"tmpfs:{ROOM_BYTES}:{short_dir / 'state'}")
+    within = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{short_dir / 'state'}")
     with supervisor(short_dir, within=within) as it, it.client() as client:
         root = f"/proc/{it.pid}/root"
         filler = Path(f"{root}{short_dir}/state/filler")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jail
 
-CLIENT = Path(__file__).resolve().parents[1] / "vm_client.py"
+CLIENT = Path(__file__).resolve().parents[1] / "support" / "vm_client.py"
 
 
 def run(supervisor: Supervisor, *options: str) -> subprocess.CompletedProcess[str]:

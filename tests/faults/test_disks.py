@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import narrowplaces
 import nsm
+import restricted_mounts
 from e2e_support import supervisor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def work(it: Supervisor) -> nsm.Status:
 
 
 def test_everything_is_full_from_the_beginning(place: Path) -> None:
-    mount = narrowplaces.command(f"tmpfs:{ROOM_BYTES}:{place}")
+    mount = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{place}")
     fill = [*FILL, str(place / "filler")]
     with supervisor(place, within=[*mount, *fill]) as it:
         work(it)
@@ -72,7 +72,7 @@ def test_everything_is_full_from_the_beginning(place: Path) -> None:
 
 
 def test_it_gets_full_and_empty_again(place: Path) -> None:
-    mount = narrowplaces.command(f"tmpfs:{ROOM_BYTES}:{place}")
+    mount = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{place}")
     with supervisor(place, within=mount) as it:
         work(it)
         filler = inside(it, place / "filler")
@@ -84,7 +84,7 @@ def test_it_gets_full_and_empty_again(place: Path) -> None:
 
 
 def test_the_state_directory_is_read_only(place: Path) -> None:
-    with supervisor(place, within=narrowplaces.command(f"ro:{place / 'state'}")) as it:
+    with supervisor(place, within=restricted_mounts.command(f"ro:{place / 'state'}")) as it:
         work(it)
         with client(it) as connection:
             assert connection.builds.list_all() == []

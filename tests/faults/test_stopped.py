@@ -180,7 +180,7 @@ async def test_a_busy_event_loop_is_not_taken_for_a_stopped_one(
 SHORT_MARGIN = """
 import sys
 import nsmd.sessions.execution_queue
-from nsmd.main import main
+from nsmd.app.main import main
 nsmd.sessions.execution_queue.ANSWER_MARGIN_S = 0.5
 sys.argv = ["nsm-supervisor", *sys.argv[5:]]
 sys.exit(main())

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     if options.inside:
         _fuzz(options.inside, options.seconds, options.readers[0])
         return 0
-    sys.path.insert(0, str(TESTS))
+    sys.path[:0] = [str(TESTS), str(TESTS / "support")]
     from fuzz.test_codecs import SEEDS  # after the path, and not in the children
 
     found = 0
@@ -52,7 +52,7 @@ def _fuzz(name: str, seconds: int, corpus: str) -> None:
     """In a process of its own: never returns where something is found."""
     # Not one of the packages that `make setup` installs, so that no type checker knows it.
     atheris: Any = importlib.import_module("atheris")
-    sys.path.insert(0, str(TESTS))
+    sys.path[:0] = [str(TESTS), str(TESTS / "support")]
     with atheris.instrument_imports(include=["nsm", "nsmd", "sandbox", "fuzz_codecs"]):
         from fuzz_codecs import CODECS
     atheris.Setup(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.world import AGENT, COMMAND_TIMEOUT_S, HOME, PROJECT, World, open_world
 from nsmbox.host import forbidden_programs
-from support.box.world import AGENT, COMMAND_TIMEOUT_S, HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

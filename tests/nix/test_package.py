@@ -20,7 +20,7 @@ from rungates import RUN_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-CLIENT = Path(__file__).resolve().parents[1] / "vm_client.py"
+CLIENT = Path(__file__).resolve().parents[1] / "support" / "vm_client.py"
 
 
 class Home:

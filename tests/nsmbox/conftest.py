@@ -11,7 +11,7 @@ import pytest
 import nsm
 import nsmbox
 import nsmd
-from support.box.world import ADAS_UID, World, open_world
+from box.world import ADAS_UID, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Generator

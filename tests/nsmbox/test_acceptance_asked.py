@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from box.looking import look
+from box.world import HOME, PROJECT, SECRET, SECRETS, World
 from processes import ending
 from realjail import needs_bwrap
-from support.box.looking import look
-from support.box.world import HOME, PROJECT, SECRET, SECRETS, World
 from terminal import Terminal
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.world import HOME, PROJECT, SECRET, World, git, have_git
 from processes import ending, tree
 from realjail import needs_bwrap
-from support.box.world import HOME, PROJECT, SECRET, World, git, have_git
-from support.selection import one_in
+from selection import one_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

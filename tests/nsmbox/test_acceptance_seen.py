@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from realjail import needs_bwrap
-from support.box.looking import BUNDLE, PASSED, look
-from support.box.world import (
+from box.looking import BUNDLE, PASSED, look
+from box.world import (
     AWAY,
     HOME,
     PROJECT,
@@ -24,6 +23,7 @@ from support.box.world import (
     have_git,
     open_world,
 )
+from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Generator

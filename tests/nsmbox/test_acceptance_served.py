@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from box.attack import IN_BOX
+from box.world import HOME, World, open_world
 from processes import ending
 from realjail import needs_bwrap
-from support.box.attack import IN_BOX
-from support.box.world import HOME, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from box.plans import HOME, plan
 from nsmbox.consent import agreements
 from nsmbox.consent.agreements import digest_of
 from nsmbox.consent.screen import differences
 from nsmbox.model.plan import Mount, Network, Plan
-from support.box.plans import HOME, plan
 
 
 @pytest.fixture(autouse=True)

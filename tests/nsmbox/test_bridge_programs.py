@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.plans import HOME, PROJECT, plan
 from nsm.wire.bridge import ProgramProblem, ProgramRow, ProgramsReport
 from nsmbox.host import bridge_programs
 from nsmbox.model.plan import BoxError
-from support.box.plans import HOME, PROJECT, plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from box.attack import IN_BOX
+from box.bridge import ON, TOOLS, describe, furnish
+from box.world import HOME, OTHER_PROJECT, PROJECT, World, open_world
 from realjail import needs_bwrap
-from support.box.attack import IN_BOX
-from support.box.bridge import ON, TOOLS, describe, furnish
-from support.box.world import HOME, OTHER_PROJECT, PROJECT, World, open_world
 from terminal import Terminal
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.world import HOME, PROJECT, have_git
 from nsmbox.host import nixhost
 from nsmbox.host.facts import Request
 from nsmbox.model.plan import BoxError, Network
 from nsmbox.profiles import profile
 from nsmbox.start import check
-from support.box.world import HOME, PROJECT, have_git
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from box.world import World
     from nsm.checks import Check
-    from support.box.world import World
 
 CLAUDE = Request(profile=profile.load("claude"))
 

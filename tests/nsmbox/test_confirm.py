@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parents[1]
 ASK = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
-from support.box.plans import HOME, plan
+from box.plans import HOME, plan
 from nsmbox.consent.confirm import confirm
 from nsmbox.model.plan import BoxError, Mount
 more = [Mount(kind="bind", target=at, source=at) for at in sys.argv[1:]]

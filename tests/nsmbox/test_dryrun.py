@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
+from box.plans import plan
 from nsmbox.model.plan import Mount
 from nsmbox.planning import dryrun
-from support.box.plans import plan
 
 ODD = [
     "",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.repositories import GIT, commit, git, look, repository, variables
 from nsmbox.protection import git_repository
 from nsmbox.protection.git_repository import EMAIL, NAME, Identity
 from nsmbox.protection.secrets import Known
-from support.box.repositories import GIT, commit, git, look, repository, variables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.facts_made import request
 from nsmbox.model.plan import BoxError
 from nsmbox.start import launch
-from support.box.facts_made import request
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 REFUSES = """\
 #!/bin/sh

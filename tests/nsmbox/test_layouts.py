@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box.shims import CMD_SHIM
-from support.box.world import HOME, PROJECT, World, open_world
+from box.shims import CMD_SHIM
+from box.world import HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.repositories import GIT, commit, git, look, repository, variables
 from nsmbox.protection import leftovers, protect
-from support.box.repositories import GIT, commit, git, look, repository, variables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from support.box.world import HOME, PROJECT
+from box.world import HOME, PROJECT
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 AS_ON_MACOS = """\
 import sys

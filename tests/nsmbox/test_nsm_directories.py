@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.world import HOME
 from nsmbox.protection import nsm_directories, secrets
 from nsmbox.start.launch import make_own
 from realjail import needs_bwrap
-from support.box.world import HOME
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.box.world import World
+    from box.world import World
 
 NOBODY = 4_000_000_000
 

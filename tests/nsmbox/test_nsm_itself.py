@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from box.world import World
 from nsm import __version__
 from nsmbox.host import nsm_itself
 from nsmbox.model.plan import Mount
-from support.box.world import World
 
 SHOWN = ("/usr", "/nix/store")
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.world import HOME, PROJECT
 from processes import Watched, tree
-from support.box.world import HOME, PROJECT
 from terminal import Terminal
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 ASKED = "[n]o:"
 

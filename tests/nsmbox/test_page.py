@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.box.probes import PROBES
+from box.probes import PROBES
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs/how-to/claudebox.md").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
 from nsmbox.host.facts import Entry, Facts, Request
 from nsmbox.host.nixhost import Nix
 from nsmbox.model.plan import BoxError, Mount, Network, Plan
@@ -20,7 +21,6 @@ from nsmbox.planning import dryrun, planning
 from nsmbox.protection.git_repository import GitFacts
 from nsmbox.protection.protect import Guarded
 from nsmbox.protection.secrets import within
-from support.box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
 
 GOLDEN = Path(__file__).with_name("golden")
 

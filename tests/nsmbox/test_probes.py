@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.attack import GUARDED, IN_BOX, OUTSIDE, prepared
+from box.probes import PROBES
+from box.world import SECRETS, SOCKETS
 from nsm.jail import landlock
 from nsmbox.profiles import profile
 from realjail import needs_bwrap
-from support.box.attack import GUARDED, IN_BOX, OUTSIDE, prepared
-from support.box.probes import PROBES
-from support.box.world import SECRETS, SOCKETS
 from terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from support.box.attack import Attack
-    from support.box.world import World
+    from box.attack import Attack
+    from box.world import World
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 

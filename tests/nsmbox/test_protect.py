@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box.repositories import GIT, git, look, repository, variables
 from nsmbox.model.plan import BoxError
 from nsmbox.protection import git_repository, protect
 from nsmbox.protection.git_repository import GitFacts
-from support.box.repositories import GIT, git, look, repository, variables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.box.bridge import furnish
-from support.box.modelapi import model
-from support.box.world import HOME, PROJECT, World, open_world
+from box.bridge import furnish
+from box.modelapi import model
+from box.world import HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from box.plans import HOME, PROJECT, plan
 from nsmbox.consent.readable_names import columns
 from nsmbox.consent.screen import details, differences, question, screen
 from nsmbox.model.plan import Mount, Network, Plan
-from support.box.plans import HOME, PROJECT, plan
 
 ORDINARY = """
 A box for claude in ~/work/shop:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from box.plans import HOME, PROJECT, plan
 from nsmbox.model.plan import BoxError, Mount, Network, Plan, Variable
 from nsmbox.planning import seatbelt
 from nsmbox.start import macos
-from support.box.plans import HOME, PROJECT, plan
 
 GOLDEN = Path(__file__).parent / "golden" / "seatbelt.sb"
 OWN = "/private/tmp/nsm-box"

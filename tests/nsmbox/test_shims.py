@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from box.shims import CMD_SHIM, program
 from nsmbox.host.shims import behind
-from support.box.shims import CMD_SHIM, program
 
 
 def note(path: Path, text: str) -> None:

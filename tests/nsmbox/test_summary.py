@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from box.plans import HOME, PROJECT, plan
 from nsmbox.consent.summary import Outline, Place, outline
 from nsmbox.model.plan import Mount
-from support.box.plans import HOME, PROJECT, plan
 
 
 def of(*mounts: Mount) -> Outline:

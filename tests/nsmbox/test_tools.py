@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from box.shims import CMD_SHIM, program
 from nsmbox.host.tools import Programs
 from nsmbox.protection.secrets import Known
-from support.box.shims import CMD_SHIM, program
 
 
 class Home:

@@ -6,12 +6,12 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from support.box.repositories import GIT
-from support.box.world import HOME, PROJECT, SECRET, git, have_git
+from box.repositories import GIT
+from box.world import HOME, PROJECT, SECRET, git, have_git
 from terminal import Terminal
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 RENAMES = """\
 try() { "$@" 2>/dev/null && echo "did: $*"; }

@@ -7,11 +7,11 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+from box.world import HOME, PROJECT, SECRET, SECRETS, SOCKETS, git, have_git
 from processes import ending
-from support.box.world import HOME, PROJECT, SECRET, SECRETS, SOCKETS, git, have_git
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 LOOK = """\
 import json, os, pathlib, socket, sys

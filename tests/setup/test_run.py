@@ -1,4 +1,4 @@
-"""tests/rungates.py and tests/runworkers.py: what fails a run, in one process and with workers."""
+"""What fails a run: `rungates` and `runworkers`, in one process and with workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clone:
         environment.pop("PYTEST_ADDOPTS", None)
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         environment["PYTHONPATH"] = os.pathsep.join(
-            [str(self.directory), str(TESTS), str(TESTS.parent / "tools")]
+            [str(self.directory), str(TESTS / "support"), str(TESTS.parent / "tools")]
         )
         if ci:
             environment["CI"] = "true"

@@ -1,7 +1,7 @@
 """What a client is told about the tools of the bridge, and a call's arguments, checked by hand.
 
 All three together stay under 250 tokens (at four characters each);
-`tests/mcp/test_programtools.py` measures.
+`tests/supervisor/mcp/test_bridge_schema.py` measures.
 """
 
 from __future__ import annotations

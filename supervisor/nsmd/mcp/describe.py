@@ -1,7 +1,7 @@
 """What a client is told about the tool, from what is configured now.
 
 All of it together stays under 450 tokens (at four characters each) with three environments;
-`tests/mcp/test_describe.py` measures.
+`tests/supervisor/mcp/test_describe.py` measures.
 """
 
 from __future__ import annotations

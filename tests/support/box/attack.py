@@ -1,4 +1,4 @@
-"""Runs the probes of `support.box.probes`, in a box and without one, in the same surroundings.
+"""Runs the probes of `box.probes`, in a box and without one, in the same surroundings.
 
 The surroundings are those of somebody who has much open: a shell with a descriptor to keys and a
 key in the kernel's session keyring, other programs in the same process group, servers.
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from box import probes
+from box.world import COMMAND_TIMEOUT_S, HOME, PROJECT, SECRET, SECRETS, SOCKETS, have_git
 from processes import ending
-from support.box import probes
-from support.box.world import COMMAND_TIMEOUT_S, HOME, PROJECT, SECRET, SECRETS, SOCKETS, have_git
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from support.box.world import World
+    from box.world import World
 
 SOURCE = Path(__file__).with_name("probes.py").read_text()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.box.world import HOME
+from box.world import HOME
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 ON = "[bridge]\nenabled = true\n"
 

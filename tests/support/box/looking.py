@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support.box.attack import IN_BOX
-from support.box.world import HOME, PROJECT
+from box.attack import IN_BOX
+from box.world import HOME, PROJECT
 
 if TYPE_CHECKING:
-    from support.box.world import World
+    from box.world import World
 
 SOURCE = Path(__file__).with_name("inspection.py").read_text()
 
@@ -45,7 +45,7 @@ PASSED = {
 
 
 def look(world: World, *before: str, directory: str = PROJECT, **asked: object) -> dict[str, Any]:
-    """Have `support.box.inspection` look around in a box that `before` starts."""
+    """Have `box.inspection` look around in a box that `before` starts."""
     done = world.run(
         *(*before, IN_BOX, "-I", "-c", SOURCE, json.dumps(asked)),
         directory=directory,

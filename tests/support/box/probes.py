@@ -1,6 +1,6 @@
 """Attempts to get out of a box: a program that runs in one, and without one.
 
-Run as ``python3 -I -c SOURCE SETTING NAMES``: SETTING is JSON (see `support.box.attack`), NAMES the
+Run as ``python3 -I -c SOURCE SETTING NAMES``: SETTING is JSON (see `box.attack`), NAMES the
 probes to run, separated by commas, or nothing for all. It prints one JSON object: what each probe
 got, or why it got nothing. Standard library only; nothing here knows whether there is a box around
 it.

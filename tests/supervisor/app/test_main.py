@@ -1,0 +1,64 @@
+"""The supervisor's program, where it reports and does not serve."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from nsmd.app import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def interrupted_alone() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted_in_a_nursery() -> None:
+    async def start_jails() -> None:
+        async with trio.open_nursery():
+            raise KeyboardInterrupt
+
+    trio.run(start_jails)
+
+
+@pytest.mark.parametrize("look", [interrupted_alone, interrupted_in_a_nursery])
+def test_a_report_that_is_interrupted_ends_as_shells_expect(
+    look: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report(*_: object, **__: object) -> int:
+        look()
+        return 0
+
+    monkeypatch.setattr("nsmd.doctor.report.report", report)
+    assert main.main(["--doctor"]) == 130
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(*_: object, **__: object) -> int:
+        raise ValueError("one")
+
+    monkeypatch.setattr("nsmd.doctor.report.report", report)
+    with pytest.raises(ValueError, match="one"):
+        main.main(["--doctor"])
+
+
+@pytest.mark.parametrize("given", [["--ready-fd", "7"], ["--ready-fd=7"]])
+def test_the_next_program_tells_nobody_that_it_is_ready(
+    given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number is another descriptor's there: a session's, which a line would be written to."""
+    monkeypatch.delenv("NSM_SUPERVISOR", raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "nsmd", *given, "--config", "x"])
+    assert main.own_command() == [sys.executable, "-m", "nsmd", "--config", "x"]
+
+
+def test_options_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A shortened one would not be found among them."""
+    with pytest.raises(SystemExit):
+        main.main(["--ready", "7"])
+    assert "--ready" in capsys.readouterr().err

@@ -1,0 +1,411 @@
+"""Whose programs are started, and that the one that was checked is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import definition_files
+from definition_files import SCRIPT, executable, program
+from nsm.wire.errors import BadProgramError
+from nsmd.bridge import commands
+from nsmd.bridge.commands import open_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LS = shutil.which("ls") or "/bin/ls"
+
+
+def reason(command: Path | str, writable: Sequence[Path | str] = (), **others: str) -> str:
+    """Why a command is not started."""
+    search_path = others.pop("search_path", "")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(BadProgramError) as caught:
+        open_command(
+            program(command, **others), [str(path) for path in writable], search_path=search_path
+        )
+    assert os.listdir("/proc/self/fd") == before
+    error = caught.value
+    within_reach = "client" in error.data["reason"]
+    assert str(error).startswith(f"Program 'deploy' is not started: {error.data['reason']}. The ")
+    assert ("`nsm bridge check`" in error.hint) != within_reach
+    assert ("move the program" in error.hint) == within_reach
+    return str(error.data["reason"])
+
+
+def output(command: Path | str, *arguments: str) -> str:
+    """Execute the open file by its descriptor and return its output."""
+    with open_command(program(command)) as held:
+        return run(held, *arguments)
+
+
+def run(held: commands.Command, *arguments: str) -> str:
+    return subprocess.run(
+        [held.path, *arguments],
+        executable=held.path if held.script else f"/proc/self/fd/{held.fd}",
+        pass_fds=() if held.script else (held.fd,),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_programs_and_scripts(tmp_path: Path) -> None:
+    script = executable(tmp_path / "hello")
+    with open_command(program(script)) as held:
+        assert (held.path, held.script) == (str(script), True)
+        assert held.why_changed() is None
+        assert not os.get_inheritable(held.fd)
+        assert "script" in repr(held)
+    assert held.fd == -1
+    held.close()
+    with open_command(program(LS)) as held:
+        assert not held.script
+    assert output(script) == "hello\n"
+    assert output(LS, "-d", "/") == "/\n"
+
+
+def test_links_to_programs_keep_the_name_that_was_written(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/list").symlink_to("../there/list")
+    (tmp_path / "there").symlink_to(tmp_path / "real")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/list").symlink_to(LS)
+    with open_command(program(tmp_path / "bin/list")) as held:
+        assert held.path == str(tmp_path / "bin/list")
+        assert run(held, "-d", "/") == "/\n"
+
+
+def test_one_that_may_only_be_executed(tmp_path: Path) -> None:
+    copy = tmp_path / "list"
+    shutil.copy(os.path.realpath(LS), copy)
+    copy.chmod(0o111)
+    assert output(copy, "-d", "/") == "/\n"
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path, 0o700)
+
+
+def bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as it:
+        it.bind(str(path))
+    path.chmod(0o700)
+
+
+def nothing(_: Path) -> None:
+    """A program that is missing."""
+
+
+def with_mode(mode: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        executable(path, mode=mode)
+
+    return make
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.symlink_to(target)
+
+    return make
+
+
+NO_PROGRAMS: list[tuple[Callable[[Path], None], str]] = [
+    (nothing, "{path}: No such file or directory"),
+    (Path.mkdir, "{path} is no file"),
+    (fifo, "{path} is no file"),
+    (bound, "{path} is no file"),
+    (link_to("/dev/null"), "/dev/null is writable by everyone"),
+    (link_to("run"), "{path}: Too many levels of symbolic links"),
+    (link_to("nowhere"), "{path}: No such file or directory"),
+    (with_mode(0o644), "{path} is not executable"),
+    (with_mode(0o757), "{path} is writable by everyone"),
+    (with_mode(0o722), "{path} is writable by everyone"),
+    (with_mode(0o4777), "{path} is writable by everyone"),
+]
+
+
+@pytest.mark.parametrize(("make", "why"), NO_PROGRAMS)
+def test_what_is_no_program_of_the_users(
+    make: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    make(path)
+    assert reason(path).startswith(why.format(path=path))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is neither a program (ELF) nor a script"),
+        ("echo hello\n", "is neither a program (ELF) nor a script"),
+        ("\ufeff#!/bin/sh\n", "is neither a program (ELF) nor a script"),
+        (" #!/bin/sh\n", "is neither a program (ELF) nor a script"),
+        ("\x7fEL", "is neither a program (ELF) nor a script"),
+        ("#!", "has no interpreter in its first line"),
+        ("#! \t\n/bin/sh", "has no interpreter in its first line"),
+        ("#!/" + "x" * 300 + "\n", "has no interpreter in its first line"),
+        ("#!bin/sh\n", "has bin/sh as its interpreter: an absolute path is expected"),
+        ("#!../bin/sh\n", "has ../bin/sh as its interpreter: an absolute path is expected"),
+        ("#!/no/such\n", "its interpreter: /no/such: No such file or directory"),
+        ("#!/bin/sh\r\n", "ends its first line with a carriage return"),
+        ("#!/\0\n", "its interpreter: /\ufffd cannot be a path"),
+        ("#!/etc/passwd\n", "its interpreter: /etc/passwd is not executable"),
+        ("#!/\n", "its interpreter: / is no file"),
+    ],
+    ids=repr,
+)
+def test_first_lines(text: str, why: str, tmp_path: Path) -> None:
+    assert why in reason(executable(tmp_path / "run", text))
+
+
+def test_interpreters_are_looked_at_as_scripts_are(tmp_path: Path) -> None:
+    inner = executable(tmp_path / "inner")
+    outer = executable(tmp_path / "outer", f"#! {inner} -x\n")
+    with open_command(program(outer)) as held:
+        assert held.script
+    inner.chmod(0o777)
+    assert reason(outer) == f"its interpreter: {inner} is writable by everyone"
+    inner.write_text(f"#!{outer}\n")
+    inner.chmod(0o755)
+    assert reason(outer).endswith("its interpreter is a script, and so is that one's")
+
+
+@pytest.mark.parametrize(
+    "opened", ["a", "a/b", "a/b/run", "far", "far/c"], ids=lambda name: name.replace("/", "-")
+)
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o773])
+def test_nobody_else_can_exchange_any_part(opened: str, mode: int, tmp_path: Path) -> None:
+    executable(tmp_path / "a/b/run")
+    (tmp_path / "far/c").mkdir(parents=True)
+    (tmp_path / "far/c/link").symlink_to(tmp_path / "a/b")
+    command = tmp_path / "far/c/link/run"
+    open_command(program(command)).close()
+    (tmp_path / opened).chmod(mode)
+    others = "everyone" if mode & stat.S_IWOTH else "group"
+    if others == "group":
+        os.chown(tmp_path / opened, -1, _foreign_group())
+        (tmp_path / opened).chmod(mode)
+    assert reason(command).startswith(f"{tmp_path / opened} is writable by {others}")
+
+
+def _foreign_group() -> int:
+    """A group that is not the user's own, which files can be given."""
+    own = os.getegid()
+    if os.geteuid() == 0:
+        return 65534
+    others = [group for group in os.getgroups() if group != own]
+    if not others:
+        pytest.skip("not here: this user is in no further group")
+    return others[0]
+
+
+def test_a_sticky_directory_of_everybodys(tmp_path: Path) -> None:
+    """Below /tmp others cannot exchange what is ours; in it, they could have taken the name."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    assert reason(executable(shared / "run")) == f"{shared}, where it lies, is writable by everyone"
+    open_command(program(executable(shared / "own/run"))).close()
+    shared.chmod(0o1775)  # as Nix's store, where scripts lie directly
+    open_command(program(shared / "run")).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root gives files away")
+def test_files_of_others(tmp_path: Path) -> None:
+    run_ = executable(tmp_path / "a/run")
+    for part in (run_, tmp_path / "a"):
+        os.chown(part, 12345, -1)
+        assert reason(run_) == f"{part} belongs to user 12345"
+        os.chown(part, 0, -1)
+    (tmp_path / "link").symlink_to(run_)
+    os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
+    assert reason(tmp_path / "link") == f"{tmp_path}/link belongs to user 12345"
+
+
+def test_one_that_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nsm could not stop such a program, which would have rights that the user lacks."""
+    tool = executable(tmp_path / "tool", mode=0o4755)
+    open_command(program(tool)).close()  # as oneself is nothing new
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    monkeypatch.setattr(commands, "trusted_owners", lambda: {0, os.getuid()})
+    assert reason(tool).startswith(f"{tool} runs as user {os.getuid()} (set-user-ID)")
+
+
+def test_access_lists(tmp_path: Path) -> None:
+    """`setfacl -m u:12345:rw`, without that program: acl(5), <linux/posix_acl_xattr.h>."""
+    script = executable(tmp_path / "bin/run")
+    entries = [(1, 7, -1), (2, 6, 12345), (4, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    for part in (script, script.parent):
+        try:
+            os.setxattr(part, "system.posix_acl_access", packed)
+        except OSError as error:
+            pytest.skip(f"not here: no access lists: {error}")
+        os.chown(part, -1, 0 if os.geteuid() == 0 else -1)
+        assert f"{part} has an access list that lets others write" in reason(script)
+        os.removexattr(part, "system.posix_acl_access")
+        part.chmod(0o755)
+
+
+def replaced(path: Path) -> None:
+    executable(path.parent / "other", "#!/bin/sh\necho evil\n").rename(path)
+
+
+def folder_replaced(path: Path) -> None:
+    path.parent.rename(path.parent.parent / "away")
+    executable(path, "#!/bin/sh\necho evil\n")
+
+
+def link_replaced(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(executable(path.parent / "other", "#!/bin/sh\necho evil\n"))
+
+
+@pytest.mark.parametrize("swap", [replaced, folder_replaced, link_replaced])
+def test_a_program_that_is_swapped_after_the_check(
+    swap: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """For a binary, the file that was checked runs; for a script, the change is noticed."""
+    path = tmp_path / "bin/tool"
+    path.parent.mkdir()
+    shutil.copy(os.path.realpath(LS), path)
+    with open_command(program(path)) as held:
+        swap(path)
+        assert "leads to another file" in (held.why_changed() or "")
+        assert run(held, "-d", "/") == "/\n"
+    assert subprocess.check_output([path]) == b"evil\n"
+
+
+def test_a_script_that_is_written_to_after_the_check(tmp_path: Path) -> None:
+    script = executable(tmp_path / "run")
+    with open_command(program(script)) as held:
+        while script.stat().st_ctime_ns == held.ways[0][1][-1]:  # a tick of some kernels' clock
+            os.utime(script, ns=(0, 0))
+        assert "was changed after it had been checked" in (held.why_changed() or "")
+
+
+WRITABLE = "the client that asks can write"
+
+
+def test_what_lies_where_the_client_can_write(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    script = executable(project / "bin/run")
+    for writable in (project, f"{project}/", f"{tmp_path}/x/../project", project / "bin", script):
+        assert WRITABLE in reason(script, ["/nowhere", writable])
+    (tmp_path / "link").symlink_to(project)
+    assert WRITABLE in reason(script, [tmp_path / "link"])
+    assert WRITABLE in reason(tmp_path / "link/bin/run", [project])
+    evil = tmp_path / "project-evil"
+    open_command(program(executable(evil / "run")), [str(project)]).close()
+    open_command(program(LS), [str(project), str(evil), "/nowhere"]).close()
+
+
+def test_links_and_interpreters_where_the_client_can_write(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    tool = executable(tmp_path / "bin/tool")
+    (tmp_path / "bin/one").symlink_to("../project/two")
+    project.mkdir()
+    (project / "two").symlink_to(tool)
+    assert WRITABLE in reason(tmp_path / "bin/one", [project])
+    own = executable(project / "python", SCRIPT)
+    script = executable(tmp_path / "bin/script", f"#!{own}\n")
+    assert reason(script, [project]).startswith(f"its interpreter: {project} lies where the client")
+
+
+def test_a_definition_where_the_client_can_write(tmp_path: Path) -> None:
+    """A client could name any program there, such as `sh`."""
+    project = tmp_path / "dotfiles"
+    project.mkdir()
+    (project / "deploy.md").touch()
+    (tmp_path / "deploy.md").symlink_to(project / "deploy.md")
+    for source in (project / "deploy.md", tmp_path / "deploy.md"):
+        assert WRITABLE in reason(LS, [project], source=str(source))
+        open_command(program(LS, source=str(source)), [str(tmp_path / "other")]).close()
+    assert "No such file" in reason(LS, [project], source=str(tmp_path / "gone.md"))
+
+
+@pytest.mark.parametrize("entry", ["{p}/.bin", "{p}/.bin/not/there", "link", "", ".", "sub/.."])
+def test_other_programs_are_not_looked_for_where_the_client_can_write(
+    entry: str, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / ".bin").mkdir(parents=True)
+    (project / "link").symlink_to(".bin")
+    (project / "sub").mkdir()
+    search_path = "/usr/bin:" + entry.format(p=project)
+    given = {"search_path": search_path, "cwd": str(project)}
+    assert WRITABLE in reason(LS, [project], **given)
+    other = str(tmp_path / "other")
+    open_command(program(LS, cwd=str(project)), [other], search_path=search_path).close()
+    open_command(program(LS, cwd=str(project)), [str(project)], search_path="/usr/bin").close()
+
+
+def test_a_second_name_where_the_client_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsmd.bridge.reach._writer", os.getuid)
+    script = executable(tmp_path / "bin/run")
+    (tmp_path / "project").mkdir()
+    open_command(program(script), [str(tmp_path / "project")]).close()
+    (tmp_path / "project/run").hardlink_to(script)
+    assert "has 2 names (hard links)" in reason(script, [tmp_path / "project"])
+    open_command(program(script)).close()
+
+
+def in_namespace(mount: str, command: Path, writable: Path) -> str:
+    """Why a command is not started in a mount namespace where something is mounted first."""
+    sources = [str(Path(commands.__file__).parents[2]), str(Path(definition_files.__file__).parent)]
+    code = f"""
+import sys
+sys.path[:0] = {sources!r}
+from definition_files import executable, program
+from nsmd.bridge.commands import open_command
+from pathlib import Path
+if not Path({str(command)!r}).exists():
+    executable(Path({str(command)!r}))
+try:
+    open_command(program({str(command)!r}), {[str(writable)]!r})
+except Exception as error:
+    print(error.data["reason"])
+"""
+    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    script = [f'{mount}; exec "$@"', "-", sys.executable, "-P", "-c", code]
+    done = subprocess.run(
+        ["unshare", *own, "--mount", "sh", "-ec", *script],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"not here: {done.stderr.strip()}")
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_the_same_directory_mounted_elsewhere(tmp_path: Path) -> None:
+    executable(tmp_path / "project/sub dir/run")
+    (tmp_path / "mounted here").mkdir()
+    mount = f"mount --bind '{tmp_path}/project/sub dir' '{tmp_path}/mounted here'"
+    command = tmp_path / "mounted here/run"
+    why = in_namespace(mount, command, tmp_path / "project")
+    assert "is mounted from where the client that asks can write" in why
+    assert not in_namespace(mount, command, tmp_path / "project/other")
+
+
+def test_a_file_system_where_nothing_is_executed(tmp_path: Path) -> None:
+    why = in_namespace(
+        f"mount -t tmpfs -o noexec,mode=755 x {tmp_path}", tmp_path / "run", Path("/nowhere")
+    )
+    assert "on a file system where nothing is" in why

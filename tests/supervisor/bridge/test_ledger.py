@@ -1,0 +1,681 @@
+"""Ledger of requests for programs: on disk before anything starts, whatever the disk does."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+import bridge_writer
+from nsm.wire.errors import AuditFailedError
+from nsmd.audit.audit_file import AuditFile
+from nsmd.bridge import ledger as ledger_module
+from nsmd.bridge import rate_limit, recovery
+from nsmd.bridge.ledger import Ledger, open_ledger
+from nsmd.bridge.values import Asked, Caller, Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALLER = Caller(client="claude-code", scope="box-1", way="mcp", peer=(77, 1000))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.log"
+
+
+def asked(call_id: str = "a", *arguments: str, scope: str = "box-1") -> Asked:
+    caller = Caller(client="claude-code", scope=scope, way="mcp", peer=(77, 1000))
+    return Asked(id=call_id, caller=caller, program="deploy", arguments=arguments)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def story(path: Path) -> list[tuple[str, str, str | None]]:
+    """Event, id and why a program was stopped, of each line that is one."""
+    found: list[tuple[str, str, str | None]] = []
+    for each in recovery.newest_first(str(path)):
+        read = [(f["event"], f["id"], f.get("why_stopped")) for f in recovery.lines(each, b"")]
+        found = read + found
+    return found
+
+
+def beside(path: Path) -> list[str]:
+    return sorted(each.name for each in path.parent.iterdir())
+
+
+async def test_a_call_has_a_start_and_an_end(path: Path) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        call = asked("x1", "-v", 'é"; \udc80')
+        assert await ledger.fate("x1", "box-1") == "never"
+        await ledger.begin(call)
+        (start,) = lines(path)  # before the program is started
+        assert await ledger.fate("x1", "box-1") == "under-way"
+        await ledger.end(call, Ended(exit_code=3, duration_s=1.25, left=2))
+        assert await ledger.fate("x1", "box-1") == "ended"
+    _, end = lines(path)
+    supervisor = start["supervisor"]
+    at, ended_at = start.pop("at"), end.pop("at")
+    assert at <= ended_at
+    assert start == {
+        "event": "start",
+        "id": "x1",
+        "client": "claude-code",
+        "scope": "box-1",
+        "program": "deploy",
+        "way": "mcp",
+        "pid": 77,
+        "uid": 1000,
+        "arguments": ["-v", 'é"; \udc80'],
+        "decision": "allowed",
+        "supervisor": supervisor,
+    }
+    assert end == {
+        "event": "end",
+        "id": "x1",
+        "client": "claude-code",
+        "scope": "box-1",
+        "program": "deploy",
+        "supervisor": supervisor,
+        "exit_code": 3,
+        "signal": None,
+        "why_stopped": None,
+        "duration_s": 1.25,
+        "left": 2,
+    }
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert beside(path) == ["audit.log"]
+
+
+async def test_a_refused_call_is_one_short_line(path: Path) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.refuse(asked("r", ";"), "Invalid character in argument")
+        await ledger.refuse(asked("s", *["x" * 3000] * 5000), "too many")
+        await ledger.refuse(asked("t", *["x"] * 5000), "too many")
+        assert await ledger.fate("r", "box-1") == "never"
+    short, long, many = lines(path)
+    assert (short["arguments"], short["decision"]) == ([";"], "refused")
+    assert short["reason"] == "Invalid character in argument"
+    assert "arguments_in_all" not in short
+    assert [len(each) for each in long["arguments"]] == [3000, 1096]
+    assert (long["arguments_in_all"], long["argument_chars_in_all"]) == (5000, 15_000_000)
+    assert len(many["arguments"]) == 100
+    assert len(path.read_bytes()) < 10_000
+
+
+async def test_where_nothing_is_asked_for_there_is_no_file_and_nothing_wakes(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
+) -> None:
+    async with open_ledger(str(path), max_mb=1):
+        await trio.sleep(100)
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
+    assert beside(path) == []
+
+
+async def test_it_is_on_disk_before_begin_returns(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line, and for a new file its name, too."""
+    synced: list[str] = []
+    fdatasync, fsync = os.fdatasync, os.fsync
+
+    def note(descriptor: int, sync: Any) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def note_data(descriptor: int) -> None:
+        note(descriptor, fdatasync)
+
+    def note_all(descriptor: int) -> None:
+        note(descriptor, fsync)
+
+    monkeypatch.setattr(os, "fdatasync", note_data)
+    monkeypatch.setattr(os, "fsync", note_all)
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.begin(asked("a"))
+        assert synced.index(str(path)) < len(synced) - 1 - synced[::-1].index(str(path.parent))
+        synced.clear()
+        await ledger.begin(asked("b"))
+        assert synced == [str(path)]
+        await ledger.end(asked("a"), Ended(exit_code=0))
+        await ledger.end(asked("b"), Ended(exit_code=0))
+
+
+async def test_starts_that_come_together_are_synced_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+    fdatasync = os.fdatasync
+
+    def counted(descriptor: int) -> None:
+        syncs.append(descriptor)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(ledger.begin, asked(str(number)))
+        assert len(syncs) == 1
+        assert {each["id"] for each in lines(path)} == {str(number) for number in range(50)}
+        for number in range(50):
+            await ledger.withdraw(asked(str(number)), "test")
+
+
+# What a disk does.
+
+
+@pytest.mark.parametrize("kind", ["no-directory", "link", "fifo", "directory", "full"])
+async def test_what_cannot_be_written_is_refused(path: Path, kind: str) -> None:
+    other = path.with_name("other")
+    match kind:
+        case "no-directory":
+            path = path.parent / "missing" / "audit.log"
+        case "link":
+            other.touch()
+            path.symlink_to(other)
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case _:
+            path.symlink_to("/dev/full")
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        with pytest.raises(AuditFailedError, match="nothing was started"):
+            await ledger.begin(asked())
+        with pytest.raises(AuditFailedError, match=r"refused anyway: no such thing"):
+            await ledger.refuse(asked(), "no such thing")
+        assert ledger.problem
+
+
+class FullDisk:
+    """Writes that fail after so many bytes, as those of a full disk do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room: int | None = None
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self.write)
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        is_audit = os.readlink(f"/proc/self/fd/{descriptor}").endswith("audit.log")
+        if self.room is None or not is_audit:
+            return self._write(descriptor, data)
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self._write(descriptor, data[: self.room])
+        self.room -= written
+        return written
+
+
+LENGTH = len(
+    b'{"at":"2026-11-22T00:00:00.000000Z","event":"start","id":"b","client":"claude-code",'
+    b'"scope":"box-1","program":"deploy","way":"mcp","pid":77,"uid":1000,"arguments":[],'
+    b'"decision":"allowed","supervisor":"0123456789ab"}\n'
+)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, LENGTH // 2, LENGTH - 2, LENGTH - 1])
+async def test_a_start_that_was_cut_anywhere_did_not_happen(
+    path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Even where but the newline is missing."""
+    full = FullDisk(monkeypatch)
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        call = asked("a")
+        await ledger.begin(call)
+        full.room = room
+        with pytest.raises(AuditFailedError, match="No space left"):
+            await ledger.begin(asked("b"))
+        await ledger.end(call, Ended(exit_code=0))
+        assert story(path) == [("start", "a", None)]
+        full.room = None
+        await ledger.begin(asked("c"))  # and with it what could not be written before
+        assert ledger.problem == ""
+        await ledger.end(asked("c"), Ended(exit_code=0))
+        assert await ledger.fate("b", "box-1") == "never"
+    assert [(event, call_id) for event, call_id, _ in story(path)] == [
+        ("start", "a"),
+        ("end", "a"),
+        ("start", "c"),
+        ("end", "c"),
+    ]
+    assert beside(path) == ["audit.log"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "problem"),
+    [
+        (AuditFile, "append", ValueError("a fault")),
+        (trio.to_thread, "run_sync", RuntimeError("can't start new thread")),
+    ],
+)
+async def test_a_fault_of_ours_refuses_calls_and_ends_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, problem: Exception
+) -> None:
+    def fails(*_given: object, **_more: object) -> None:
+        raise problem
+
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.begin(asked("a"))
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, fails)
+            with pytest.raises(AuditFailedError, match=str(problem)):
+                await ledger.begin(asked("b"))
+            assert str(problem) in ledger.problem
+        await ledger.end(asked("a"), Ended(exit_code=0))
+        assert ledger.problem == ""
+    assert story(path) == [("start", "a", None), ("end", "a", None)]
+
+
+async def test_an_end_that_found_no_room_is_written_later(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
+) -> None:
+    full = FullDisk(monkeypatch)
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.begin(asked())
+        full.room = 5
+        await ledger.end(asked(), Ended(exit_code=0))  # does not raise: the program has run
+        assert "No space left" in ledger.problem
+        await trio.sleep(ledger_module.RETRY_S * 10)
+        assert [event for event, *_ in story(path)] == ["start"]
+        full.room = None
+        await trio.sleep(ledger_module.MAX_RETRY_S)
+        assert ledger.problem == ""
+        assert [event for event, *_ in story(path)] == ["start", "end"]
+
+
+async def test_a_start_that_is_perhaps_lost_is_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fdatasync, broken = os.fdatasync, [True]
+
+    def fail(descriptor: int) -> None:
+        if broken[0]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        with pytest.raises(AuditFailedError, match="Input/output error"):
+            await ledger.begin(asked("a"))
+        broken[0] = False
+        await ledger.begin(asked("b"))
+        await ledger.end(asked("b"), Ended(exit_code=0))
+    assert sorted(story(path)) == [
+        ("end", "a", "not-started"),
+        ("end", "b", None),
+        ("start", "a", None),
+        ("start", "b", None),
+    ]
+    assert beside(path) == ["audit.log"]
+
+
+async def test_a_file_that_is_removed_under_a_start_refuses_the_call(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fdatasync = os.fdatasync
+
+    def remove(descriptor: int) -> None:
+        path.unlink()
+        fdatasync(descriptor)
+
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", remove)
+            with pytest.raises(AuditFailedError, match="removed"):
+                await ledger.begin(asked("a"))
+        await ledger.begin(asked("b"))
+        assert ("start", "b", None) in story(path)
+        await ledger.end(asked("b"), Ended(exit_code=0))
+
+
+async def test_a_file_that_was_taken_away_in_between_is_made_anew(path: Path) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        await ledger.begin(asked("a"))
+        await ledger.end(asked("a"), Ended(exit_code=0))
+        path.unlink()
+        await ledger.begin(asked("b"))
+        path.rename(path.with_name("taken"))
+        await ledger.end(asked("b"), Ended(exit_code=0))
+        assert ledger.problem == ""
+    assert story(path) == [("end", "b", None)]
+
+
+class Disk:
+    """Threads that write, as tasks: they begin when the disk answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers = trio.Event()
+        self.answers.set()
+        monkeypatch.setattr(trio.to_thread, "run_sync", self._run)
+
+    async def _run(self, work: Callable[..., Any], *arguments: object, **options: object) -> object:
+        assert options["abandon_on_cancel"]
+        await self.answers.wait()
+        return work(*arguments)
+
+    def hang(self) -> None:
+        self.answers = trio.Event()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+async def test_a_disk_that_hangs_refuses_calls_and_says_so(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
+) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        disk.hang()
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def begin(call_id: str) -> None:
+                with pytest.raises(AuditFailedError, match="does not answer"):
+                    await ledger.begin(asked(call_id))
+
+            nursery.start_soon(begin, "a")
+            nursery.start_soon(begin, "b")
+        assert trio.current_time() == pytest.approx(began_s + ledger_module.WRITE_S)
+        disk.answers.set()
+        await ledger.refuse(asked("r"), "reason")  # what hung is written by then
+    assert sorted(story(path)) == [  # both were in the disk's hands
+        ("end", "a", "not-started"),
+        ("end", "b", "not-started"),
+        ("refused", "r", None),
+        ("start", "a", None),
+        ("start", "b", None),
+    ]
+
+
+async def test_a_disk_that_hangs_does_not_keep_the_supervisor(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
+) -> None:
+    began_s = trio.current_time()
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        disk.hang()
+        with trio.move_on_after(1):
+            await ledger.begin(asked())
+    assert trio.current_time() - began_s == pytest.approx(1 + ledger_module.LAST_LINES_S)
+    with pytest.raises(AuditFailedError, match="supervisor ends"):
+        await ledger.begin(asked())
+
+
+async def test_a_call_that_is_taken_back_meanwhile_was_not_started(path: Path, disk: Disk) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        disk.hang()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ledger.begin, asked("a"))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ledger.begin, asked("b"))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        disk.answers.set()
+        await ledger.refuse(asked("r"), "reason")
+    assert story(path) == [
+        ("start", "a", None),
+        ("refused", "r", None),
+        ("end", "a", "not-started"),
+    ]
+    assert beside(path) == ["audit.log"]
+
+
+async def test_too_many_that_wait_are_refused(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_WAITING", 3)
+    async with open_ledger(str(path), max_mb=1) as ledger, trio.open_nursery() as nursery:
+        disk.hang()
+        nursery.start_soon(ledger.begin, asked("first"))
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(3):
+            nursery.start_soon(ledger.begin, asked(str(number)))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(AuditFailedError, match="too many"):
+            await ledger.begin(asked("one more"))
+        nursery.cancel_scope.cancel()
+        disk.answers.set()
+
+
+# Size.
+
+
+async def test_a_large_one_is_set_aside_and_nothing_is_deleted(path: Path) -> None:
+    path.with_name("audit.log.7").write_bytes(b"older\n")
+    path.with_name("99").write_bytes(b"")
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        for number in range(8):
+            call = asked(str(number), "x" * 600_000)
+            await ledger.begin(call)
+            await ledger.end(call, Ended(exit_code=0))
+        assert await ledger.fate("0", "box-1") == "ended"
+    aside = sorted(int(each[len("audit.log.") :]) for each in beside(path) if "log." in each)
+    assert aside == list(range(7, 15))
+    assert path.with_name("audit.log.7").read_bytes() == b"older\n"
+    assert [call_id for event, call_id, _ in story(path) if event == "start"] == list("01234567")
+    assert [call_id for event, call_id, _ in story(path) if event == "end"] == list("01234567")
+
+
+async def test_two_supervisors_write_and_rotate_together(path: Path) -> None:
+    async with (
+        open_ledger(str(path), max_mb=1) as first,
+        open_ledger(str(path), max_mb=1) as second,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def work(ledger: Ledger, name: str) -> None:
+            for number in range(12):
+                call = asked(f"{name}{number}", "x" * 200_000)
+                await ledger.begin(call)
+                await ledger.end(call, Ended(exit_code=0))
+
+        for ledger, name in ((first, "a"), (first, "b"), (second, "c"), (second, "d")):
+            nursery.start_soon(work, ledger, name)
+    ids = [f"{name}{number}" for name in "abcd" for number in range(12)]
+    written = story(path)
+    assert sorted(i for event, i, _ in written if event == "start") == sorted(ids)
+    assert sorted(i for event, i, _ in written if event == "end") == sorted(ids)
+    for each in path.parent.iterdir():
+        assert each.stat().st_size < 1 << 21  # one may fill what the other has seen room in
+    assert len(beside(path)) >= 9
+
+
+async def test_starts_of_one_scope_that_come_too_fast_wait_or_are_counted(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limit, "BURST_BYTES", 20_000)
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        began_s = trio.current_time()
+        for number in range(100):  # each waits for the one before
+            await ledger.begin(asked(str(number), "x" * 4000))
+        took_s = trio.current_time() - began_s
+        assert took_s >= (path.stat().st_size - 20_000) / rate_limit.BYTES_PER_S > 3
+        began_s = trio.current_time()
+        with pytest.raises(AuditFailedError, match="faster"):
+            await ledger.begin(asked("y", "x" * 200_000))
+        assert trio.current_time() == began_s
+        # What is refused does not wait for that.
+        await ledger.refuse(asked("z"), "no")
+        assert trio.current_time() == began_s
+        await ledger.begin(asked("other", scope="box-2"))
+        assert trio.current_time() == began_s, "others do not wait"
+    assert [line["calls"] for line in lines(path) if "calls" in line] == [1]
+
+
+async def test_a_flood_of_refused_calls_waits_and_adds_little(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limit, "REFUSED_BURST_BYTES", 20_000)
+    at_once, calls = 32, 160
+    counted = 0
+    async with open_ledger(str(path), max_mb=1) as ledger:
+
+        async def flood(client: int) -> None:
+            for number in range(calls // at_once):  # each waits for the one before
+                await ledger.refuse(asked(f"{client}-{number}", "x" * 150), "no")
+
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for client in range(at_once):
+                nursery.start_soon(flood, client)
+            await trio.sleep(10)
+            before_s = trio.current_time()
+            await ledger.refuse(asked("other", scope="box-2"), "no")
+            await ledger.begin(asked("starts"))
+            assert trio.current_time() == before_s, "nobody else waits, nor what is started"
+        took_s = trio.current_time() - began_s
+        assert took_s >= (path.stat().st_size - 21_000) / rate_limit.REFUSED_BYTES_PER_S > 15
+        written = lines(path)
+        assert len(written) == calls + 2, "each has its line"
+
+        # Long ones are cut further, lest they wait for each other for ever.
+        await ledger.refuse(asked("long", "\U0001f600" * 5000), "no")
+        assert lines(path)[-1]["arguments"] == ["\U0001f600" * 200]
+        assert lines(path)[-1]["argument_chars_in_all"] == 5000
+
+        # More than a client can have under way.
+        async def too_many() -> None:
+            nonlocal counted
+            try:
+                await ledger.refuse(asked("m", "x" * 150), "no")
+            except AuditFailedError:
+                counted += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(300):
+                nursery.start_soon(too_many)
+        assert counted > 100
+        await ledger.refuse(asked("z"), "no")
+    written = lines(path)
+    assert sum(line["calls"] for line in written if "calls" in line) == counted
+    assert {line["scope"] for line in written if "calls" in line} == {"box-1"}
+    times = [line["at"] for line in written]
+    assert times == sorted(times)
+
+
+async def test_the_last_lines_wait_for_nothing_but_the_disk(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limit, "REFUSED_BURST_BYTES", 1000)
+    async with open_ledger(str(path), max_mb=1) as ledger, trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(ledger.refuse, asked(str(number)), "no")
+        await trio.testing.wait_all_tasks_blocked()
+        began_s = trio.current_time()
+        assert len(lines(path)) < 10
+        ledger.hurry()
+        nursery.start_soon(ledger.refuse, asked("late"), "no")
+    assert trio.current_time() == began_s
+    assert len(lines(path)) == 21
+
+
+async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        mine, other = asked("a"), asked("a", scope="box-2")
+        await ledger.begin(mine)
+        assert await ledger.fate("a", "box-2") == "never"
+        await ledger.begin(other)
+        await ledger.end(mine, Ended(exit_code=0))
+        assert await ledger.fate("a", "box-2") == "under-way"
+        await ledger.withdraw(other, "changed")
+        assert await ledger.fate("a", "box-2") == "ended"
+
+
+async def test_calls_are_looked_up_one_after_the_other_and_not_for_ever(
+    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
+) -> None:
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        disk.hang()
+        began_s = trio.current_time()
+
+        async def look(call_id: str) -> None:
+            with pytest.raises(AuditFailedError, match="too long"):
+                await ledger.fate(call_id, "box-1")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look, "a")
+            nursery.start_soon(look, "b")
+        assert trio.current_time() == pytest.approx(began_s + ledger_module.FATE_S)
+        disk.answers.set()
+
+
+async def test_who_waits_for_its_own_pace_lets_others_look_up_their_calls(path: Path) -> None:
+    all_of_it = rate_limit.BURST_BYTES // ledger_module.FATE_BYTES + 30
+    answers: list[str] = []
+
+    async with open_ledger(str(path), max_mb=1) as ledger:
+
+        async def look(call_id: str) -> None:
+            answers.append(await ledger.fate(call_id, "box-1"))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(all_of_it):
+                nursery.start_soon(look, str(number))
+            await trio.testing.wait_all_tasks_blocked()
+            assert await ledger.fate("a", "box-2") == "never"
+            assert len(answers) < all_of_it, "it is not the last one"
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_audit_that_cannot_be_read_says_nothing(path: Path) -> None:
+    path.mkdir()
+    async with open_ledger(str(path), max_mb=1) as ledger:
+        with pytest.raises(AuditFailedError, match="Is a directory"):
+            await ledger.fate("a", "box-1")
+
+
+# After a killed supervisor.
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Audits of supervisors that were killed at each point of two calls, one after the other: at
+    each call of the system that changes a file, before it and after it."""
+    base = tmp_path_factory.mktemp("killed")
+    program = Path(bridge_writer.__file__)
+    subprocess.run([sys.executable, program, base], check=True, timeout=60)
+    return sorted((each / "audit.log" for each in base.iterdir()), key=lambda p: int(p.parent.name))
+
+
+async def test_calls_of_a_supervisor_that_is_killed_at_any_point_have_their_ends(
+    killed: list[Path],
+) -> None:
+    finished = killed.pop()
+    assert [event for event, *_ in story(finished)] == ["start", "refused", "end"]
+    assert beside(finished) == ["audit.log", "started"]
+    assert len(killed) > 12
+    stories: list[tuple[str, ...]] = []
+    for path in killed:
+        started = path.with_name("started").exists()
+        before = story(path)
+        assert not started or before[0] == ("start", "a", None), "on disk before it is started"
+        left = left_of(before)
+        ledger = Ledger(str(path), max_mb=1)
+        await ledger.settle()
+        assert left_of(story(path)) == []
+        assert story(path) == [*before, *(("end", each, "supervisor-ended") for each in left)]
+        assert beside(path) == [each for each in beside(path) if "writer" not in each]
+        assert await ledger.fate("a", "test") == ("ended" if before else "never")
+        await Ledger(str(path), max_mb=1).settle()
+        assert left == [each for _, each, why in story(path) if why], "once"
+        stories.append(tuple(event for event, *_ in before))
+    assert len(set(stories)) >= 4, "there were different points"
+
+
+def left_of(events: list[tuple[str, str, str | None]]) -> list[str]:
+    """Calls without an end."""
+    ended = {call_id for event, call_id, _ in events if event == "end"}
+    return [call_id for event, call_id, _ in events if event == "start" and call_id not in ended]

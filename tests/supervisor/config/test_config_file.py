@@ -1,0 +1,297 @@
+"""Mistakes in config_file.toml are named in terms of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsmd.config import config_file
+from nsmd.model.settings import EnvironmentSettings, Settings, network_rule
+from nsmd.model.values import NetworkMode, NetworkRule
+
+MISTAKES: list[tuple[str, str]] = [
+    (
+        "[defaults]\ntimeout_second = 3",
+        "defaults.timeout_second: unknown key; did you mean 'timeout_seconds'?",
+    ),
+    ("[sesion]\n", "sesion: unknown key; did you mean 'session'?"),
+    ("[project]\nuse_flak = true", "project.use_flak: unknown key; did you mean 'use_flake'?"),
+    (
+        "[project.inherit_env]\nvar = []",
+        "project.inherit_env.var: unknown key; did you mean 'vars'?",
+    ),
+    ("[project.inherit_env]\nvars = ['A B']", "'A B' is not the name of a variable"),
+    ("[project.inherit_env]\nvars = ['HOME']", "HOME is for the jail to decide"),
+    ("[project.inherit_env]\nvars = ['LD_PRELOAD']", "LD_PRELOAD is for the jail to decide"),
+    (
+        "[project]\nuse_flake = true\n[environments.project]\npreset = 'bash'",
+        "environments.project: with project.use_flake",
+    ),
+    (
+        "[defaults]\nmemory_mb = '512'",
+        "defaults.memory_mb: found '512', input should be a valid integer",
+    ),
+    ("[defaults]\nmemory_mb = 1.5", "defaults.memory_mb: found 1.5"),
+    ("[defaults]\nmemory_mb = true", "defaults.memory_mb: found True"),
+    ("[defaults]\ntimeout_seconds = 0", "defaults.timeout_seconds: found 0, expected more than 0"),
+    ("[defaults]\ntimeout_seconds = inf", "defaults.timeout_seconds: found inf"),
+    ("[defaults]\ntimeout_seconds = nan", "defaults.timeout_seconds: found nan"),
+    ("[defaults]\njail_uid = 0", "defaults.jail_uid: found 0, expected at least 1"),
+    ("session = 3", "session: found 3, expected a table [session]"),
+    ("[environments]\npython = 3", "environments.python: found 3, expected a table"),
+    (
+        "[environments.py]\npreset = 'ruby'",
+        "environments.py.preset: found 'ruby', allowed: 'python', 'bash' or 'node'",
+    ),
+    ("[environments.data]\n", "environments.data: has neither preset nor flake"),
+    (
+        '[environments.data]\npreset = "python"\nflake = "github:me/envs#data"\n',
+        "environments.data: has preset and flake. Remove one",
+    ),
+    ('[environments.data]\nflake = "./envs#data"\n', "its path is not absolute"),
+    ('[environments.data]\nflake = "-f"\n', "begins with '-'"),
+    ("[nix]\nbuild_timeout_seconds = 0\n", "expected more than 0"),
+    ("[environments.PY]\npreset = 'python'", "environments.'PY': a name is"),
+    ("[environments.python]\ninterpreter = 'python3.12'", "expected an absolute path"),
+    ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
+    ("[project]\nmode = 'rw'", "project.mode: found 'rw', allowed: 'readonly'"),
+    (
+        "[environments.node]\nnetwork = true",
+        'environments.node.network: found True, expected "off"',
+    ),
+    ("[environments.node]\nnetwork = 'on'", "environments.node.network: found 'on', expected"),
+    ("[environments.node]\nnetwork = {}", "environments.node.network: found {}, expected"),
+    (
+        "[environments.node]\nnetwork = { allow = [], deny = [] }",
+        'expected "off", "full" or a list of hosts',
+    ),
+    (
+        "[environments.node]\nnetwork = { allow = 'a.org' }",
+        "environments.node.network: found {'allow': 'a.org'}, expected",
+    ),
+    (
+        f"[environments.node]\nnetwork = {{ allow = {['a.org'] * 257} }}",
+        "environments.node.network: has 257 hosts, expected at most 256",
+    ),
+    ("[environments.python.env]\n'A B' = ''", "environments.python.env: 'A B' is not the name"),
+    ("[environments.python.env]\nPATH = '/x'", "env: PATH is for the jail to decide"),
+    ("[environments.python.env]\nLD_AUDIT = '/x'", "env: LD_AUDIT is for the jail to decide"),
+    ('[environments.python.env]\nA = "x\\u0000"', "environments.python.env.A: has a NUL character"),
+    (f"[environments.python.env]\nA = '{'x' * 98304}'", "env: has 98306 bytes, expected at most"),
+    ("[environments.python.env]\nA = 7", "environments.python.env.A: found something of type int"),
+    ("[project]\npath = ''", "project.path: found '', expected the path of a directory"),
+    ("[project]\npath = '~no-such-user/x'", "expected the path of a directory"),
+    ("[defaults]\nbackend = 'microvm'", "defaults.backend: found 'microvm', allowed: 'jail'"),
+    (
+        "[environments.bash]\nbackend = 'microvm'",
+        "environments.bash.backend: found 'microvm', allowed: 'jail'",
+    ),
+    ("daemon = 3", "daemon: unknown key"),
+    ("[daemons]\n", "daemons: unknown key"),
+    ("[pool]\nmin_spares = -1", "pool.min_spares: found -1, expected at least 0"),
+    ("a = [", "is not valid TOML"),
+    ("x = " + "[" * 5000, "is not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), MISTAKES)
+def test_a_mistake_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(text.encode(), "/etc/config.toml")
+    message = str(caught.value)
+    assert complaint in message
+    assert message.startswith("/etc/config.toml: ")
+
+
+@pytest.mark.parametrize(
+    "network", ["3", "'on'", "{}", "[1]", "{ allow = [1] }", "{ allow = [], x = 1 }"]
+)
+def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(f"[environments.node]\nnetwork = {network}".encode(), "config.toml")
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("spelling", "mode", "hosts"),
+    [
+        ('"off"', "off", ()),
+        ('"full"', "full", ()),
+        ('["a.org", "*.b.org:443"]', "allow", ("a.org", "*.b.org:443")),
+        ("[]", "allow", ()),
+        ('"none"', "off", ()),
+        ('"host"', "full", ()),
+        ('{ allow = ["a.org"] }', "allow", ("a.org",)),
+    ],
+)
+def test_networks_have_one_spelling_and_older_ones_are_read(
+    spelling: str, mode: NetworkMode, hosts: tuple[str, ...]
+) -> None:
+    settings = config_file.parse(
+        f"[environments.node]\nnetwork = {spelling}\n[http]\nnetwork = {spelling}\n"
+        f"[box]\nnet = {spelling}".encode(),
+        "c",
+    )
+    rule = NetworkRule(mode=mode, allow=hosts)
+    assert settings.environments["node"].network_rule == settings.http.network_rule == rule
+    assert network_rule(settings.box.net) == rule
+    assert "{" not in config_file.render(settings)
+
+
+def test_a_tilde_is_the_home_directory_wherever_a_path_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    settings = config_file.parse(
+        b"""
+        [environments.science]
+        preset = "python"
+        interpreter = "~/venv/bin/python"
+        [environments.data]
+        flake = "path:~/envs#data"
+        [project]
+        path = "~"
+        [http]
+        listen = "unix:~/nsm.sock"
+        project = "~/shop"
+        [box]
+        show = ["~/data"]
+        """,
+        "c",
+    )
+    assert settings.environments["science"].interpreter == "/home/ada/venv/bin/python"
+    assert settings.environments["data"].flake == "path:/home/ada/envs#data"
+    assert settings.project.path == "/home/ada"
+    assert (settings.http.listen, settings.http.project) == (
+        "unix:/home/ada/nsm.sock",
+        "/home/ada/shop",
+    )
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/x", "x/~", "./~"])
+def test_a_tilde_elsewhere_is_no_home_directory(path: str) -> None:
+    with pytest.raises(config_file.ConfigError, match="expected an absolute path"):
+        config_file.parse(f'[environments.python]\ninterpreter = "{path}"'.encode(), "c")
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(b"[defaults]\nx = 1\ny = 2\n[nothing]", "c")
+    assert len(caught.value.problems) == 3
+
+
+def test_bytes_that_are_no_text() -> None:
+    with pytest.raises(config_file.ConfigError, match="is not UTF-8"):
+        config_file.parse(b"a = '\xff'", "c")
+
+
+def test_no_file_means_defaults(tmp_path: Path) -> None:
+    assert config_file.load(str(tmp_path / "config.toml")) == Settings()
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(config_file.ConfigError, match="cannot be read: Is a directory"):
+        config_file.load(str(tmp_path))
+
+
+def test_a_file_without_end(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"#" * (config_file.MAX_CONFIG_BYTES + 1))
+    with pytest.raises(config_file.ConfigError, match="is larger than"):
+        config_file.load(str(file))
+
+
+def test_what_is_set_is_what_is_shown() -> None:
+    text = b"""
+    [defaults]
+    timeout_seconds = 5
+    [environments.python]
+    interpreter = "/opt/python/bin/python3"
+    [environments.data]
+    preset = "python"
+    memory_mb = 2048
+    [project]
+    use_flake = true
+    [project.inherit_env]
+    vars = ["TOKEN", "_x1"]
+    """
+    settings = config_file.parse(text, "c")
+    assert settings.defaults.timeout_seconds == 5
+    assert settings.environments["data"] == EnvironmentSettings(preset="python", memory_mb=2048)
+    assert settings.project.inherit_env.vars == ("TOKEN", "_x1")
+    shown = config_file.render(settings)
+    assert config_file.parse(shown.encode(), "shown") == settings
+
+
+@pytest.mark.parametrize("wrong", ["12345678", "['secret-value']", "{ secret-value = 1 }"])
+def test_values_of_variables_are_never_shown(wrong: str) -> None:
+    given = "[environments.python.env]\nTOKEN = 'secret-value'\n"
+    settings = config_file.parse(given.encode(), "c")
+    assert settings.environments["python"].env == {"TOKEN": "secret-value"}
+    for shown in (config_file.render(settings), str(config_file.dump(settings)), repr(settings)):
+        assert "secret-value" not in shown
+    assert f'TOKEN = "{config_file.HIDDEN}"' in config_file.render(settings)
+    with pytest.raises(config_file.ConfigError) as error:
+        config_file.parse(f"[environments.python.env]\nTOKEN = {wrong}\n".encode(), "c")
+    assert "12345678" not in str(error.value)
+    assert "secret-value" not in str(error.value)
+    assert "environments.python.env.TOKEN" in str(error.value)
+
+
+def test_an_environment_that_nix_builds() -> None:
+    """Its interpreter is for `lib.fromToml`, which reads the same file."""
+    text = '[environments.data]\nflake = "github:me/envs#data"\ninterpreter = "python3 -c"\n'
+    settings = config_file.parse(text.encode(), "/etc/config.toml")
+    assert settings.environments["data"].flake == "github:me/envs#data"
+
+
+def test_presets_have_their_older_names() -> None:
+    settings = config_file.parse(b'[environments.tools]\npreset = "shell"\n', "config.toml")
+    assert settings.environments["tools"].preset == "bash"
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [(".", "/etc/nsm"), ("src/", "/etc/nsm/src"), ("../x", "/etc/x"), ("/a/b/", "/a/b")],
+)
+def test_a_project_is_found_from_the_file_that_names_it(path: str, meant: str) -> None:
+    """As `lib.fromToml` does."""
+    settings = config_file.parse(f'[project]\npath = "{path}"'.encode(), "/etc/nsm/config.toml")
+    assert settings.project.path == meant
+
+
+def test_what_only_others_read_is_accepted_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        """
+        [daemon]
+        anything = 1
+        [backends.jail]
+        anything = 1
+        [defaults]
+        backend = "jail"
+        [environments.python]
+        backend = "jail"
+        [environments.data]
+        flake = "nixpkgs#duckdb"
+        interpreter = "bash -s"
+        """
+    )
+    settings = config_file.load(str(file))
+    assert set(settings.environments) == {"python", "data"}
+    assert config_file.unused_keys(str(file)) == [
+        "backends",
+        "daemon",
+        "defaults.backend",
+        "environments.python.backend",
+        "environments.data.interpreter",
+    ]
+    assert config_file.unused_keys(str(tmp_path / "none")) == []
+
+
+def test_the_example_is_valid_and_all_of_it_is_used() -> None:
+    example = Path(__file__).resolve().parents[3] / "config.example.toml"
+    settings = config_file.load(str(example))
+    assert settings.environments["scratch"].preset == "bash"
+    assert config_file.unused_keys(str(example)) == []

@@ -1,0 +1,327 @@
+"""Notes about limits and networks, about several rules at once, and about arbitrary text."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denial_notes import (
+    FULL,
+    MEMORY,
+    MEMORY_MB,
+    NOT_INSTALLED,
+    OFF,
+    PROCESSES,
+    PROJECT,
+    PYTHON,
+    WRITABLE,
+    notes_of,
+)
+from nsmd.denials import looks_suspicious
+from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
+from nsmd.denials.lines import PHRASES, TRIGGERS
+from nsmd.denials.reading import SUSPICIOUS
+from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome
+
+MEMORY_LIMIT = LimitEvent(
+    kind="memory",
+    limit=MEMORY_MB << 20,
+    enforced_by="watchdog",
+    what="2 processes were killed",
+    peak_bytes=(170 << 20) + 1,
+    times=2,
+)
+PROCESS_LIMIT = LimitEvent(
+    kind="processes",
+    limit=48,
+    enforced_by="cgroup",
+    what="a process or thread was not started, 7 times",
+    times=7,
+)
+SOME = NetworkRule(mode="allow", allow=("example.org", "*.example.com:443"))
+NO_NAME = "curl: (6) Could not resolve host: pypi.org\n"
+
+
+def test_a_killed_interpreter_loses_the_session_its_variables() -> None:
+    notes = notes_of(exit_code=137, events=(MEMORY_LIMIT,), interpreter_restarted=True)
+    assert notes == ("killed: memory limit 160 MB reached (peak 171 MB); variables were lost",)
+
+
+def test_a_one_shot_had_nothing_to_lose() -> None:
+    notes = notes_of(
+        exit_code=137, events=(MEMORY_LIMIT,), interpreter_restarted=True, keeps_state=False
+    )
+    assert notes == ("killed: memory limit 160 MB reached (peak 171 MB); 2 processes were killed",)
+
+
+def test_where_the_interpreter_lives_it_says_what_does_not() -> None:
+    notes = notes_of("Killed\n", exit_code=0, events=(MEMORY_LIMIT,))
+    assert notes == ("killed: memory limit 160 MB reached (peak 171 MB); 2 processes were killed",)
+
+
+def test_a_group_counts_files_too_and_its_limit_says_so() -> None:
+    event = dataclasses.replace(
+        MEMORY_LIMIT, limit=234 << 20, enforced_by="cgroup", peak_bytes=234 << 20
+    )
+    notes = notes_of(exit_code=137, events=(event,), interpreter_restarted=True)
+    limit = "memory limit 234 MB (files in memory included) reached (peak 234 MB)"
+    assert notes == (f"killed: {limit}; variables were lost",)
+
+
+def test_what_was_counted_is_not_guessed_again() -> None:
+    text = 'Traceback (most recent call last):\n  File "<exec 1>", line 1\nMemoryError\n'
+    (killed,) = notes_of(text, events=(MEMORY_LIMIT,))
+    assert killed.startswith("killed: memory limit")
+    assert notes_of("sh: 1: Cannot fork\n", events=(PROCESS_LIMIT,)) == (PROCESSES,)
+
+
+def test_a_refused_process_is_told_although_nothing_was_said() -> None:
+    assert notes_of(exit_code=0, events=(PROCESS_LIMIT,)) == (PROCESSES,)
+
+
+def test_what_a_killed_process_is_called_is_one_line() -> None:
+    event = dataclasses.replace(MEMORY_LIMIT, what="a\n]\x1b[2Jb" + "c" * 500)
+    (note,) = notes_of(events=(event,))
+    assert note.startswith("killed: memory limit 160 MB reached (peak 171 MB); a ] [2Jbccc")
+    assert len(note) < 200
+
+
+def test_several_rules_are_one_line() -> None:
+    (note,) = notes_of(NO_NAME + "touch: cannot touch '/project/x': Read-only file system\n")
+    both = [rule.removeprefix("policy: ") for rule in (OFF, PROJECT)]
+    assert note == f"policy: {'; '.join(both)}"
+
+
+def test_a_place_is_named_once() -> None:
+    lines = [f"touch: cannot touch '/project/{name}': Read-only file system\n" for name in "abc"]
+    assert notes_of("".join(lines)) == (PROJECT,)
+
+
+def test_two_places() -> None:
+    lines = [f"touch: cannot touch '{at}/x': Read-only file system\n" for at in ("/usr", "/x")]
+    assert notes_of("".join(lines)) == (f"policy: /usr is read-only; {WRITABLE}",)
+
+
+def test_which_of_several_places_an_overlay_would_open() -> None:
+    said = "".join(
+        f"touch: cannot touch '{p}': Read-only file system\n" for p in ("/project/x", "/usr/x")
+    )
+    (note,) = notes_of(said)
+    unless = "unless the user sets the project's mode to overlay (/project); writable: "
+    assert f"/project, /usr are read-only, {unless}" in note
+
+
+def test_several_places_that_are_not_shown_are_one_clause() -> None:
+    (note,) = notes_of(
+        "cat: /home/a: No such file or directory\ncat: /root/b: No such file or directory\n"
+    )
+    shown = "of the host, /usr and the project can be read"
+    assert note == f"policy: the host's /home, /root are not shown here; {shown}"
+
+
+def test_hosts_that_the_proxy_refused_are_named() -> None:
+    notes = notes_of(exit_code=0, network=SOME, refused=("pypi.org:443",))
+    assert notes == (
+        "policy: network is limited to example.org, *.example.com:443; refused: pypi.org:443",
+    )
+
+
+def test_who_goes_past_the_proxy_is_told_of_it() -> None:
+    (note,) = notes_of(NO_NAME, network=SOME)
+    assert note.startswith("policy: network is limited to example.org, *.example.com:443, through")
+    assert note.endswith("the proxy that HTTPS_PROXY names")
+
+
+def test_with_a_network_what_pip_does_not_find_is_not_there() -> None:
+    text = (
+        "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
+    )
+    assert notes_of(text) == (PYTHON,)
+    assert notes_of(text, network=SOME) == ()
+
+
+NO_NUMPY = (
+    "Traceback (most recent call last):\n"
+    '  File "<exec-1>", line 1, in <module>\n'
+    "ModuleNotFoundError: No module named 'numpy'\n"
+)
+PLAIN = Environment(name="python", interpreter="python")
+SCIENCE = Environment(name="science", interpreter="python", packages=("numpy", "sklearn"))
+PLOTS = Environment(name="plots", interpreter="python", preload=("numpy.linalg",))
+BROKEN = Environment(name="broken", interpreter="python", preload=("numpy",), problem="gone")
+
+
+def test_it_is_said_which_environments_have_a_package() -> None:
+    how = PYTHON.removeprefix(NOT_INSTALLED)
+    everything = (PLAIN, SCIENCE, PLOTS, BROKEN)
+    where = "numpy is in environments science, plots"
+    assert notes_of(NO_NUMPY, environments=everything) == (f"{NOT_INSTALLED}; {where}{how}",)
+    assert notes_of(NO_NUMPY, environments=everything, network=SOME) == (f"policy: {where}",)
+    assert notes_of(NO_NUMPY, environments=(PLAIN, BROKEN)) == (
+        f"{NOT_INSTALLED}; no environment is known to have numpy{how}",
+    )
+
+
+def test_a_package_that_pip_does_not_name_is_the_one_that_was_to_be_installed() -> None:
+    text = "error: externally-managed-environment\n"
+    code = "pip install -q --upgrade scikit-learn==1.5 pandas"
+    (note,) = notes_of(text, code=code, environments=(PLAIN, SCIENCE))
+    assert "; sklearn is in environment science; " in note
+
+
+def test_an_empty_list_allows_nothing_and_says_so() -> None:
+    (note,) = notes_of(network=NetworkRule(mode="allow"), refused=("pypi.org:443",))
+    assert note == "policy: network is limited to an empty list of hosts; refused: pypi.org:443"
+
+
+def test_many_refused_hosts_are_counted() -> None:
+    refused = tuple(f"h{number}.example.net:443" for number in range(9))
+    (note,) = notes_of(network=SOME, refused=refused)
+    assert note.endswith("h3.example.net:443, 5 more")
+
+
+def test_with_the_whole_network_a_name_that_is_not_found_is_not_the_jails_doing() -> None:
+    assert notes_of(NO_NAME, network=NetworkRule(mode="full")) == ()
+
+
+def test_a_copied_project_is_writable() -> None:
+    full = "touch: cannot touch '/project/x': No space left on device\n"
+    (note,) = notes_of(full, mode="overlay")
+    assert note.startswith("policy: /project is full")
+    assert (
+        notes_of("touch: cannot touch '/project/x': Read-only file system\n", mode="overlay") == ()
+    )
+    (usr,) = notes_of("touch: cannot touch '/usr/x': Read-only file system\n", mode="overlay")
+    assert usr == f"policy: /usr is read-only; {WRITABLE}, /project"
+
+
+def test_only_the_ends_of_a_flood_are_looked_at() -> None:
+    line = "cat: write error: No space left on device\n"
+    flood = "x\n" * 100_000
+    assert notes_of(flood + line) == (FULL,)
+    assert notes_of(line + flood) == (FULL,)
+    assert notes_of(flood + line + flood) == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "elsewhere"),
+    [
+        ("example.org", True),
+        ("192.0.2.1", True),
+        ("2606:4700::1", True),
+        ("db", True),
+        ("localhost", False),
+        ("LOCALHOST.", False),
+        ("nsm", False),
+        ("app.localhost", False),
+        ("127.0.0.1", False),
+        ("127.1.2.3", False),
+        ("[::1]", False),
+        ("0.0.0.0", False),
+        ("x.invalid", False),
+        ("", False),
+    ],
+)
+def test_which_hosts_are_elsewhere(host: str, elsewhere: bool) -> None:
+    assert is_elsewhere(host) is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("text", "beyond"),
+    [
+        ("'a' * (1 << 62)", True),
+        ("bytearray(10**15)", True),
+        ("[0] * 1000**5", True),
+        ("new ArrayBuffer(2 ** 52)", True),
+        ("new ArrayBuffer(1e15)", True),
+        ("bytearray(100000000000000)", True),
+        ("Unable to allocate 7.11 PiB for an array", True),
+        ("bytearray(1 << 30)", False),
+        ("bytearray(10**11)", False),
+        ("np.ones(10**9)", False),
+        ("new ArrayBuffer(3e9)", False),
+        ("Unable to allocate 7.45 GiB for an array", False),
+        ("while True: x.append(1)", False),
+    ],
+)
+def test_what_no_machine_has_room_for(text: str, beyond: bool) -> None:
+    assert is_beyond_machines(text) is beyond
+
+
+def well(stdout: str) -> Outcome:
+    return Outcome(stdout=stdout, stderr="", exit_code=0)
+
+
+def test_what_went_well_is_not_looked_at() -> None:
+    assert not looks_suspicious(well("42\n"))
+    assert not looks_suspicious(well("x" * 1_000_000))
+    assert looks_suspicious(well("cannot: [Errno 30] Read-only file system: '/project/x'\n"))
+    assert looks_suspicious(Outcome(stdout="", stderr="", exit_code=1))
+
+
+WORDS = st.sampled_from(
+    [
+        *TRIGGERS,
+        *SUSPICIOUS,
+        *(phrase.pattern.pattern for phrase in PHRASES),
+        "Traceback (most recent call last):\n",
+        '  File "<exec 1>", line 1, in f\n',
+        "    open('/project/x', 'w')\n",
+        "OSError: [Errno 30] ",
+        "[Errno -2] ",
+        "MemoryError",
+        "/project/x",
+        "::1",
+        "127.0.0.1",
+        "localhost.example.org",
+        "'",
+        '"',
+        ": ",
+        "\n",
+        "\x00",
+        "\ud800",
+        "(os error 30)",
+    ]
+)
+TEXTS = st.lists(WORDS | st.text(max_size=20), max_size=30).map("".join)
+
+
+@given(stderr=TEXTS, stdout=TEXTS, code=TEXTS, exit_code=st.integers(0, 255))
+def test_whatever_is_said_a_note_is_one_short_line(
+    stderr: str, stdout: str, code: str, exit_code: int
+) -> None:
+    notes = notes_of(stderr, stdout=stdout, code=code, exit_code=exit_code)
+    assert len(notes) <= 1  # nothing was killed
+    for note in notes:
+        assert note.startswith("policy: ")
+        assert note.isprintable()
+        assert len(note) < 1000
+
+
+ENDLESS = (
+    " (os error 5)",
+    ": /a/",
+    "[[",
+    "((",
+    "''",
+    '"',
+    ": fork",
+    ".a",
+    "a.",
+    "::",
+    "o such file",
+)
+
+
+@pytest.mark.parametrize("piece", ENDLESS)
+def test_no_text_takes_long(piece: str) -> None:
+    """A pattern that tries all ways to read a line would not come to an end."""
+    line = (f"x: Read-only file system{piece * 200}"[:900] + "\x00\n") * 25
+    notes_of(line)
+
+
+def test_memory_is_each_processs_where_nothing_counts_for_all() -> None:
+    assert notes_of("sort: memory exhausted\n") == (MEMORY,)

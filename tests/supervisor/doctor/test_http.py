@@ -1,0 +1,139 @@
+"""The rows of MCP over HTTP: as the supervisor says, or as the next one will find it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import samples
+from doctor_world import World, named
+from nsm.httptoken import ensure
+from nsmd.config.http_address import Port
+from nsmd.doctor.http import NAME, ask_supervisor, check_http
+from nsmd.http.held_port import bound
+from nsmd.model.settings import HttpSettings, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from nsm.checks import Check
+
+HTTP: Mapping[str, Any] = samples.status()["http"]
+LISTEN = "127.0.0.1:7643"
+TABLE = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+ROW = "   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid} 0 1\n"
+
+
+def on(listen: str = LISTEN) -> Settings:
+    return Settings(http=HttpSettings(enabled=True, listen=listen))
+
+
+def nobody(path: str) -> None:
+    del path
+
+
+def row(world: World, listen: str = LISTEN) -> Check:
+    return named(check_http(world.host, on(listen), say=nobody), NAME)
+
+
+def said(world: World, **changes: Any) -> Check:
+    facts: Mapping[str, Any] = {**HTTP, "problem": "", **changes}
+    return named(check_http(world.host, on(), say=lambda _: facts), NAME)
+
+
+def test_nothing_is_said_where_it_is_off(world: World) -> None:
+    assert list(check_http(world.host, Settings())) == []
+
+
+def test_what_the_supervisor_says(world: World) -> None:
+    url = "http://127.0.0.1:7643/mcp"
+    assert (said(world).status, said(world).detail) == ("ok", url)
+    off = said(world, enabled=False, url="")
+    assert (off.status, off.fix) == ("warn", "nsm reload")
+    assert off.detail == f"the supervisor serves it not at all; configured is {LISTEN}"
+    other = said(world, listen="unix:/run/x")
+    assert other.detail == f"the supervisor serves it at unix:/run/x; configured is {LISTEN}"
+    lacks = said(world, problem="project: /gone is not there.")
+    assert (lacks.status, lacks.detail) == ("warn", f"{url}: project: /gone is not there.")
+    world.file("/proc/net/tcp", TABLE + ROW.format(address="0100007F:1DDB", state="0A", uid=1234))
+    taken = said(world, url="", problem="It is taken.")
+    assert taken.detail == (
+        f"not served: It is taken. (a process of user 1234's listens at {LISTEN})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "listen", "address", "state", "taken"),
+    [
+        ("tcp", LISTEN, "0100007F:1DDB", "0A", True),
+        ("tcp", LISTEN, "00000000:1DDB", "0A", True),
+        ("tcp", LISTEN, "0100007F:1DDB", "01", False),
+        ("tcp", LISTEN, "0100007F:1DDC", "0A", False),
+        ("tcp", LISTEN, "0200007F:1DDB", "0A", False),
+        ("tcp6", LISTEN, "0100007F:1DDB", "0A", False),
+        ("tcp6", "[::1]:7643", "00000000000000000000000001000000:1DDB", "0A", True),
+        ("tcp6", "[::1]:7643", "00000000000000000000000000000000:1DDB", "0A", True),
+    ],
+)
+def test_a_port_that_the_next_supervisor_would_find_taken(
+    world: World, table: str, listen: str, address: str, state: str, *, taken: bool
+) -> None:
+    assert (row(world, listen).status, row(world).detail) == (
+        "ok",
+        f"{LISTEN}, once a supervisor runs",
+    )
+    world.file(f"/proc/net/{table}", TABLE + ROW.format(address=address, state=state, uid=1000))
+    check = row(world, listen)
+    assert (check.status == "warn") == taken
+    if taken:
+        assert check.detail.endswith(f"and a process of yours listens at {listen}")
+        assert "nsm http token --rotate" in check.fix
+
+
+def test_what_the_kernel_prints_is_understood(world: World) -> None:
+    here = replace(world.host, root="/", uid=os.geteuid(), socket="/nowhere", state="/nowhere")
+    with bound(Port("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        check = named(check_http(here, on(listen)), NAME)
+    assert check.detail == f"no supervisor answers, and a process of yours listens at {listen}"
+
+
+def test_a_socket_where_others_could_put_theirs(world: World) -> None:
+    place = world.root / "d"
+    (place / "x").mkdir(mode=0o700, parents=True)
+    assert row(world, "unix:/d/x/s").status == "ok"
+    place.chmod(0o777)
+    check = row(world, "unix:/d/x/s")
+    assert (check.status, "yours alone" in check.fix) == ("warn", True)
+
+
+def test_the_token(world: World) -> None:
+    def token() -> Check:
+        return named(check_http(world.host, on(), say=nobody), "token of MCP over HTTP")
+
+    assert (token().status, token().detail.endswith("once it is served")) == ("ok", True)
+    served = named(check_http(world.host, on(), say=lambda _: HTTP), "token of MCP over HTTP")
+    assert (served.status, served.detail.endswith("is gone")) == ("warn", True)
+    assert served.fix.startswith("nsm http token: ")
+    path = world.root / "home/me/.local/state/nsm/http-token"
+    path.parent.mkdir(parents=True, mode=0o700)
+    secret = ensure(str(path))
+    assert (token().status, secret in token().detail) == ("ok", False)
+    path.chmod(0o644)
+    assert token().status == "warn"
+    assert "open to others" in token().detail
+
+
+def test_who_does_not_answer_as_a_supervisor_is_none(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    assert ask_supervisor(path) is None
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.close()
+        assert ask_supervisor(path) is None

@@ -1,0 +1,110 @@
+"""Requests to systemd, and the use of its answers; programs stand in for its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cgroup_programs import Programs
+from nsmd.jail.cgroups import scope
+from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.scope import enter_scope, is_delegated
+
+HERE = Place(
+    mount_point="/sys/fs/cgroup",
+    directory="/sys/fs/cgroup/user.slice/session-3.scope",
+    unit="session-3.scope",
+    delegated=False,
+    alone=False,
+    managed=True,
+)
+NAME = f"nsm-supervisor-{os.getpid()}.scope"
+
+
+async def test_one_scope_around_this_process(programs: Programs) -> None:
+    await enter_scope(HERE, programs.variables)
+    made, started = programs.asked()
+    assert made.startswith("busctl --user call org.freedesktop.systemd1 /org/freedesktop/systemd1 ")
+    assert f" StartTransientUnit ssa(sv)a(sa(sv)) {NAME} fail 5 Description s nsm: " in made
+    assert " Delegate b true OOMPolicy s continue CollectMode s inactive-or-failed " in made
+    assert made.endswith(f" PIDs au 1 {os.getpid()} 0")
+    assert started == f"systemctl --user start {NAME}"
+
+
+async def test_root_asks_the_systems_manager(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    await enter_scope(HERE, {})
+    assert [line.split()[1] for line in programs.asked()] == ["--system", "--system"]
+
+
+async def test_a_manager_that_knows_no_oom_policy_of_scopes(programs: Programs) -> None:
+    refuse = 'case "$*" in *OOMPolicy*) echo "Cannot set property OOMPolicy" >&2; exit 1;; esac'
+    programs.says("busctl", refuse)
+    await enter_scope(HERE, programs.variables)
+    first, second, _ = programs.asked()
+    assert "fail 5 " in first
+    assert "fail 4 " in second
+    assert "OOMPolicy" not in second
+
+
+async def test_what_systemd_refuses_is_said(programs: Programs) -> None:
+    programs.says("busctl", "echo 'Access denied' >&2; exit 1")
+    with pytest.raises(NoGroupsError, match="makes no scope for it \\(Access denied\\)") as error:
+        await enter_scope(HERE, programs.variables)
+    assert "enable-linger" in error.value.fix
+    programs.says("busctl")
+    programs.says("systemctl", "echo 'Job failed' >&2; exit 1")
+    with pytest.raises(NoGroupsError, match="does not start its scope \\(Job failed\\)"):
+        await enter_scope(HERE, programs.variables)
+
+
+async def test_a_manager_that_hangs(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope, "ANSWER_TIMEOUT_S", 0.2)
+    programs.says("busctl", "exec sleep 1000")
+    with pytest.raises(NoGroupsError, match=r"no answer within 0\.2 s"):
+        await enter_scope(HERE, programs.variables)
+
+
+async def test_no_manager(programs: Programs, tmp_path: Path) -> None:
+    (tmp_path / "systemd/private").unlink()
+    with pytest.raises(NoGroupsError, match="no service manager of this user runs"):
+        await enter_scope(HERE, programs.variables)
+    (tmp_path / "systemd/private").write_text("")
+    (tmp_path / "busctl").unlink()
+    os.environ["PATH"] = str(tmp_path)
+    with pytest.raises(NoGroupsError, match="busctl cannot be run: No such file"):
+        await enter_scope(HERE, programs.variables)
+
+
+async def test_a_services_main_process_stays_where_it_is(programs: Programs) -> None:
+    service = Place(
+        mount_point="/sys/fs/cgroup",
+        directory="/sys/fs/cgroup/nsm.service",
+        unit="nsm.service",
+        delegated=False,
+        alone=True,
+        managed=True,
+    )
+    main = {**programs.variables, "SYSTEMD_EXEC_PID": str(os.getpid())}
+    with pytest.raises(NoGroupsError, match=r"its service nsm\.service is not delegated") as error:
+        await enter_scope(service, main)
+    assert "Delegate=yes" in error.value.fix
+    assert programs.asked() == []
+    # What an editor that is a service has started may go.
+    await enter_scope(service, {**programs.variables, "SYSTEMD_EXEC_PID": "1"})
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"), [("echo yes", True), ("echo no", False), ("exit 1", False)]
+)
+async def test_whether_a_unit_is_delegated(
+    programs: Programs, script: str, *, answer: bool
+) -> None:
+    programs.says("systemctl", script)
+    assert await is_delegated(HERE, programs.variables) is answer
+    assert programs.asked() == ["systemctl --user show --value -p Delegate session-3.scope"]
+    assert not await is_delegated(HERE, {"XDG_RUNTIME_DIR": "/nonexistent"})

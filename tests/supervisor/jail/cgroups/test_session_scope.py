@@ -1,0 +1,223 @@
+"""The scope beside a service, and what holds it; a program stands in for systemd's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgroup_programs import Programs
+from fake_cgroups import FakeTree
+from fakes import FakeJail, spec
+from nsmd.fdstore.store import NoStore
+from nsmd.jail.cgroups import enforcer as keepers
+from nsmd.jail.cgroups import files, find_keeper
+from nsmd.jail.cgroups import session_scope as anchors
+from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.session_scope import Anchor
+from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.model.values import SessionLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsmd.fdstore.store import StoreKind
+
+LIMITS = SessionLimits()
+EXECS = 'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'
+"""What systemd-run does in the end."""
+
+
+class Store(NoStore):
+    """Keeps copies, as systemd does."""
+
+    kind: StoreKind = "systemd"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, list[int]] = {}
+
+    def keep(self, name: str, descriptors: Sequence[int]) -> None:
+        self.kept[name] = [os.dup(fd) for fd in descriptors]
+
+    def drop(self, name: str) -> None:
+        for fd in self.kept.pop(name, []):
+            os.close(fd)
+
+
+def _given(answer: object, _question: object) -> object:
+    """In place of a function that looks at the machine."""
+    return answer
+
+
+@pytest.fixture
+def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Variables of a service's main process; its anchors are in the made-up tree."""
+    programs.says("systemd-run", EXECS)
+    monkeypatch.setattr(anchors, "directory_of", partial(_given, str(fake.top)))
+    here = Place(
+        mount_point=str(fake.top),
+        directory=f"{fake.top}/nsm-supervisor.service",
+        unit="nsm-supervisor.service",
+        delegated=False,
+        alone=True,
+        managed=True,
+    )
+    monkeypatch.setattr(keepers, "find_place", partial(_given, here))
+    return {**programs.variables, "SYSTEMD_EXEC_PID": str(os.getpid())}
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a child has ended."""
+    return os.waitpid(pid, os.WNOHANG) != (0, 0)
+
+
+def ended(pid: int) -> int:
+    """How a child has ended, which it is waited for."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybody_holds_it(
+    started: dict[str, str], programs: Programs, fake: FakeTree
+) -> None:
+    store = Store()
+    async with keepers.open_keeper(LIMITS, started, store=store) as keeper:
+        assert keeper.tree is not None
+        assert keeper.anchor is not None
+        pid = keeper.anchor.pid
+        assert (fake.top / "anchor/cgroup.procs").read_text().split() == [str(pid)]
+        assert keeper.tree.sessions == f"{fake.top}/sessions"
+        assert len(store.kept["scope"]) == 2
+        asked = programs.asked()[-1]
+        assert asked.startswith("systemd-run --user --scope --quiet --collect --unit=nsm-sessions-")
+        assert "--property=Delegate=yes --property=TasksMax=infinity" in asked
+        kept = {"scope": [os.dup(fd) for fd in store.kept["scope"]]}
+    # The supervisor has gone, and has emptied its store; what was handed on still holds the scope.
+    assert store.kept == {}
+    assert not has_ended(pid)
+    again = await find_keeper(LIMITS, started, kept=kept)
+    assert again.tree is not None
+    assert again.anchor is not None
+    assert (again.anchor.pid, again.tree.directory) == (0, str(fake.top))
+    assert len([line for line in programs.asked() if line.startswith("systemd-run")]) == 1
+    again.anchor.close()
+    assert ended(pid) == 1  # `read` was told that nobody is there
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["its child", "the same process"])
+async def test_only_who_has_divided_a_tree_goes_on_with_it(
+    programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """A supervisor that another one's program starts is in that one's group."""
+    first = GroupTree(str(fake.top))
+    first.make("new")  # and nobody is in it yet
+    inside = Place(
+        mount_point=str(fake.top),
+        directory=f"{fake.top}/supervisor",
+        unit="supervisor",
+        delegated=False,
+        alone=False,
+        managed=True,
+    )
+    files.make(f"{fake.top}/scope")
+    places = [replace(inside, directory=f"{fake.top}/scope"), inside]
+
+    def next_place(_: object) -> Place:
+        return places.pop()
+
+    monkeypatch.setattr(keepers, "find_place", next_place)
+    keeper = await find_keeper(LIMITS, programs.variables, again=again)
+    assert keeper.tree is not None
+    assert keeper.tree.directory == (first.directory if again else f"{fake.top}/scope")
+    assert bool(programs.asked()) != again
+    assert (fake.top / "sessions/new").exists() != again
+
+
+async def test_a_scope_that_was_stopped_is_asked_for_again(
+    started: dict[str, str],
+    programs: Programs,
+    fake: FakeTree,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    jail = FakeJail(17, spec())
+    async with keepers.open_keeper(LIMITS, started, store=store) as keeper:
+        assert keeper.anchor is not None
+        first, before = keeper.anchor.pid, store.kept["scope"]
+        shutil.rmtree(fake.top / "sessions")
+        again = fake.top / "again"
+        files.make(str(again))
+        monkeypatch.setattr(anchors, "directory_of", partial(_given, str(again)))
+        confinement = await keeper.confine("s1", jail, spec())
+        assert confinement.group is not None
+        assert confinement.group.directory == f"{again}/sessions/s1"
+        assert ended(first) == 1
+        assert keeper.anchor.pid != first
+        assert len(store.kept["scope"]) == len(before) == 2
+        # Where there can be none any more, sessions are watched.
+        shutil.rmtree(again / "sessions")
+        programs.says("systemd-run", "echo no >&2; exit 1")
+        assert (await keeper.confine("s2", jail, spec())).enforcement.memory == "watchdog"
+        last = keeper.anchor.pid
+    assert ended(last) == 1
+    jail.release()
+    jail.agent_end.close()
+
+
+async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(
+    started: dict[str, str], tmp_path: Path
+) -> None:
+    pipe, other = os.pipe2(os.O_CLOEXEC)
+    record = os.memfd_create("record")
+    os.write(record, str(tmp_path / "gone").encode())
+    assert anchors.taken_up({"scope": [record, other, pipe], "session-1": [-1]}) is None
+    for fd in (pipe, other, record):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    keeper = await find_keeper(LIMITS, started, kept={"scope": []})
+    assert isinstance(keeper.anchor, Anchor)
+    keeper.anchor.close()
+    ended(keeper.anchor.pid)
+
+
+async def test_a_manager_that_knows_no_oom_policy_of_scopes(
+    started: dict[str, str], programs: Programs
+) -> None:
+    refuse = 'case "$*" in *OOMPolicy*) echo "Unknown assignment: OOMPolicy" >&2; exit 1;; esac'
+    programs.says("systemd-run", f"{refuse}\n{EXECS}")
+    anchor = await anchors.start(started)
+    anchor.close()
+    ended(anchor.pid)
+    assert ["OOMPolicy" in line for line in programs.asked()] == [True, False]
+
+
+async def test_a_scope_that_systemd_does_not_make(
+    started: dict[str, str], programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs.says("systemd-run", "echo 'Access denied' >&2; exit 1")
+    with pytest.raises(NoGroupsError, match=r"no scope for sessions \(Access denied\)"):
+        await anchors.start(started)
+    monkeypatch.setattr(anchors, "ANSWER_TIMEOUT_S", 0.1)
+    programs.says("systemd-run", "exec sleep 1000")
+    with pytest.raises(NoGroupsError, match=r"no answer within 0\.1 s"):
+        await anchors.start(started)
+    os.environ["PATH"] = "/nonexistent"
+    with pytest.raises(NoGroupsError, match="systemd-run cannot be run: No such file"):
+        await anchors.start(started)
+
+
+async def test_an_anchor_that_is_killed_is_not_asked_for_again_by_a_close(
+    started: dict[str, str],
+) -> None:
+    anchor = await anchors.start(started)
+    os.kill(anchor.pid, signal.SIGKILL)
+    assert ended(anchor.pid) == -signal.SIGKILL
+    anchor.close()
+    anchor.close()
+    assert anchor.descriptors() == [-1, -1]

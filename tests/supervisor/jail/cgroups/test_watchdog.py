@@ -1,0 +1,176 @@
+"""Limits without control groups: real jails, and the watchdog beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import trio
+
+from cgroup_world import MEMORY_MB, PROCESSES, open_world
+from fakes import FakeJail, spec
+from nsmd.jail.cgroups import Confinement, SessionKeeper
+from nsmd.jail.cgroups.confinement import Look
+from nsmd.jail.cgroups.limits import AGENT_MB
+from nsmd.jail.cgroups.watchdog import PERIOD_S, Watchdog
+from nsmd.model.values import EACH_PROCESS, LimitEvent, SessionLimits
+from realjail import needs_bwrap
+
+LIMIT_MB = MEMORY_MB + AGENT_MB
+
+SHARED = """
+import mmap, time
+held = mmap.mmap(-1, 160 << 20)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+time.sleep(30)
+"""
+
+CHILDREN = """
+import os, signal
+def child():
+    pid = os.fork()
+    if pid == 0:
+        held = bytearray(b"x") * (50 << 20)
+        if HIDDEN:
+            import ctypes
+            ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE
+        signal.pause()
+    return pid
+pids = [child() for _ in range(3)]
+first, status = os.wait()
+print(os.waitstatus_to_exitcode(status))
+for pid in set(pids) - {first}:
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)
+"""
+
+MANY_FORKS = """
+import os, signal, time
+block = bytearray(b"x") * (40 << 20)
+pids = []
+for _ in range(12):
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    pids.append(pid)
+time.sleep(1.2)
+for pid in pids:
+    os.kill(pid, signal.SIGTERM)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [-15] * 12)
+"""
+
+LEFT_BEHIND = """
+import os, mmap, signal
+left = os.fork()
+if left == 0:
+    os.setsid()
+    held = mmap.mmap(-1, 160 << 20)
+    for at in range(0, len(held), 4096):
+        held[at] = 1
+    signal.pause()
+"""
+
+
+HOW_IT_ENDED = """
+import os
+print(os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]))
+"""
+
+
+def keeper() -> SessionKeeper:
+    return SessionKeeper(None, why="a test", limits=SessionLimits(processes=PROCESSES))
+
+
+def the_only(events: tuple[LimitEvent, ...]) -> LimitEvent:
+    assert len(events) == 1, events
+    return events[0]
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_what_is_too_much_is_ended_and_told() -> None:
+    """One jail for all of it: each is half a second of waiting."""
+    async with open_world(keeper()) as world:
+        await world.run("other", "y = 5")
+        result = await world.run("a", SHARED)
+        assert result.outcome.interpreter_restarted
+        event = the_only(result.limit_events)
+        assert (event.kind, event.enforced_by, event.times) == ("memory", "watchdog", 1)
+        assert event.limit == LIMIT_MB << 20
+        assert (event.peak_bytes or 0) > event.limit
+        # Whoever makes himself unreadable is counted all the same.
+        for hidden in ("0", "1"):
+            result = await world.run("a", CHILDREN.replace("HIDDEN", hidden))
+            assert (result.outcome.stdout, result.outcome.exit_code) == ("-9\n", 0)
+            assert 1 <= the_only(result.limit_events).times <= 3
+        # Forks that share what they have do not have it each.
+        result = await world.run("a", MANY_FORKS)
+        assert (result.outcome.stdout, result.limit_events) == ("True\n", ())
+        # A limit of one process is not one of the session's.
+        result = await world.run("a", "x = bytearray(200 << 20)")
+        assert "MemoryError" in result.outcome.stderr
+        assert result.limit_events == ()
+        assert (await world.run("other", "print(y)")).outcome.stdout == "5\n"
+        rows = {row.name: row.limited_by for row in await world.registry.describe()}
+        assert rows == {"a": "watchdog", "other": "watchdog"}
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_what_is_left_behind_is_ended_too() -> None:
+    async with open_world(keeper()) as world:
+        await world.run("a", LEFT_BEHIND)
+        result = await world.run("a", HOW_IT_ENDED)
+        assert result.outcome.stdout == "-9\n"
+
+
+class Counting(Confinement):
+    """Says what it is told to instead of looking."""
+
+    looks = 0
+    processes = 2
+
+    def look(self) -> Look:
+        self.looks += 1
+        return Look(self.processes, 0, [])
+
+
+async def here(
+    look: Callable[[Sequence[Confinement]], list[Look]], at: Sequence[Confinement]
+) -> list[Look]:
+    """In place of a thread, during which virtual time would go on."""
+    await trio.lowlevel.checkpoint()
+    return look(at)
+
+
+def counting(watchdog: Watchdog, jail: FakeJail) -> Counting:
+    return Counting(
+        jail,
+        program_bytes=1,
+        processes=1,
+        enforcement=EACH_PROCESS,
+        watch=watchdog.watch,
+    )
+
+
+async def test_it_looks_only_where_something_runs(autojump_clock: trio.abc.Clock) -> None:
+    watchdog, jail = Watchdog(here), FakeJail(1, spec())
+    idle, busy = counting(watchdog, jail), counting(watchdog, jail)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watchdog.run)
+        await trio.sleep(100 * PERIOD_S)
+        busy.begun()
+        await trio.sleep(3.5 * PERIOD_S)
+        assert (idle.looks, busy.looks) == (0, 3)
+        # What it has left behind is looked at until it is gone.
+        busy.processes = 3
+        busy.ended(None)
+        await trio.sleep(2 * PERIOD_S)
+        assert busy.looks == 5
+        busy.processes = 2
+        await trio.sleep(100 * PERIOD_S)
+        assert busy.looks == 6
+        nursery.cancel_scope.cancel()
+    jail.release()
+    jail.agent_end.close()

@@ -1,0 +1,578 @@
+"""Jails that artifacts make, with those of `artifact_files` really started."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from artifact_files import (
+    OlderWrapper,
+    environment_of,
+    write_artifact,
+    write_older,
+    write_program,
+    write_run_only,
+)
+from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.agent_link.frames import AgentProtocolError
+from nsmd.agent_link.link import AgentLink
+from nsmd.jail import Jail, process, starting
+from nsmd.jail import artifact as artifact_module
+from nsmd.jail.artifact import ArtifactLauncher
+from nsmd.jail.user import JailUser
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment, SessionLimits
+from processes import Watched, parent_of, tree
+from realjail import (
+    ANSWER_TIMEOUT_S,
+    SIZES,
+    jail_spec,
+    launched,
+    mount_of,
+    needs_bwrap,
+    open_directory,
+    open_session,
+    talking_to,
+)
+from selection import one_in
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+OLDER_WRAPPERS: tuple[OlderWrapper, ...] = ("exec", "trap", "child", "lasting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A launcher, and a directory for artifacts."""
+
+    launcher: ArtifactLauncher
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        """HOME of older wrappers."""
+        return self.folder / "home"
+
+
+@pytest.fixture
+def folder() -> Generator[Path]:
+    with open_directory() as made:
+        yield made
+
+
+@asynccontextmanager
+async def open_bench(folder: Path) -> AsyncGenerator[Bench]:
+    """Nothing of what was started in it is left after the block."""
+    before = descriptors()
+    async with trio.open_nursery() as nursery:
+        user = JailUser(DEFAULT_JAIL_UID)
+        launcher = ArtifactLauncher(user, str(folder / "home"), SessionLimits(), nursery)
+        yield Bench(launcher=launcher, folder=folder)
+        nursery.cancel_scope.cancel()
+    assert child_pids() == []
+    assert descriptors() == before
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def child_pids() -> list[int]:
+    """Children of this process, zombies included."""
+    pid = os.getpid()
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def with_program(folder: Path, text: str, *, schema: int = 1, mode: int = 0o755) -> Environment:
+    """An artifact whose `session-run` is that script."""
+    artifact = write_artifact(folder, "odd", metadata={"schema": schema})
+    write_program(artifact / "bin" / "session-run", f"#!/bin/bash\n{text}\n", mode)
+    return environment_of(artifact)
+
+
+# ------------------------------------------------------------------------------------- schema 1
+
+
+async def test_code_runs_in_the_artifacts_jail(folder: Path) -> None:
+    environment = environment_of(write_artifact(folder))
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, launcher=bench.launcher) as session,
+    ):
+        outcome = await session.run(
+            "import os; print(os.getcwd(), os.getuid(), os.uname().nodename, os.listdir('/nix'))"
+        )
+    assert outcome.stdout == "/workspace 1000 nsm ['store']\n"
+
+
+async def test_bash_and_node_run_in_theirs(folder: Path) -> None:
+    async with open_bench(folder) as bench:
+        bash = environment_of(write_artifact(folder, "b", interpreter="bash"))
+        async with open_session(bash, launcher=bench.launcher) as session:
+            assert (await session.run("echo $((6 * 7))")).stdout == "42\n"
+        if not os.path.exists("/usr/bin/node"):
+            pytest.skip("not here: node in /usr/bin")
+        node = environment_of(write_artifact(folder, "n", interpreter="node"))
+        async with open_session(node, launcher=bench.launcher) as session:
+            assert (await session.run("console.log(6 * 7)")).stdout == "42\n"
+
+
+async def test_the_project_is_shown_by_descriptor_and_read_only(folder: Path) -> None:
+    environment = environment_of(write_artifact(folder))
+    project = folder / "project"
+    project.mkdir()
+    (project / "data.txt").write_text("hello")
+    async with open_bench(folder) as bench:
+        async with open_session(
+            environment, mount_of(project, "/srv/work"), launcher=bench.launcher
+        ) as session:
+            outcome = await session.run(
+                "print(open('/srv/work/data.txt').read())\nopen('/srv/work/new', 'w')"
+            )
+        assert outcome.stdout == "hello\n"
+        assert "Read-only file system" in outcome.stderr
+        mount = mount_of(project)
+        project.rename(folder / "old")
+        project.mkdir()
+        with pytest.raises(BadProjectError, match="was replaced"):
+            await bench.launcher.launch(jail_spec(environment, mount))
+
+
+@pytest.mark.parametrize("mount_point", ["/nix", "/nix/store/x"])
+async def test_a_project_does_not_cover_the_store(mount_point: str, folder: Path) -> None:
+    environment = environment_of(write_artifact(folder))
+    async with open_bench(folder) as bench:
+        with pytest.raises(BadProjectError, match="cover /nix"):
+            await bench.launcher.launch(jail_spec(environment, mount_of(folder, mount_point)))
+
+
+async def test_a_program_gets_what_is_agreed_on_and_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cr3t")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/tmp")
+    # In one line: the first ones are all that is kept.
+    script = 'printf "%s\\n" "$@" >&2\nall=$(export -p)\necho "${all//$\'\\n\'/ }" >&2'
+    environment = with_program(folder, script)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError) as error:
+            await bench.launcher.launch(jail_spec(environment, mount_of(folder)))
+    words = str(error.value.data["stderr"])
+    assert words.splitlines()[:5] == [
+        *("--prestart", "python"),
+        *("--workspace", "/workspace"),
+        "--limits",
+    ]
+    names = set(re.findall(r"declare -x (\w+)", words))
+    ours = {"HOME", "LANG", "TERM", "PROJECT_DIR", "PROJECT_MOUNT", "PROJECT_MODE"}
+    ours |= {"NSM_PROJECT_FD", "NSM_INFO_FD", "NSM_POLICY_FD"}
+    ours |= {"NSM_WORKSPACE_MB", "NSM_TMP_MB", "NSM_SHM_MB"}
+    assert ours <= names
+    assert names <= ours | {"OLDPWD", "PWD", "SHLVL"}
+    assert "s3cr3t" not in words
+
+
+async def test_sizes_belong_to_the_specification(folder: Path) -> None:
+    environment = environment_of(write_artifact(folder))
+    code = "import os\nfor p in ('/workspace', '/tmp', '/dev/shm'):\n    s = os.statvfs(p)\n"
+    code += "    print(s.f_blocks * s.f_frsize >> 20)\n"
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, launcher=bench.launcher) as session,
+    ):
+        sizes = (await session.run(code)).stdout
+    assert sizes.split() == [str(s) for s in (SIZES.workspace_mb, SIZES.tmp_mb, SIZES.shm_mb)]
+
+
+# ---------------------------------------------------------------------------------------- older
+
+
+@pytest.mark.parametrize("wrapper", OLDER_WRAPPERS)
+async def test_an_older_session_keeps_its_state(wrapper: OlderWrapper, folder: Path) -> None:
+    environment = environment_of(write_older(folder, wrapper=wrapper))
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, launcher=bench.launcher) as session,
+    ):
+        await session.run("import os; x = os.getcwd()")
+        assert (await session.run("print(x)")).stdout == "/workspace\n"
+
+
+async def test_older_bash_shows_the_project(folder: Path) -> None:
+    environment = environment_of(write_older(folder, interpreter="bash"))
+    (folder / "project").mkdir()
+    (folder / "project" / "here").touch()
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, mount_of(folder / "project"), launcher=bench.launcher) as session,
+    ):
+        assert (await session.run("ls /project; false")).stdout == "here\n"
+
+
+async def test_many_older_ones_start_at_once_in_a_new_home(folder: Path) -> None:
+    environment = environment_of(write_older(folder))
+    async with open_bench(folder) as bench:
+
+        async def start_and_end() -> None:
+            async with launched(bench.launcher, jail_spec(environment)):
+                pass
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(start_and_end)
+        (people,) = (bench.home / ".local/share/jail.nix/passwd").read_text().splitlines()
+        assert people.startswith("user:x:")
+
+
+async def test_older_sessions_are_limited(folder: Path) -> None:
+    artifact = write_older(folder, metadata={"memory_mb": 128})
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment_of(artifact), launcher=bench.launcher) as session,
+    ):
+        assert "MemoryError" in (await session.run("x = bytearray(1 << 28)")).stderr
+        look = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+        count = SessionLimits().descriptors
+        assert (await session.run(look)).stdout == f"({count}, {count})\n"
+
+
+# ------------------------------------------------------------------------------------- its ends
+
+
+BUSY = """
+import subprocess, sys
+program = "import os, signal\\nos.setsid()\\nos.write(1, b'.')\\nsignal.pause()"
+child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+child.stdout.read(1)
+"""
+"""Leaves a process behind in a session of its own."""
+
+
+def everything_of(jail: Jail) -> Watched:
+    """All processes from the wrapper downwards."""
+    top = jail.pid
+    while parent_of(top) != os.getpid():
+        top = parent_of(top)
+    return Watched(tree(top))
+
+
+@pytest.mark.parametrize("wrapper", [None, *OLDER_WRAPPERS])
+async def test_killing_leaves_nothing(wrapper: OlderWrapper | None, folder: Path) -> None:
+    write = write_older(folder, wrapper=wrapper) if wrapper else write_artifact(folder)
+    spec = jail_spec(environment_of(write))
+    async with open_bench(folder) as bench:
+        async with (
+            launched(bench.launcher, spec) as jail,
+            talking_to(jail, "python") as session,
+        ):
+            await session.run(BUSY)
+            with everything_of(jail) as watched:
+                assert watched.alive >= (3 if wrapper is None else 4)
+                jail.kill()
+                with trio.fail_after(10):
+                    await jail.wait()
+                assert watched.alive == 0
+        assert (bench.home / "cleaned-up").exists() == (wrapper == "trap")
+
+
+@pytest.mark.parametrize("wrapper", one_in(2, [None, "exec", "trap", "lasting"]))
+@pytest.mark.parametrize("victim", ["wrapper", "bwrap", "agent"])
+async def test_whichever_is_killed_nothing_is_left(
+    victim: str, wrapper: OlderWrapper | None, folder: Path
+) -> None:
+    """Some live on without their starter, and can still be ended."""
+    write = write_older(folder, wrapper=wrapper) if wrapper else write_artifact(folder)
+    async with (
+        open_bench(folder) as bench,
+        launched(bench.launcher, jail_spec(environment_of(write))) as jail,
+        talking_to(jail, "python") as session,
+    ):
+        await session.run(BUSY)
+        with everything_of(jail) as watched:
+            line = [jail.pid]
+            while parent_of(line[0]) != os.getpid():
+                line.insert(0, parent_of(line[0]))
+            # The agent is PID 1, or its first child.
+            agent = (
+                line[-1] if wrapper is None else next(p for p in tree(jail.pid) if p != jail.pid)
+            )
+            pid = {"wrapper": line[0], "bwrap": line[-2], "agent": agent}[victim]
+            with Watched([pid]) as one:
+                os.kill(pid, signal.SIGKILL)
+                await one.all_ended()
+            jail.kill()
+            with trio.fail_after(10):
+                await jail.wait()
+            await watched.all_ended()
+
+
+HANGS = [
+    "{}",
+    "setsid {} & wait",
+    "(trap '' TERM HUP; exec {}) & wait",
+    "(setsid {} & setsid {} & wait) & wait",
+]
+
+
+def hanging(folder: Path, hang: str, schema: int) -> Environment:
+    """An artifact whose program never comes to an end; its processes name that folder."""
+    environment = with_program(folder, "", schema=schema)
+    assert environment.artifact is not None
+    assert environment.artifact.session_run is not None
+    wait = f"tail -n 0 -f {environment.source}/metadata.json"
+    script = f"#!/bin/bash\necho not so fast >&2\n{hang.format(wait, wait)}\n"
+    write_program(Path(environment.artifact.session_run), script)
+    return environment
+
+
+async def none_left_of(folder: Path) -> None:
+    """All processes that name something in a folder end; those that were killed may still be
+    about to."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ProcessLookupError), Watched([int(path.name)]) as one:
+            if str(folder).encode() in (path / "cmdline").read_bytes():
+                await one.all_ended()
+
+
+@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("schema", [0, 1])
+async def test_what_hangs_before_it_speaks_is_ended_whole(
+    schema: int, hang: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = hanging(folder, hang, schema)
+    for name in ("INFO_TIMEOUT_S", "SPEAK_TIMEOUT_S"):
+        monkeypatch.setattr(starting, name, 0.1)
+    monkeypatch.setattr(process, "STARTER_GRACE_S", 0.1)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match="not so fast"):
+            await bench.launcher.launch(jail_spec(environment))
+        await none_left_of(folder)
+
+
+@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("schema", [0, 1])
+async def test_a_launch_that_is_cancelled_leaves_nothing(
+    schema: int, hang: str, folder: Path
+) -> None:
+    environment = hanging(folder, hang, schema)
+    async with open_bench(folder) as bench:
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bench.launcher.launch, jail_spec(environment))
+                with trio.fail_after(ANSWER_TIMEOUT_S):
+                    while not child_pids():  # the program is looked at in a thread before
+                        await trio.testing.wait_all_tasks_blocked()
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(child_pids()) == 1
+                nursery.cancel_scope.cancel()
+            assert child_pids() == []
+            await none_left_of(folder)
+
+
+# ------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("schema", [0, 1])
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo no such luck >&2; exit 3", "no such luck"),
+        ("exit 0", "nothing about why"),
+        ("for i in {1..1000}; do echo line $i >&2; done; exit 1", r"line 20\b(?!\nline 21)"),
+        ("kill -9 $$", "nothing about why"),
+        ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "namespace"),
+        ("exec /opt/gone/bin/bwrap", "/opt/gone/bin/bwrap"),
+    ],
+)
+async def test_a_program_that_ends_before_its_agent_speaks(
+    script: str, said: str, schema: int, folder: Path
+) -> None:
+    environment = with_program(folder, script, schema=schema)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match=said) as error:
+            await bench.launcher.launch(jail_spec(environment))
+    assert error.value.hint
+
+
+async def test_a_file_system_that_hangs_holds_up_nobody_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(artifact_module, "LOOK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(artifact_module, "MAX_LOOKS", 1)
+
+    def hang(_launcher: ArtifactLauncher, _program: str) -> None:
+        answers.wait()
+
+    monkeypatch.setattr(ArtifactLauncher, "_check_program", hang)
+    environment = with_program(folder, "exit 0")
+    try:
+        async with open_bench(folder) as bench:
+            for _ in range(2):  # the thread that looks is taken by then
+                with pytest.raises(StartFailedError, match="has not answered"):
+                    await bench.launcher.launch(jail_spec(environment))
+    finally:
+        answers.set()
+
+
+async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:
+    """Processes outside a PID namespace could outlive their session."""
+    script = "echo >&0 hello; setsid tail -n 0 -f $0 & wait"
+    environment = with_program(folder, script, schema=0)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match="not in a PID namespace"):
+            await bench.launcher.launch(jail_spec(environment))
+        await none_left_of(folder)
+
+
+async def test_a_program_that_does_not_tell_of_its_jail_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program claims schema 1 and does not report its jail."""
+    artifact = write_older(folder, wrapper="lasting", metadata={"schema": 1})
+    monkeypatch.setattr(starting, "INFO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(process, "STARTER_GRACE_S", 0.1)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError):
+            await bench.launcher.launch(jail_spec(environment_of(artifact)))
+        await none_left_of(folder)
+
+
+def remove(program: Path) -> None:
+    program.unlink()
+
+
+def remove_its_interpreter(program: Path) -> None:
+    write_program(program, "#!/opt/gone/bin/bash\n")
+
+
+def forbid(program: Path) -> None:
+    program.chmod(0o644)
+
+
+def empty(program: Path) -> None:
+    write_program(program, "")
+
+
+def make_circular(program: Path) -> None:
+    program.unlink()
+    program.symlink_to(program.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("session-run", remove, "is not there any more"),
+        ("session-run", remove_its_interpreter, "needs a program that is not there"),
+        ("session-run", forbid, "cannot be run: Permission denied"),
+        ("session-run", empty, "cannot be run: Exec format error"),
+        ("session-run", make_circular, "Too many levels of symbolic links"),
+        ("run", remove, "is not there any more"),
+        ("run", forbid, "cannot be run: Permission denied"),
+        ("run", make_circular, "Too many levels of symbolic links"),
+    ],
+)
+async def test_a_program_that_cannot_be_executed(
+    name: str, spoil: Callable[[Path], None], said: str, folder: Path
+) -> None:
+    artifact = write_artifact(folder)
+    environment = environment_of(artifact)
+    assert environment.artifact is not None
+    if name == "run":
+        alone = replace(environment.artifact, session_run=None)
+        environment = replace(environment, artifact=alone)
+    spoil(artifact / "bin" / name)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match=said) as error:
+            await bench.launcher.launch(jail_spec(environment))
+    assert str(artifact / "bin" / name) in error.value.message
+    assert "Build the environment again" in error.value.hint
+
+
+async def test_sessions_outlive_their_artifact(folder: Path) -> None:
+    artifact = write_artifact(folder)
+    environment = environment_of(artifact)
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, launcher=bench.launcher) as session,
+    ):
+        await session.run("x = 42")
+        shutil.rmtree(artifact)
+        assert (await session.run("print(x)")).stdout == "42\n"
+        assert (await session.run("import os; print(os.system('echo hi'))")).stdout == "hi\n0\n"
+        with pytest.raises(StartFailedError, match="not there any more") as error:
+            await bench.launcher.launch(jail_spec(environment))
+    assert "nsm env" in error.value.hint
+
+
+async def test_without_a_home_older_ones_do_not_start(folder: Path) -> None:
+    environment = environment_of(write_older(folder))
+    (folder / "home").write_text("in the way")
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match="need a HOME to write to") as error:
+            await bench.launcher.launch(jail_spec(environment))
+    assert "Build the environment again" in error.value.hint
+
+
+async def test_no_room_for_a_process_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    environment = environment_of(write_artifact(folder))
+    monkeypatch.setattr("nsmd.jail.artifact.spawn", no_process)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match="no room for another session"):
+            await bench.launcher.launch(jail_spec(environment))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+async def test_an_artifact_that_is_closed_to_the_jails_user_says_so(folder: Path) -> None:
+    environment = environment_of(write_artifact(folder))
+    (folder / "science").chmod(0o700)
+    async with open_bench(folder) as bench:
+        with pytest.raises(StartFailedError, match=f"closed to user {DEFAULT_JAIL_UID}"):
+            await bench.launcher.launch(jail_spec(environment))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+@pytest.mark.parametrize("session", [True, False])
+async def test_links_may_lie_where_the_jails_user_cannot_go(session: bool, folder: Path) -> None:
+    """Root's own sandbox directory leads to a store that everyone may read."""
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("science", "once"):
+        (closed / name).symlink_to(folder / "store" / name)
+    write_artifact(folder / "store", "science")
+    write_run_only(folder / "store", "once")
+    (folder / "store").chmod(0o755)
+    environment = environment_of(closed / ("science" if session else "once"))
+    async with (
+        open_bench(folder) as bench,
+        open_session(environment, launcher=bench.launcher) as session_,
+    ):
+        assert (await session_.run("print(42)")).stdout == "42\n"
+
+
+async def test_garbage_instead_of_frames_is_what_the_link_refuses(folder: Path) -> None:
+    artifact = write_older(folder)
+    (artifact / "agent.py").write_text("import os\nos.write(1, b'Welcome!\\n')\nos.read(0, 1)\n")
+    async with (
+        open_bench(folder) as bench,
+        launched(bench.launcher, jail_spec(environment_of(artifact))) as jail,
+        trio.open_nursery() as nursery,
+    ):
+        link = AgentLink(jail.socket, nursery)
+        with pytest.raises(AgentProtocolError):
+            await link.handshake({})

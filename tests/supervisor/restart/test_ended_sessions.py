@@ -1,0 +1,110 @@
+"""Ends of sessions are told, once, whatever ended them and whichever supervisor comes next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import trio
+
+from fake_fdstore import Held
+from nsmd.fdstore import records
+from nsmd.restart.ended_sessions import UNATTENDED, EndBook, drop_earlier
+from nsmd.sessions.ended import MAX_ENDED, EndedSessions
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from nsmd.fdstore.store import DescriptorStore
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Not there yet."""
+    return tmp_path / "sessions"
+
+
+def next_one(directory: Path, live: Container[tuple[str, str]] = ()) -> EndedSessions:
+    """Ends that the next supervisor knows."""
+    book = EndBook(str(directory))
+    ended = EndedSessions(book)
+    book.take_up(live, ended.restore)
+    return ended
+
+
+async def test_the_next_supervisor_tells_and_the_one_after_does_not(directory: Path) -> None:
+    ended = next_one(directory)
+    ended.add("s", "a", "idle timeout")
+    ended.add("s", "b", "killed by nsm")
+    ended.add("s", "a", "its jail died", lost=True)
+    next_one(directory)  # nobody asked it
+    assert next_one(directory).begin("s", "a") == "was lost 0 s ago (its jail died)"
+    live = {("s", "a")}
+    assert next_one(directory, live).begin("s", "a") is None
+    assert next_one(directory, live).begin("s", "b") == "ended 0 s ago (killed by nsm)"
+
+
+async def test_what_is_gone_without_an_end_was_lost(directory: Path) -> None:
+    first = next_one(directory)
+    assert first.begin("s", "a") is None
+    assert first.begin("s", "b") is None
+    second = next_one(directory, {("s", "b")})
+    assert second.begin("s", "b") is None
+    assert second.begin("s", "a") == f"was lost 0 s ago ({UNATTENDED})"
+
+
+async def test_as_many_files_as_ends_are_remembered(directory: Path) -> None:
+    ended = next_one(directory)
+    for number in range(MAX_ENDED + 10):
+        ended.add("s", f"n{number}", "idle timeout")
+    assert len(os.listdir(directory)) == MAX_ENDED
+    later = next_one(directory)
+    assert later.begin("s", "n0") is None
+    assert later.begin("s", f"n{MAX_ENDED + 9}")
+
+
+async def test_files_are_private(directory: Path) -> None:
+    next_one(directory).begin("s", "a")
+    (file,) = directory.iterdir()
+    assert (directory.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"nsm-record 1 00\n{}", b"\xff" * 100_000])
+async def test_what_is_damaged_is_removed(directory: Path, damage: bytes) -> None:
+    next_one(directory).add("s", "a", "idle timeout")
+    (directory / "other").write_bytes(damage)
+    (directory / "sub").mkdir()
+    assert next_one(directory).begin("s", "a")
+    assert not (directory / "other").exists()
+
+
+async def test_where_nothing_can_be_written_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    ended = next_one(tmp_path / "file" / "sessions")
+    ended.begin("s", "a")
+    ended.add("s", "a", "idle timeout")
+    assert ended.begin("s", "a") == "ended 0 s ago (idle timeout)"
+    assert len(caplog.records) == 1
+
+
+async def test_ages_go_on(directory: Path, autojump_clock: trio.abc.Clock) -> None:
+    next_one(directory).add("s", "a", "idle timeout")
+    later = next_one(directory)
+    await trio.sleep(600)
+    assert "10 min ago" in str(later.begin("s", "a"))
+
+
+def test_what_an_earlier_nsm_gave_to_the_store_is_dropped() -> None:
+    store = Held()
+    descriptor = records.memory_file(b"x")
+    for name in ("state-end-x", "session-1"):
+        store.keep(name, [descriptor])
+    drop_earlier(cast("DescriptorStore", store), {"state-end-x": [descriptor]})
+    assert list(store.held) == ["session-1"]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    store.close()

@@ -1,0 +1,254 @@
+"""A real supervisor in a directory of its own, for tests that go the whole way."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nsm
+from rungates import RUN_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+END_TIMEOUT_S = 20
+_UCRED = struct.Struct("3i")
+COMMAND_TIMEOUT_S = 60
+
+
+class Supervisor:
+    """A running supervisor and what is needed to use it.
+
+    Attributes:
+        variables: environment for programs that are to find it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
+        self.process = process
+        self.directory = directory
+        self.socket = str(directory / "control.sock")
+        self.log = directory / "log"
+        self.variables = variables_for(directory)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def client(self, scope: str = "test") -> nsm.Client:
+        return nsm.Client(socket_path=self.socket, scope=scope, autostart=False)
+
+    def descendants(self) -> set[int]:
+        """Process ids of everything below the supervisor."""
+        return descendants(self.pid)
+
+    def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run one of nsm's programs against it, to its end."""
+        return run(*command, variables=self.variables, stdin=stdin)
+
+
+def program(name: str) -> str:
+    """The console script of that name in this environment."""
+    return str(Path(sys.executable).parent / name)
+
+
+def run(
+    *command: str, variables: Mapping[str, str], stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of ours with nothing of our own environment but what is given."""
+    return subprocess.run(
+        [program(command[0]), *command[1:]],
+        env=dict(variables),
+        capture_output=True,
+        text=True,
+        input=stdin,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
+
+
+def variables_for(directory: Path) -> dict[str, str]:
+    """An environment in which everything of nsm's is in that directory."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(directory),
+        "NSM_SOCKET": str(directory / "control.sock"),
+        "XDG_STATE_HOME": str(directory / "state"),
+        "XDG_CONFIG_HOME": str(directory / "config"),
+        "LANG": "C.UTF-8",
+        RUN_VARIABLE: os.environ.get(RUN_VARIABLE, ""),
+    }
+
+
+@contextmanager
+def supervisor(
+    directory: Path,
+    *,
+    config: str = "",
+    variables: Mapping[str, str] | None = None,
+    limits: str = "",
+    within: Sequence[str] = (),
+    keep: bool = False,
+) -> Generator[Supervisor]:
+    """Start one, wait until it answers, and see that it leaves nothing behind.
+
+    Args:
+        directory: private and with a short name (a socket's path has at most 107 bytes).
+        config: text of its `config.toml`.
+        variables: on top of `variables_for`.
+        limits: arguments of the shell's `ulimit` for it.
+        within: a command that becomes what follows it, as `restricted_mounts.command`.
+        keep: what it leaves when it is killed is for another one, in a block around this one.
+    """
+    directory.chmod(0o700)
+    if config:
+        (directory / "config" / "nsm").mkdir(parents=True)
+        (directory / "config" / "nsm" / "config.toml").write_text(config)
+    reader, writer = os.pipe()
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(["/bin/sh", "-c", f'ulimit {limits} && exec "$@"', "sh"] if limits else []),
+                *within,
+                *(sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writer)),
+            ],
+            env=variables_for(directory) | dict(variables or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writer],
+            cwd="/",
+            start_new_session=True,
+        )
+    os.close(writer)
+    with open(reader, "rb") as ready:
+        line = ready.readline()
+    it = Supervisor(process, directory)
+    try:
+        assert line == b"\n", (line, it.log.read_text())
+        yield it
+    finally:
+        remaining = it.descendants()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)  # at once; SIGTERM lets what runs finish
+        code = process.wait(END_TIMEOUT_S)
+        keep = keep and code == -signal.SIGKILL
+        kept = not keep and end_keeper(directory)
+        if keep:
+            remaining = set[int]()
+        elif code == -signal.SIGKILL:
+            # Everything ends by end-of-file, a moment later.
+            wait_gone(_held(remaining))
+        else:
+            assert not kept, "the keeper of sessions was left behind"
+        left = {pid for pid in remaining if _alive(pid)}
+        assert not left, f"left behind: {left}"
+
+
+def holder_pid(link: socket.socket, directory: Path) -> int:
+    """Connect to what holds the sessions of a supervisor, and return its process id.
+
+    Args:
+        directory: of the supervisor's socket.
+
+    Raises:
+        FileNotFoundError, ConnectionError: there is none.
+    """
+    link.connect(str(directory / "keeper.sock"))
+    peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(peer)[0])
+
+
+def end_keeper(directory: Path) -> bool:
+    """End what holds sessions for the supervisor after one that was killed.
+
+    Args:
+        directory: of the socket.
+
+    Returns:
+        Whether there was any.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        try:
+            fds = _held([holder_pid(link, directory)])
+            link.send(b"supervise")
+            link.send(b"end")
+            # Closed with its answer unread, the connection would lose what was not read there yet.
+            link.settimeout(END_TIMEOUT_S)
+            with suppress(ConnectionError):
+                while link.recv(4096):
+                    pass
+        except (FileNotFoundError, ConnectionError):
+            return False
+    wait_gone(fds)
+    return True
+
+
+def end_supervisor(socket_path: str) -> None:
+    """End whatever supervisor listens there, and wait until it has ended."""
+    try:
+        with nsm.Client(socket_path=socket_path, autostart=False) as client:
+            fd = os.pidfd_open(client.status().pid)
+            client.shutdown()
+    except nsm.NotRunningError:
+        return
+    wait_gone([fd])
+
+
+def descendants(root: int) -> set[int]:
+    """Process ids of everything below a process, on the host."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry)] = int(fields[1])
+    found: set[int] = set()
+    grown = True
+    while grown:
+        new = {p for p, parent in parents.items() if parent in found | {root}} - found
+        grown = bool(new)
+        found |= new
+    return found
+
+
+def wait_gone(fds: list[int]) -> None:
+    """Wait until all these processes have ended, and close their descriptors.
+
+    Args:
+        fds: from `os.pidfd_open`.
+    """
+    try:
+        for fd in fds:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            assert poll.poll(END_TIMEOUT_S * 1000), "a process is left"
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _held(pids: Iterable[int]) -> list[int]:
+    """Descriptors of those processes that are there."""
+    held: list[int] = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            held.append(os.pidfd_open(pid))
+    return held
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state != b"Z"

@@ -1,0 +1,89 @@
+"""Processes that tests start themselves."""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, AnyStr, Self
+
+import trio
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Generator, Iterable, Iterator
+
+ENDING_S = 10.0
+"""Far above the milliseconds that an end takes."""
+
+
+@contextmanager
+def ending(process: subprocess.Popen[AnyStr]) -> Generator[subprocess.Popen[AnyStr]]:
+    """Wait for its end after the block, and bring it about if the block fails.
+
+    `Popen` as a context manager only waits, so that a failing test would never end.
+    """
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def collect(pid: int) -> None:
+    """Wait for a child's end, and collect it."""
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            assert select.select([pidfd], [], [], ENDING_S)[0]
+        finally:
+            os.close(pidfd)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def tree(pid: int) -> Iterator[int]:
+    """A process and all below it, as the host numbers them."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from tree(int(child))
+
+
+def parent_of(pid: int) -> int:
+    """Its parent's process id."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Watched:
+    """Processes that are told dead from alive without mistaking a successor for them."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._stack = ExitStack()
+        self.pidfds = [os.pidfd_open(pid) for pid in pids]
+        for pidfd in self.pidfds:
+            self._stack.callback(os.close, pidfd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def alive(self) -> int:
+        """How many have not ended; a zombie has."""
+        return len(self.pidfds) - len(select.select(self.pidfds, [], [], 0)[0])
+
+    async def all_ended(self) -> None:
+        """Wait for the end of each."""
+        for pidfd in self.pidfds:
+            await ended(pidfd)
+
+
+async def ended(pidfd: int) -> None:
+    """Wait for a process's end."""
+    with trio.fail_after(ENDING_S):
+        await trio.lowlevel.wait_readable(pidfd)
