@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 ENTER = Path(__file__).with_name("enter.py")
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 HOME = "/home/ada"
 PROJECT = f"{HOME}/project"
