@@ -4,7 +4,7 @@ It starts an interpreter, imports what code usually imports, and then does nothi
 fork gives itself namespaces, file systems and limits of its own, drops every privilege, and becomes
 an agent (`sandbox_agent.serve`). Code of users runs only in there, never in this process.
 
-The package `sandbox.template` has its parts; both travel into a jail as one file, as the agent does.
+The package `sandbox.template` has its parts. Both travel into a jail as one file.
 The control socket is descriptor 0, SOCK_SEQPACKET. Its messages are in
 docs/contributing/agent-protocol.md, "Templates". End-of-file on it ends this process, not the
 sessions.

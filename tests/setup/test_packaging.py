@@ -51,7 +51,7 @@ def test_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
         "nsm-supervisor",
     }
     assert {"nsm/py.typed", "nsmbox/py.typed", "nsmd/py.typed"} <= set(names)
-    assert "sandbox/workers/node/runner.js" in names
+    assert "sandbox/workers/node/main.js" in names
     assert not [name for name in names if "__pycache__" in name]
 
 
@@ -105,6 +105,6 @@ def test_source_distribution_can_be_built_and_tested(built: Path) -> None:
         "tests/conftest.py",
         "docs/reference/cli.md",
         "agent/sandbox_agent.py",
-        "agent/sandbox/workers/node/runner.js",
+        "agent/sandbox/workers/node/main.js",
         "LICENSE",
     } <= names

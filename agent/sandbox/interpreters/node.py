@@ -16,7 +16,28 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-NODE_RUNNER = text_of("workers/node/runner.js")
+RUNNER = (
+    text_of("workers/node/globals.js"),
+    text_of("workers/node/questions.js"),
+    text_of("workers/node/rewriting.js"),
+    text_of("workers/node/writer.js"),
+    text_of("workers/node/listener.js"),
+    text_of("workers/node/inspector.js"),
+    text_of("workers/node/output.js"),
+    text_of("workers/node/modules.js"),
+    text_of("workers/node/signals.js"),
+    text_of("workers/node/errors.js"),
+    text_of("workers/node/values.js"),
+    text_of("workers/node/execution.js"),
+    text_of("workers/node/completion.js"),
+    text_of("workers/node/main.js"),
+)
+"""The program that Node runs, in one scope: each part may use the ones before it at once."""
+
+
+def node_program() -> str:
+    """Put the parts of the runner together, so that nothing of them is global."""
+    return "'use strict';\n(() => {\n" + "\n".join(RUNNER) + "})();\n"
 
 
 CONTROL_END_S = 1.0
@@ -24,7 +45,7 @@ CONTROL_END_S = 1.0
 
 
 class NodeInterpreter(FramedInterpreter):
-    """Node with `NODE_RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
+    """Node with `RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
 
     name = "node"
     CONTROL_FD = 3
@@ -38,7 +59,7 @@ class NodeInterpreter(FramedInterpreter):
         restore_signals()
         # Node marks what it inherits as close-on-exec, as far as descriptors are contiguous.
         os.dup2(control_fd, self.CONTROL_FD)
-        os.execv(self.program, [self.program, *self.OPTIONS, "-e", NODE_RUNNER])
+        os.execv(self.program, [self.program, *self.OPTIONS, "-e", node_program()])
 
     def on_begun(self) -> None:
         self.expect_private({1: self.pipes["stdout"].identity, 2: self.pipes["stderr"].identity})
