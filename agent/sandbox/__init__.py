@@ -8,27 +8,32 @@ supervisor does, the end of the supervisor's channel is noticed at once, and the
 and, being PID 1, takes everything with it.
 
 Standard library only, Python 3.9 or newer. What travels into a jail is one file, which `bundle`
-makes of these modules: so top-level names are unique among them, they import each other's names at
-the top only and without `as`, and only `resources` looks at its `__file__`.
+makes of an entry and the modules that it imports. So among them top-level names are unique, modules
+import each other's names at the top only and without `as`, and only `resources` looks at its
+`__file__`.
 
 - `interpreters`: the agent's side of each interpreter. A new interpreter begins there.
 - `workers`: what runs in the interpreters' own processes.
 - `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
 - `agent`: requests of the supervisor, and who answers them.
-- `execution`: the piece of code that runs now.
+- `execution`: pieces of code that run, from a request to its result.
+- `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
+- `setups`: code that an interpreter runs before any other.
+- `questions`: whether a text is a whole input, and how it could go on.
+- `checks`: the process that looks at such a text.
+- `process_trees`: which process belongs to which interpreter, and how all of them are killed.
+- `processes`: processes as /proc shows them, and signals to them.
 - `capture`: output of interpreters; what a reply has room for, and files for the rest.
 - `displays`: bounds of what code displays.
 - `files`: files that the supervisor reads and writes in the session.
 - `paths`: paths in the session, and which files are refused.
-- `checks`: whether a text is a whole input.
-- `processes`: processes as /proc shows them, and signals to them.
 - `limits`: limits of a session and of its processes.
 - `channel`: messages to the supervisor, kept until it has them.
 - `polling`: the poll loop, and streams that never block.
 - `framing`: bytes to messages and back; the supervisor uses it, too.
 - `protocol`: version and capabilities, which the supervisor knows, too.
 - `fields`: checks of single fields of messages.
-- `sharedpage`: memory that the agent shares with a Python worker.
+- `shared_page`: memory that the agent shares with a Python worker.
 - `linux`: calls of Linux and the C library.
 - `resources`: texts of the files beside these modules.
 - `bundle`: makes one file of an entry and what it imports.

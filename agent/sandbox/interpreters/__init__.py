@@ -1,4 +1,15 @@
-"""The interpreters that a session can have."""
+"""The interpreters that a session can have: the agent's side of each.
+
+A new one is a class beside the others, which derives from `Interpreter` or, if its process speaks
+in frames, from `FramedInterpreter`, and a place in `INTERPRETERS`. What runs in its process belongs
+into `sandbox.workers`.
+
+- `base`: the life of a process tree, its output, and what it displays.
+- `framed`: interpreters whose control socket carries frames.
+- `python`: a fork of the agent, or another Python that runs the agent's worker.
+- `bash`: one long-lived shell, driven by lines on its control socket.
+- `node`: Node, with a program of ours that runs what it is sent.
+"""
 
 from __future__ import annotations
 

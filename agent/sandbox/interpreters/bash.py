@@ -12,6 +12,7 @@ from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
 from sandbox.linux import identity_of, restore_signals
 from sandbox.processes import caught_signals, read_children, read_process, send_signal
+from sandbox.resources import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,29 @@ HOLD_S = 0.0005
 HOLD_LIMIT_S = 1.0
 """How long a shell may take to stop, and its forks to begin, before they are signalled, at most:
 microseconds, or on a machine with more to do than processors until it is their turn."""
+
+
+VALUES = (
+    *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
+    *("abort", "on_err", "on_exit", "untrace", "workspace", "folder", "program", "path", "first"),
+)
+"""What stands between two `@` in the driver."""
+
+
+def _parts_of(driver: str) -> dict[str, str]:
+    """Parts of the driver by name, for `%`. No expressions: compiling them takes longer."""
+    parts: dict[str, str] = {}
+    for function in driver.split("\n}\n"):
+        head, _, body = function.partition("() {\n  ")
+        text = body.replace("\n  ", "\n").replace(" \\\n  ", " ").replace(" \\\n", " ")
+        for value in VALUES:
+            text = text.replace(f"@{value}@", f"%({value})s")
+        parts[head.rpartition("\n")[2]] = text
+    return parts
+
+
+PARTS = _parts_of(text_of("workers/bash/driver.sh"))
+"""What the shell is sent, see there."""
 
 
 class BashInterpreter(Interpreter):
@@ -49,7 +73,7 @@ class BashInterpreter(Interpreter):
     that may meet one of these, by its text or the options that are on, is guarded, so that it stops
     as a script does and the shell lives on. A failed expansion gives up the whole command that it
     is in, so the code is made one command, in braces, if it can be parsed as such. For `set -e`
-    there are two traps, if code has none of its own: `ON_ERR` and `ON_EXIT`.
+    there are two traps, if code has none of its own: `on_err` and `on_exit`.
     """
 
     name = "bash"
@@ -61,43 +85,14 @@ class BashInterpreter(Interpreter):
     )
     FIRST_FD = 230
     ABORT_SIGNAL = signal.SIGURG
-    """Follows SIGINT to have the shell give up the code. Ignored if code took the trap away.
-
-    On SIGINT alone bash goes on with the next command if the one that it waits for handles the
-    signal and exits, as test runners and `ping` do. A trap runs between the two. It leaves code
-    alone that has a trap for SIGINT of its own, and does nothing while no code is sourced.
-    """
-    ABORT = (
-        r"{ [[ -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "
-        r'"$$"; } </dev/null >/dev/null 2>&1'
-    )
+    """Follows SIGINT to have the shell give up the code (`abort`). Ignored if code took the trap
+    away."""
     SETS_ERREXIT = re.compile(r"\bset\s(?:[^\n;&|]*\s)?-\w*e|\berrexit\b")
     SETS_NOUNSET = re.compile(r"\bset\s(?:[^\n;&|]*\s)?-\w*u|\bnounset\b")
     ASSERTS = re.compile(r"\$\{!?\w+(?:\[[^]]*\])?:?\?")
     SETS_ERRTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*E|\berrtrace\b")
-    ON_ERR = (
-        "case $BASH_SUBSHELL:${#BASH_SOURCE[@]}:$- in "
-        r"0:0:*e*) nsm_errexit=1; \set +e;; "
-        r"0:1:*e*) nsm_stop=${nsm_stop-$((LINENO * 256 + $?))}; \return 0;; "
-        r"0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + $?))}; \return 1;; esac"
-    )
-    """Runs where `set -e` is about to end the shell, and returns from the code instead.
-
-    It does so from each function in turn. Last fails the `.` of the driver, and `set -e` must be
-    off then. A subshell ends as usual.
-    """
-    ON_EXIT = r'nsm_stop=$?; { \kill -INT "$$" || :; } 2>/dev/null'
-    """Under `set -e` a failed expansion ends the shell at once. Only an interrupt leaves that.
-
-    It does nothing to a shell that ends otherwise, since that has given up its code before.
-    Without the `||` bash would not look for the interrupt again before it ends.
-    """
     CONFIRMATIONS = 3
-    """Reports after signals: SIGINT may discard one, `ABORT` another, before all is settled."""
-    SCRIPT_ABORT = (
-        r"{ [[ -n $(\builtin \trap -p INT) ]]; } </dev/null >/dev/null 2>&1"
-        r' || \builtin \kill -INT "$$"'  # an EXIT trap that it sets off may print
-    )
+    """Reports after signals: SIGINT may discard one, `abort` another, before all is settled."""
 
     def __init__(self, agent: Agent, program: str) -> None:
         super().__init__(agent, program)
@@ -148,41 +143,26 @@ class BashInterpreter(Interpreter):
         self._options = b""
         self._held = ""
         self.ends_with_code = False
-        code, null, out, err = self._fds
-        # While 3 to 6 are closed for a group of commands, bash keeps them at 10 to 13 marked
-        # close-on-exec, and duplicating a marked descriptor marks the copy.
-        self._command(
-            f"{{ \\exec {code}<&10 {null}<&11 {out}>&12 {err}>&13; }} 3<&- 4<&- 5>&- 6>&-\n"
-            "\\exec 3<&- 4<&- 5>&- 6>&-\n"
-            f"\\trap -- '{self.ABORT}' {self.ABORT_SIGNAL.name}\n" + self._report(0, 0)
-        )
+        values = {"abort": PARTS["abort"], "signal": self.ABORT_SIGNAL.name}
+        self._command(self._part("begin", **values) + "\n" + self._report(0, 0))
+
+    def _part(self, name: str, **values: object) -> str:
+        """A part of the driver, with descriptors and `values` put in."""
+        source, null, out, err = self._fds
+        known = {"source": source, "null": null, "out": out, "err": err}
+        return PARTS[name] % {**known, **values}
 
     @staticmethod
     def _report(number: int, confirmation: int, status: str = "$?") -> str:
-        """Tells the status of the last command and the numbers by way of a failing redirection.
+        values = {"number": number, "confirmation": confirmation, "status": status}
+        return PARTS["report"] % values + "\n"
 
-        No function, alias or disabled builtin can stand in the way of that, no trace shows it
-        since nothing is run, and for `set -e` and an ERR trap it is not a command that failed.
-        A DEBUG trap may forbid simple commands, and redirections are one; of compound commands it
-        sees nothing before they are redirected. (They come second since bash, after an `exec` of
-        redirections in the code, frees memory twice if those of a compound command fail.)
-        """
-        report = f'2>&0 3</dev/null/"{status} $- $BASHPID @ {number} {confirmation} "'
-        return f"{report} && (( 1 )) {report} || 2>&0\n"
-
-    @staticmethod
-    def _last_report(number: int, confirmation: int, status: str = "$?") -> str:
-        r"""Tells the same if the line with the report was given up, and sets the parser right.
-
-        After an unclosed `$(` the parser of bash 5.2 counts -1 open quotes, and notes the next one
-        in front of its list, where the allocator has the size of the block: the shell dies some
-        time later. So nothing may be quoted until a syntax error has reset the count, and the
-        report proper must have been read before the code ran. Unquoted text is split at `IFS`,
-        which makes another error of it. (The syntax error is in a file since one of the driver's
-        own would end the shell under `set -e`.)
-        """
-        report = rf"2>&0 3</dev/null/{status}\ $-\ $BASHPID\ @\ {number}\ {confirmation}\ "
-        return f"{report} || 2>&0\n\\. /dev/fd/0 <<<\\) || 2>&0\n"
+    @classmethod
+    def _reports(cls, number: int, confirmation: int, status: str = "$?") -> str:
+        """The rest of the line that runs something, and what follows it."""
+        values = {"number": number, "confirmation": confirmation, "status": status}
+        again = PARTS["report_again"] % values
+        return f" {cls._report(number, confirmation, status)}{again}\n"
 
     def _command(self, lines: str) -> None:
         if self.link is not None:
@@ -195,15 +175,9 @@ class BashInterpreter(Interpreter):
         self._confirmations = 0
         self._unparsed = None
         self._added_option = b""
-        source, null, out, err = self._fds
-        streams = f"<&{null} >&{out} 2>&{err}"
         if self.ends_with_code:
             self._write_code(":;" + code)
-            lines = (
-                f"{self._become_script()} {streams}; "
-                + self._report(number, 0)
-                + self._last_report(number, 0)
-            )
+            lines = self._become_script() + self._reports(number, 0)
             if self._has_handlers:
                 self._command(lines)
             else:
@@ -213,43 +187,28 @@ class BashInterpreter(Interpreter):
         elif b"u" in self._options or self.SETS_NOUNSET.search(code) or self.ASSERTS.search(code):
             self._unparsed = code
             self._write_code(f"((1))||{{ {code}\n}}")
-            self._command(
-                f"\\. /dev/fd/{source} <&{null} >&{null} 2>&{null}; "
-                + self._report(number, 0)
-                + self._last_report(number, 0)
-            )
+            self._command(self._part("parse") + self._reports(number, 0))
         elif b"e" in self._options or self.SETS_ERREXIT.search(code):
             self._send_guarded(number, code)
         else:
             self._write_code(code)
-            self._command(
-                f"\\. /dev/fd/{source} {streams}; "
-                + self._report(number, 0)
-                + self._last_report(number, 0)
-            )
+            self._command(self._part("run") + self._reports(number, 0))
 
     def _send_guarded(self, number: int, code: str) -> None:
         """Has the shell run code so that what would end a script ends no more than the code."""
         self._write_code(code)
-        source, null, out, err = self._fds
         status = "${nsm_stop-$?}"
         stays = b"E" in self._options or self.SETS_ERRTRACE.search(code)
         self._added_option = b"" if stays else b"E"
-        untrace = "" if stays else r"\set +E; "
-        self._command(
-            r"\unset nsm_stop nsm_errexit; "
-            rf"[[ $(\trap -p ERR) == *\'* ]] || \trap -- {_quoted(self.ON_ERR)} ERR; "
-            rf"[[ $(\trap -p EXIT) == *\'* ]] || \trap -- {_quoted(self.ON_EXIT)} EXIT; \set -E"
-            "\n"
-            rf"\. /dev/fd/{source} <&{null} >&{out} 2>&{err}; "
-            rf"nsm_stop={status}; (( ${{nsm_errexit-0}} == 0 )) || \set -e; "
-            + self._report(number, self._confirmations, status)
-            + self._last_report(number, self._confirmations, status)
-            + r"[[ $(\trap -p ERR) != *nsm_stop* ]] || \trap - ERR; "
-            r"[[ $(\trap -p EXIT) != *nsm_stop* ]] || \trap - EXIT; "
-            rf"{untrace}\unset nsm_stop nsm_errexit"
-            "\n"
+        on_err, on_exit = _quoted(PARTS["on_err"]), _quoted(PARTS["on_exit"])
+        lines = (
+            self._part("guard", on_err=on_err, on_exit=on_exit),
+            f"{self._part('run')} {self._part('settle', status=status)}"
+            + self._reports(number, self._confirmations, status)
+            + self._part("unguard", untrace="" if stays else r"\set +E; "),
+            "",
         )
+        self._command("\n".join(lines))
 
     def _write_code(self, code: str) -> None:
         os.ftruncate(self._code_fd, 0)
@@ -259,28 +218,21 @@ class BashInterpreter(Interpreter):
             offset += os.pwrite(self._code_fd, view[offset:], offset)
 
     def _become_script(self) -> str:
-        """Gives the command by which the shell becomes one that runs the file as a script.
-
-        Bash's messages name a script by the path that bash was given. So that is `bash`, a link in
-        a directory of its own, and the script's first command goes back from there. It is `:`, a
-        function that is gone when it has run: messages about a syntax error show the whole line.
-        """
-        source = self._fds[0]
-        first = (
-            r"\unset BASH_ENV; \exec 8<&-; "
-            rf"\trap -- {_quoted(self.SCRIPT_ABORT)} {self.ABORT_SIGNAL.name}; "
-            rf":() {{ \unset -f :; \exec 9<&-; \cd -- {_quoted(self.agent.workspace)}; "
-            r"\unset OLDPWD; }"
+        """Gives the command by which the shell becomes one that runs the file as a script."""
+        first = self._part(
+            "prepare_script",
+            abort=_quoted(PARTS["abort_script"]),
+            signal=self.ABORT_SIGNAL.name,
+            workspace=_quoted(self.agent.workspace),
         )
         path, change = "/dev/fd/9", ""
         with contextlib.suppress(OSError):
             os.mkdir(self._link_folder, 0o700)
             os.symlink(path, f"{self._link_folder}/bash")
-            path, change = "bash", rf"\cd -- {_quoted(self._link_folder)}; "
-        return (
-            rf"{change}BASH_ENV=/dev/fd/8 \exec -a bash {_quoted(self.program)} {path} "
-            f"8<<<{_quoted(first)} 9</dev/fd/{source}"
-        )
+            change = self._part("enter", folder=_quoted(self._link_folder)) + " "
+            path = "bash"
+        values = {"program": _quoted(self.program), "path": path, "first": _quoted(first)}
+        return change + self._part("become_script", **values)
 
     def on_exit(self) -> None:
         if self.ends_with_code:

@@ -1,0 +1,127 @@
+# shellcheck shell=bash
+# shellcheck disable=SC1001,SC1012  # commands have a backslash before them, so that no alias is taken
+# shellcheck disable=SC1091  # what is run is what the agent has written to a descriptor
+# shellcheck disable=SC2015  # the second part of `A && B || C` is to run in either case
+# shellcheck disable=SC2034,SC2154  # variables are for the line that is sent next
+# shellcheck disable=SC2188  # redirections that fail are how the shell reports
+# shellcheck disable=SC2317,SC2329  # nothing is called here, see below
+#
+# What the agent sends to a shell, and the traps that it sets in it. Each function is a text that
+# `interpreters/bash.py` takes by its name: it sends the body, with what stands between two `@` put
+# in. A line that is continued is one line. The shell itself has none of these functions.
+
+# Keeps the descriptors that are between executions. While 3 to 6 are closed for a group of
+# commands, bash keeps them at 10 to 13 marked close-on-exec, and duplicating a marked descriptor
+# marks the copy.
+begin() {
+  { \exec @source@<&10 @null@<&11 @out@>&12 @err@>&13; } 3<&- 4<&- 5>&- 6>&-
+  \exec 3<&- 4<&- 5>&- 6>&-
+  \trap -- '@abort@' @signal@
+}
+
+# Trap of the signal that follows SIGINT, to have the shell give up the code.
+#
+# On SIGINT alone bash goes on with the next command if the one that it waits for handles the signal
+# and exits, as test runners and `ping` do. A trap runs between the two. It leaves code alone that
+# has a trap for SIGINT of its own, and does nothing while no code is sourced.
+abort() {
+  { [[ -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "$$"; } \
+    </dev/null >/dev/null 2>&1
+}
+
+# The same in a shell that has become a script. An EXIT trap that it sets off may print.
+abort_script() {
+  { [[ -n $(\builtin \trap -p INT) ]]; } </dev/null >/dev/null 2>&1 || \builtin \kill -INT "$$"
+}
+
+# Runs where `set -e` is about to end the shell, and returns from the code instead.
+#
+# It does so from each function in turn. Last fails the `.` of the driver, and `set -e` must be off
+# then. A subshell ends as usual.
+on_err() {
+  case $BASH_SUBSHELL:${#BASH_SOURCE[@]}:$- in \
+    0:0:*e*) nsm_errexit=1; \set +e;; \
+    0:1:*e*) nsm_stop=${nsm_stop-$((LINENO * 256 + $?))}; \return 0;; \
+    0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + $?))}; \return 1;; \
+  esac
+}
+
+# Under `set -e` a failed expansion ends the shell at once. Only an interrupt leaves that.
+#
+# It does nothing to a shell that ends otherwise, since that has given up its code before. Without
+# the `||` bash would not look for the interrupt again before it ends.
+on_exit() {
+  nsm_stop=$?; { \kill -INT "$$" || :; } 2>/dev/null
+}
+
+# Tells the status of the last command and the numbers by way of a failing redirection.
+#
+# No function, alias or disabled builtin can stand in the way of that, no trace shows it since
+# nothing is run, and for `set -e` and an ERR trap it is not a command that failed. A DEBUG trap may
+# forbid simple commands, and redirections are one; of compound commands it sees nothing before they
+# are redirected. (They come second since bash, after an `exec` of redirections in the code, frees
+# memory twice if those of a compound command fail.)
+report() {
+  2>&0 3</dev/null/"@status@ $- $BASHPID @ @number@ @confirmation@ " && (( 1 )) \
+    2>&0 3</dev/null/"@status@ $- $BASHPID @ @number@ @confirmation@ " || 2>&0
+}
+
+# Tells the same if the line with the report was given up, and sets the parser right.
+#
+# After an unclosed `$(` the parser of bash 5.2 counts -1 open quotes, and notes the next one in
+# front of its list, where the allocator has the size of the block: the shell dies some time later.
+# So nothing may be quoted until a syntax error has reset the count, and the report proper must have
+# been read before the code ran. Unquoted text is split at `IFS`, which makes another error of it.
+# (The syntax error is in a file since one of the driver's own would end the shell under `set -e`.)
+report_again() {
+  2>&0 3</dev/null/@status@\ $-\ $BASHPID\ @\ @number@\ @confirmation@\  || 2>&0
+  \. /dev/fd/0 <<<\) || 2>&0
+}
+
+# Runs the code; a report follows in the same line.
+run() {
+  \. /dev/fd/@source@ <&@null@ >&@out@ 2>&@err@;
+}
+
+# Parses the code; a report follows in the same line.
+parse() {
+  \. /dev/fd/@source@ <&@null@ >&@null@ 2>&@null@;
+}
+
+# Before code that may end the shell: traps, if code has none of its own.
+guard() {
+  \unset nsm_stop nsm_errexit; [[ $(\trap -p ERR) == *\'* ]] || \trap -- @on_err@ ERR; \
+    [[ $(\trap -p EXIT) == *\'* ]] || \trap -- @on_exit@ EXIT; \set -E
+}
+
+# After such code: its status, for the report that follows in the same line.
+settle() {
+  nsm_stop=@status@; (( ${nsm_errexit-0} == 0 )) || \set -e;
+}
+
+# After the report.
+unguard() {
+  [[ $(\trap -p ERR) != *nsm_stop* ]] || \trap - ERR; \
+    [[ $(\trap -p EXIT) != *nsm_stop* ]] || \trap - EXIT; @untrace@\unset nsm_stop nsm_errexit
+}
+
+# First command of a script, which bash reads from BASH_ENV. `:` is a function that is gone when it
+# has run: messages about a syntax error show the whole line.
+prepare_script() {
+  \unset BASH_ENV; \exec 8<&-; \trap -- @abort@ @signal@; \
+    :() { \unset -f :; \exec 9<&-; \cd -- @workspace@; \unset OLDPWD; }
+}
+
+# Before it becomes a script: where the link is.
+enter() {
+  \cd -- @folder@;
+}
+
+# Becomes a shell that runs the file as a script; a report follows in the same line.
+#
+# Bash's messages name a script by the path that bash was given. So that is `bash`, a link in a
+# directory of its own, and the script's first command goes back from there.
+become_script() {
+  BASH_ENV=/dev/fd/8 \exec -a bash @program@ @path@ 8<<<@first@ 9</dev/fd/@source@ \
+    <&@null@ >&@out@ 2>&@err@;
+}

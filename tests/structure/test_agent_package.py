@@ -1,0 +1,125 @@
+"""The agent's package: what bundles take for granted, maps, and programs in other languages."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sandbox.bundle import bundle, files_of, modules_of
+
+AGENT = Path(__file__).resolve().parents[2] / "agent"
+PACKAGE = AGENT / "sandbox"
+ENTRIES = [AGENT / "sandbox_agent.py", AGENT / "sandbox_template.py"]
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SCRIPTS = sorted(PACKAGE.rglob("*.js"))
+TOOLS = {"bundle.py"}
+"""Modules that need not travel."""
+
+
+def names_of(tree: ast.Module) -> list[str]:
+    """Names that the top level of a module defines."""
+    found: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found += [x.id for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)]
+    return [name for name in found if name != "TYPE_CHECKING"]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(AGENT))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=name)
+def test_names_are_unique_in_a_bundle(entry: Path) -> None:
+    """Its modules share one name space."""
+    counts: Counter[str] = Counter()
+    imported: set[str] = set()
+    for _, text in modules_of(str(entry)):
+        tree = ast.parse(text)
+        counts.update(names_of(tree))
+        imported.update(
+            alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
+        )
+    assert not [each for each, count in counts.items() if count > 1]
+    assert not imported & counts.keys()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=name)
+def test_a_bundle_imports_nothing_of_the_package(entry: Path) -> None:
+    tree = ast.parse(bundle(str(entry)))
+    running = [node for node in tree.body if not isinstance(node, ast.If)]
+    for top in running:
+        for node in ast.walk(top):
+            if isinstance(node, ast.ImportFrom):
+                assert not str(node.module).startswith("sandbox"), ast.unparse(node)
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith("sandbox") for alias in node.names)
+
+
+@pytest.mark.parametrize("path", [*ENTRIES, *MODULES], ids=name)
+def test_modules_import_each_other_in_the_one_way_that_a_bundle_knows(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.split(".")[0] == "sandbox" for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "sandbox":
+            assert not any(alias.asname for alias in node.names), ast.unparse(node)
+
+
+def test_everything_is_in_a_bundle() -> None:
+    used = {path for entry in ENTRIES for path in files_of(str(entry))}
+    there = {
+        str(path)
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name not in TOOLS
+    }
+    only_maps = {
+        str(path)
+        for path in PACKAGE.rglob("__init__.py")
+        if len(ast.parse(path.read_text()).body) == 1
+    }
+    assert there - used - only_maps == set()
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=name)
+def test_the_map_of_a_package_is_complete(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    told = set(re.findall(r"^- `(\w+)`:", text, re.MULTILINE))
+    there = {
+        each.stem
+        for each in path.parent.iterdir()
+        if (each.suffix == ".py" or each.is_dir()) and not each.name.startswith("__")
+    }
+    assert told == there
+
+
+@pytest.mark.parametrize("path", [*ENTRIES, *MODULES, *SCRIPTS], ids=name)
+def test_no_module_is_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=name)
+def test_node_parses_each_part_of_its_runner(path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("not here: no Node")
+    done = subprocess.run([node, "--check", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.sh")), ids=name)
+def test_shellcheck_finds_no_fault(path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(AGENT.parent / ".venv/bin"))
+    if shellcheck is None:
+        pytest.skip("not here: shellcheck has no wheel for this processor")
+    done = subprocess.run([shellcheck, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
