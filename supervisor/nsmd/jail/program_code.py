@@ -13,12 +13,14 @@ import marshal
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 
 import trio
 
+from sandbox.bundle import __file__ as bundler
 from sandbox.bundle import bundle, files_of
 
 log = logging.getLogger(__name__)
@@ -71,12 +73,21 @@ class ProgramCode:
 
 def source_of(module: ModuleType) -> bytes:
     """Source of the installed program and of all modules that it consists of."""
-    return _bundled(_file_of(module))
+    return _bundled(_file_of(module))[0]
 
 
 @cache
-def _bundled(file: str) -> bytes:
-    return bundle(file).encode()
+def _bundled(file: str) -> tuple[bytes, Mapping[str, float]]:
+    """A program's source, and what a loader compares to tell whether it has changed since.
+
+    Both are of one moment: an upgrade must not have old code kept as if it were the new files'.
+    """
+    made_of = [os.stat(each) for each in (*files_of(file), bundler)]
+    changes = {
+        "mtime": sum(each.st_mtime for each in made_of),
+        "size": sum(each.st_size for each in made_of),
+    }
+    return bundle(file).encode(), changes
 
 
 def _file_of(module: ModuleType) -> str:
@@ -106,27 +117,19 @@ def _compile(python: str, module: ModuleType, path: str) -> bytes:
 
 
 class _BundleLoader(SourceFileLoader):
-    """Keeps the code of a bundle where Python keeps that of modules, and as long as it is valid.
-
-    Its source is not a file: what would be its size and time are those of the modules' files.
-    """
+    """Keeps the code of a bundle where Python keeps that of modules, and as long as it is valid."""
 
     def __init__(self, module: ModuleType) -> None:
-        file = _file_of(module)
-        super().__init__(module.__name__, f"{file.removesuffix('.py')}_bundle.py")
-        self._module = module
-        self._files = list(files_of(file))
+        self._entry = _file_of(module)
+        # There is no such file.
+        super().__init__(module.__name__, f"{self._entry.removesuffix('.py')}_bundle.py")
 
-    def path_stats(self, path: str) -> dict[str, float]:
+    def path_stats(self, path: str) -> Mapping[str, float]:
         del path
-        found = [os.stat(file) for file in self._files]
-        return {
-            "mtime": sum(each.st_mtime for each in found),
-            "size": sum(each.st_size for each in found),
-        }
+        return _bundled(self._entry)[1]
 
     def get_data(self, path: str) -> bytes:
-        return source_of(self._module) if path == self.path else super().get_data(path)
+        return _bundled(self._entry)[0] if path == self.path else super().get_data(path)
 
 
 def _our_own(module: ModuleType, path: str) -> bytes:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import marshal
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import CodeType
@@ -71,3 +74,47 @@ async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         assert await agent_code().for_python("/opt/gone/python3") == source_of(sandbox_agent)
     assert "/opt/gone/python3" in caplog.text
+
+
+UPGRADED = """
+import sys
+from pathlib import Path
+import sandbox_agent
+import trio
+from nsmd.jail.program_code import ProgramCode, source_of
+
+source_of(sandbox_agent)
+module = Path(sandbox_agent.__file__).parent / "sandbox/fields.py"
+module.write_text(module.read_text() + "".join(sys.argv[1:]))
+code = trio.run(ProgramCode(sandbox_agent, "/run/nsm/agent.py").for_python, sys.executable)
+print(b"ANOTHER_NAME" in code)
+"""
+
+
+def test_code_is_kept_for_the_next_supervisor_until_a_module_changes(tmp_path: Path) -> None:
+    """Also if it changes while a supervisor runs, which goes on with what it has read."""
+    folder = tmp_path / "agent"
+    shutil.copytree(Path(sandbox_agent.__file__).parent, folder)
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+
+    def supervisor(*added: str) -> str:
+        path = os.pathsep.join([str(folder), *sys.path])
+        return subprocess.run(
+            [sys.executable, "-c", UPGRADED, *added],
+            env={"PATH": os.defpath, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    def kept() -> bytes:
+        (file,) = (folder / "__pycache__").glob("sandbox_agent_bundle.*.pyc")
+        return file.read_bytes()
+
+    assert supervisor() == "False\n"
+    first = kept()
+    # The module is written again, with another time.
+    assert supervisor("ANOTHER_NAME = 1\n") == "False\n"
+    assert kept()[16:] == first[16:]
+    assert supervisor() == "True\n"
+    assert kept()[16:] != first[16:]
