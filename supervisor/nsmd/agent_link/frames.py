@@ -2,7 +2,7 @@
 
 Every frame of an agent is untrusted input: code next to the agent may have taken it over. Nothing
 here trusts a type, a size or a name; what does not fit raises `AgentProtocolError`, which ends that
-session and nothing else. The frames are described in `docs/agent-protocol.md`.
+session and nothing else. The frames are described in `docs/contributing/agent-protocol.md`.
 """
 
 from __future__ import annotations

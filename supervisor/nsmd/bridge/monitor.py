@@ -96,7 +96,7 @@ class Order:
 
     def why_another(self) -> str | None:
         """Why what would be executed is not what was checked. A binary is executed by its
-        descriptor, so it always is; see docs/decisions/0021."""
+        descriptor, so it always is; see decision 0021."""
         return why_any_other(self.ways) if self.script else None
 
 

@@ -23,7 +23,7 @@ NAME = "copy-on-write"
 FIX = (
     "Only the project mode `overlay` needs it. Forks need Linux 6.6, jails of their own bubblewrap "
     "0.11 beside that, and a supervisor that runs as root mounts of its own: see "
-    "docs/project-modes.md, 'Where it works'."
+    "docs/how-to/project-modes.md, 'Where it works'."
 )
 
 

@@ -87,7 +87,7 @@ def check_limits(seen: LimitsSeen, release: str) -> list[Check]:
         release: of the kernel.
     """
     kept = seen.enforcement
-    fix = seen.fix or "See docs/limits.md, 'Control groups'."
+    fix = seen.fix or "See docs/reference/policy.md, 'With control groups'."
     rows: list[Check] = []
     if kept.memory == "cgroup":
         detail = f"control groups below {seen.where}, read back"

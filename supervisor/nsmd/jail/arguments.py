@@ -1,8 +1,8 @@
 """The arguments of bwrap for one jail; pure.
 
-What each line is for is in `docs/isolation.md`; the order matters, since bwrap works through them
-from first to last: mount points are made before `/` becomes read-only, and parents before
-children.
+What each line is for is in `docs/explanation/security.md`; the order matters, since bwrap works
+through them from first to last: mount points are made before `/` becomes read-only, and parents
+before children.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def template_arguments(content: JailContent) -> list[str]:
 def agent_command(
     environment: Environment, limits: Mapping[str, int], *, host_network: bool = False
 ) -> list[str]:
-    """The command that the jail runs as PID 1 (`docs/agent-protocol.md`, Start).
+    """The command that the jail runs as PID 1 (`docs/contributing/agent-protocol.md`, Start).
 
     Args:
         limits: as in `hello`.
@@ -153,7 +153,7 @@ def agent_command(
 
 
 def template_command(spec: TemplateSpec) -> list[str]:
-    """The command that a template's jail runs (`docs/agent-protocol.md`, Templates)."""
+    """The command that a template's jail runs (agent-protocol.md, Templates)."""
     words = ("--host-network",) if spec.host_network else ()
     paths = (AGENT_PATH, FILTER_PATH)
     return [spec.agent_python, "-I", TEMPLATE_PATH, *words, *paths, *spec.preload]

@@ -1,8 +1,8 @@
 """Starts jails with the programs of artifacts, which bring bwrap, agent and interpreter along.
 
-What such a program takes is in `docs/artifacts.md`. Those of schema 1 tell the process id of the
-jail as bwrap does, take the project as a descriptor and have templates. Older ones know none of it;
-their jail is found below them once their agent speaks.
+What such a program takes is in `docs/reference/artifacts.md`. Those of schema 1 tell the process id
+of the jail as bwrap does, take the project as a descriptor and have templates. Older ones know none
+of it; their jail is found below them once their agent speaks.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class ArtifactLauncher:
         )
 
     def _agent_arguments(self, environment: Environment) -> list[str]:
-        """As `docs/agent-protocol.md` has them under Start; paths of programs are the wrapper's."""
+        """The agent's options (agent-protocol.md, Start); paths of programs are the wrapper's."""
         limits = self._limits.of_interpreters(environment)
         return [
             *("--prestart", environment.interpreter),

@@ -2,8 +2,8 @@
 numbers.
 
 Programs of schema 1 take the project as a descriptor and tell of their jail on another one; which
-further ones an artifact takes is in its metadata (docs/artifacts.md). Older programs get the
-project's path.
+further ones an artifact takes is in its metadata (docs/reference/artifacts.md). Older programs get
+the project's path.
 """
 
 from __future__ import annotations

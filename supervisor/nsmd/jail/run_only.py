@@ -1,9 +1,9 @@
 """Artifacts that can only run one piece of code: what speaks to the supervisor in an agent's place.
 
 It is a task of the supervisor itself, at the other end of a socket pair, and says what an agent
-would (`docs/agent-protocol.md`, base exchange, `execute.timeout`, `execute.result`, `interrupt`).
-Each execution is a jail of its own, made by the artifact's `run`, which reads the code from its
-standard input. What is kept of its output is bounded here, and so is its time.
+would (`docs/contributing/agent-protocol.md`, base exchange, `execute.timeout`, `execute.result`,
+`interrupt`). Each execution is a jail of its own, made by the artifact's `run`, which reads the
+code from its standard input. What is kept of its output is bounded here, and so is its time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The life of a session as one table: (state, event) gives (next state, effects).
 
 Pure: no clock, no I/O. `nsmd.sessions.session` feeds events in and carries the effects out; timers
-are effects too. `docs/sessions.md` shows this table.
+are effects too. `docs/explanation/sessions.md` shows this table.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeSettings:
-    """`[bridge]`: programs of the host that agents may start, see docs/bridge.md.
+    """`[bridge]`: programs of the host that agents may start, see docs/how-to/bridge.md.
 
     `max_mb` is how large `audit.log` gets before it is set aside; nothing of it is ever deleted.
     `max_running` is how many programs there may be at once.
@@ -241,7 +241,7 @@ class BridgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """`[http]`: MCP over HTTP, see docs/http.md.
+    """`[http]`: MCP over HTTP, see docs/how-to/http.md.
 
     `listen` is an address of this machine's loopback with a port, or `unix:` and the absolute path
     of a socket. `hosts` and `origins` are further values of these headers that are taken, beside

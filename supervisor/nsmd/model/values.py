@@ -34,7 +34,7 @@ class ReadOnlyBind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """Programs that Nix built, each of which makes a jail of its own (docs/artifacts.md).
+    """Programs that Nix built, each of which makes a jail of its own (docs/reference/artifacts.md).
 
     Attributes:
         run: absolute path of the program for one execution, code on its standard input.
@@ -55,7 +55,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupStep:
-    """Code that an interpreter runs before any other (docs/agent-protocol.md, `setup`).
+    """Code that an interpreter runs before any other (agent-protocol.md, `setup`).
 
     Attributes:
         name: for people, when it fails.
@@ -344,7 +344,7 @@ class SessionLimits:
     enforcement: Enforcement = EACH_PROCESS
 
     def of_interpreters(self, environment: Environment) -> dict[str, int]:
-        """What the agent keeps its interpreters to (`docs/agent-protocol.md`, `limits`)."""
+        """The limits that the agent sets for its interpreters (agent-protocol.md, `limits`)."""
         return {
             "processes": self.processes,
             "descriptors": self.descriptors,
@@ -457,7 +457,7 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of an execution as the agent reports it (`docs/agent-protocol.md`)."""
+    """Result of an execution as the agent reports it (`docs/contributing/agent-protocol.md`)."""
 
     stdout: str
     stderr: str

@@ -1,8 +1,8 @@
 """The filtering proxy through which sessions reach other hosts. No module imports a later one.
 
 The socket that code connects to is in its session's network namespace. The agent makes it and
-passes it out (docs/agent-protocol.md, `listen`). Everything else runs here, outside the jail: code
-reaches no process of ours, and cannot see how names are resolved.
+passes it out (docs/contributing/agent-protocol.md, `listen`). Everything else runs here, outside
+the jail: code reaches no process of ours, and cannot see how names are resolved.
 
 addresses      which addresses are public
 decisions      what code asked for and what became of it: events and counters

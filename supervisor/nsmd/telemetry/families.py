@@ -1,4 +1,4 @@
-"""Every metric: its name, its labels and what it means. `docs/metrics.md` is made from this table.
+"""Every metric: its name, its labels and its meaning, for `docs/reference/metrics.md`.
 
 Names follow Prometheus' conventions: base units, `_total` at the end of counters (it is left out
 here, and added where they are told).

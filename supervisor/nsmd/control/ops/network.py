@@ -81,7 +81,7 @@ def _rules(texts: list[str]) -> tuple[HostRule, ...]:
         return parse_rules(texts)
     except HostRuleError as error:
         raise BadRequestError(
-            f"Not a host: {error}.", hint="docs/network.md has what a pattern may be."
+            f"Not a host: {error}.", hint="docs/how-to/network.md has what a pattern may be."
         ) from None
 
 

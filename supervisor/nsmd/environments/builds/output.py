@@ -16,7 +16,7 @@ from nsmd.model.values import Environment
 EXPECTED = (
     "Expected is what `lib.mkSandbox` of nsm's flake makes: a directory with metadata.json and "
     "bin/run. A plain package becomes one with `lib.mkSandbox { ...; packages = [ ... ]; }` "
-    "(docs/nix.md)."
+    "(docs/how-to/nix.md)."
 )
 
 

@@ -1,6 +1,6 @@
 """Limits of sessions as a whole: memory, processes and processor time, by what the host allows.
 
-`enforcer` is what the rest of nsmd uses. docs/limits.md is for people.
+`enforcer` is what the rest of nsmd uses. docs/reference/policy.md is for people.
 
 files            the files of a control group
 discovery        where this process is in the tree of control groups

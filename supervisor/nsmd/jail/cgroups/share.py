@@ -19,7 +19,7 @@ from nsmd.jail.cgroups.group import Group
 log = logging.getLogger(__name__)
 
 PART = 20
-"""What is configured is divided by this, for who works for long. Measured (docs/limits.md)."""
+"""Divisor of a session's weight while it computes for long; docs/contributing/limits.md."""
 
 AT_REST = 2
 """Processes of a session that runs nothing: the agent, and one interpreter."""

@@ -66,7 +66,7 @@ def why_unforkable(spec: JailSpec) -> str | None:
 
 
 def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
-    """What the template is asked (`docs/agent-protocol.md`, Templates).
+    """What the template is asked (`docs/contributing/agent-protocol.md`, Templates).
 
     Args:
         policy: of the session, which finds it in a file.

@@ -1,7 +1,8 @@
 """One template: a jail with a process that does nothing but fork, and its forks.
 
-The protocol is in `docs/agent-protocol.md`, "Templates". A template may die or be ended at any
-time: its forks live on below its jail's PID 1, which is bwrap's and leaves with the last of them.
+The protocol is in `docs/contributing/agent-protocol.md`, "Templates". A template may die or be
+ended at any time: its forks live on below its jail's PID 1, which is bwrap's and leaves with the
+last of them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MESSAGE_BYTES = 64 * 1024
 MAX_TEXT = 300
 
 PROTOCOL = 1
-"""Of templates (`docs/agent-protocol.md`, Templates). The first ones did not say it."""
+"""Version of the templates' protocol (agent-protocol.md). The first ones did not say it."""
 
 COPY_DESCRIPTORS = 2
 """Of a project that is copied on write: what was changed, and what code sees."""
