@@ -6,7 +6,7 @@
 #   python : from ./python-packages.nix
 #   commit : that it is made from; empty where it is not known
 #
-# Name, description and dependencies are those of pyproject.toml, and a nixpkgs that is too old for
+# Description and dependencies are those of pyproject.toml, and a nixpkgs that is too old for
 # them is an evaluation error that says so.
 {
   lib,
@@ -60,7 +60,7 @@ let
   ];
 in
 python.pkgs.buildPythonApplication {
-  pname = project.name;
+  pname = "nsm"; # the project's own name is the one on PyPI
   inherit version;
   pyproject = true;
 

@@ -198,8 +198,8 @@ def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> N
 
 
 def test_a_result_that_nobody_had_is_there_still(short_dir: Path) -> None:
-    """Whether or not the result reached the supervisor, the agent keeps it until the next
-    execution."""
+    """The agent keeps the result until the next execution, whether or not it reached the
+    supervisor."""
     with supervisor(short_dir) as first:
         with first.client() as client:
             client.run("print('kept')", env="python", session="a", execution_id="e")

@@ -193,7 +193,7 @@ async def test_a_client_without_roots_is_not_asked() -> None:
 
 
 async def test_a_modern_client_is_not_asked() -> None:
-    """That revision of MCP has no requests from server to client."""
+    """Servers of that revision of MCP send no requests to clients."""
     runner = FakeRunner(echo)
     async with attachment(runner) as peer:
         await peer.attach()
