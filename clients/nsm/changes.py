@@ -1,4 +1,4 @@
-"""What sessions have changed in projects that are copied on write, for programs. Blocks.
+"""Changes of sessions in projects that are copied on write, for programs. Blocks.
 
 Example::
 
@@ -31,7 +31,7 @@ BATCH = 200
 
 
 class Changes:
-    """What a client can do about the changes of sessions."""
+    """Operations on the changes of sessions."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class Changes:
         return rows, ChangeEnd.from_wire(wire)
 
     def contents(self, target: str, path: str) -> Contents:
-        """What one path holds on both sides."""
+        """Read the contents of one path on both sides."""
         arguments = {"target": target, "path": bytes_of(path)}
         return Contents.from_wire(self._client.call("change", arguments))
 
@@ -97,7 +97,7 @@ class Changes:
 
 
 def in_order(rows: Sequence[ChangeRow]) -> list[ChangeRow]:
-    """What is deleted first, the deepest first of all; then parents before what is in them."""
+    """Sort changes: deletions first, the deepest first; then parents before their contents."""
 
     def place(row: ChangeRow) -> str:
         return row.path.replace("/", "\0")  # what is in a directory comes right behind it

@@ -62,7 +62,7 @@ class LineBuffer:
         return lines
 
     def rest(self) -> bytes:
-        """What came after the last newline and is kept."""
+        """Return the kept bytes after the last newline."""
         return bytes(self._partial)
 
     def _add(self, piece: bytes) -> None:
@@ -83,7 +83,7 @@ class LineBuffer:
 
 
 def parse(line: bytes) -> object:
-    """What a line of JSON holds.
+    """Parse a line of JSON.
 
     Stricter than `json` by default: NaN and Infinity are refused, as the standard has it, and
     nesting too deep for the interpreter is an ordinary error.
@@ -140,7 +140,7 @@ def unread_id(line: bytes) -> int | str | None:
 
 
 def ends_of(line: bytes) -> TooLong:
-    """Of a whole line what would be kept of one that is too long."""
+    """Keep the ends of a whole line, as of one that is too long."""
     return TooLong(len(line), line[:_KEPT_HEAD_BYTES], line[-_KEPT_TAIL_BYTES:])
 
 
@@ -215,7 +215,7 @@ def _refuse_constant(name: str) -> object:
 
 
 class _Scanning:
-    """What the C scanner asks its context for; all as in `json.JSONDecoder`."""
+    """Settings that the C scanner asks its context for; all as in `json.JSONDecoder`."""
 
     strict = True
     object_hook = None

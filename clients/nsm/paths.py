@@ -93,7 +93,7 @@ def log_path() -> str:
 
 
 def audit_path() -> str:
-    """Who ran what, when, in which session."""
+    """Return the path of the audit log: who ran what, when, in which session."""
     return os.path.join(state_dir(), "audit.jsonl")
 
 
@@ -103,7 +103,7 @@ def tools_dir() -> str:
 
 
 def bridge_audit_path() -> str:
-    """Who asked for which of the bridge's programs, and what came of it."""
+    """Return the path of the bridge's ledger: who asked for which program, and the outcome."""
     return os.path.join(state_dir(), "audit.log")
 
 

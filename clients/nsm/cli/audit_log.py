@@ -69,7 +69,7 @@ class Reader:
                 self._rest = b""
 
     def is_at(self, path: str) -> bool:
-        """Whether the file is the one at a path."""
+        """Return whether the file is the one at a path."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -157,7 +157,7 @@ def _watched(directory: str) -> int:
 
 
 def concerns(line: Line, session: str) -> bool:
-    """Whether a line is about a session, by its id, its name or `SCOPE/NAME`."""
+    """Return whether a line is about a session, by its id, its name or `SCOPE/NAME`."""
     name, scope = line.get("name"), line.get("scope")
     if session in (line.get("session"), name):
         return True

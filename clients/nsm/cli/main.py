@@ -83,7 +83,7 @@ _EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a 
 
 
 class Verb(Protocol):
-    """What a verb's module has."""
+    """Interface of a verb's module."""
 
     def parser(self) -> Parser:
         """The verb's options."""

@@ -1,4 +1,4 @@
-"""What the parsers of all verbs have in common."""
+"""Parts that the parsers of all verbs share."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class Parser(argparse.ArgumentParser):
         ]
 
     def operand(self, place: int) -> tuple[str, list[str]]:
-        """What is given at a place without an option: its name, empty where nothing is, and the
-        words that it may be, where they are few."""
+        """Describe the operand at a place: its name, empty where there is none, and its possible
+        words, if they are few."""
         operands = [action for action in self._actions if not action.option_strings]
         if place >= len(operands) and operands and operands[-1].nargs in ("*", "+"):
             place = len(operands) - 1

@@ -1,4 +1,4 @@
-"""What `nsm diff`, `nsm apply` and `nsm discard` have in common."""
+"""Parts that `nsm diff`, `nsm apply` and `nsm discard` share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTERS = {"added": "A", "changed": "M", "deleted": "D"}
 
 
 def add_operands(parser: Parser) -> None:
-    """What is meant: a session, and paths of its project."""
+    """Add the operands: a session, and paths of its project."""
     parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
     parser.add_argument(
         "paths",
@@ -56,7 +56,7 @@ def tell_unchanged(rows: Sequence[ChangeRow], named: Sequence[str]) -> None:
 
 
 def counted(number: int) -> str:
-    """So many changes, in words."""
+    """Put a number of changes into words."""
     return f"{number} change{'' if number == 1 else 's'}"
 
 
@@ -131,14 +131,14 @@ def stat_line(changes: Changes, target: str, row: ChangeRow) -> tuple[str, int, 
 
 
 def confirmed(question: str) -> str:
-    """What a person answers, in lower case; empty for nothing."""
+    """Ask a person and return the answer in lower case; empty for none."""
     sys.stdout.write(f"{question} ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower()
 
 
 def may_ask() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether there is a terminal to ask on."""
     return bool(sys.stdin) and sys.stdin.isatty()
 
 

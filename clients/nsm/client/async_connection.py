@@ -29,8 +29,8 @@ _READ_BYTES = 65536
 
 
 class AsyncWire:
-    """See the module; `introduce` comes first. It has no task of its own: whichever call waits also
-    reads, for all that wait.
+    """Connection of the client on trio; `introduce` comes first. It has no task of its own:
+    whichever call waits also reads, for all that wait.
 
     Args:
         stream: closed with it.
@@ -91,7 +91,7 @@ class AsyncWire:
     async def call(
         self, op: str, args: dict[str, Any], on_event: Callable[[Event], object] | None
     ) -> dict[str, Any]:
-        """See `nsm.AsyncClient.call`.
+        """Send a call and wait for its answer, as `nsm.AsyncClient.call`.
 
         Raises:
             LostError: the connection ended without a word, or before the request arrived.

@@ -261,14 +261,14 @@ class AsyncClient:
         return LogEnd.from_wire(await self.call("logs", arguments, on_event=on_event))
 
     async def complete(self, target: str, code: str, cursor: int) -> Completions:
-        """What could stand at a place of some code; see `nsm.Client.complete`."""
+        """Complete code at a place, as `nsm.Client.complete`."""
         from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
 
         arguments = {"target": target, "code": code, "cursor": cursor}
         return Completions.from_wire(await self.call("complete", arguments))
 
     async def check(self, target: str, code: str) -> Check:
-        """Whether code is a whole input for the session's interpreter."""
+        """Check whether code is complete for the session's interpreter."""
         from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
 
         return Check.from_wire(await self.call("check", {"target": target, "code": code}))
@@ -393,7 +393,7 @@ class AsyncClient:
     async def network(
         self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
     ) -> NetworkReport:
-        """What a live session may reach, after a change if one is asked for.
+        """Show the hosts that a live session may reach, after a change if one is asked for.
 
         Args:
             action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):

@@ -285,7 +285,7 @@ class Client:
         return LogEnd.from_wire(self.call("logs", arguments, on_event=on_event, interruptible=True))
 
     def complete(self, target: str, code: str, cursor: int) -> Completions:
-        """What could stand at a place of some code, from the session's live names.
+        """Complete code at a place, from the session's live names.
 
         Args:
             cursor: the place, in characters (code points) from the beginning of `code`.
@@ -296,7 +296,7 @@ class Client:
         return Completions.from_wire(self.call("complete", arguments))
 
     def check(self, target: str, code: str) -> Check:
-        """Whether code is a whole input for the session's interpreter."""
+        """Check whether code is complete for the session's interpreter."""
         from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
 
         return Check.from_wire(self.call("check", {"target": target, "code": code}))
@@ -447,7 +447,7 @@ class Client:
     def network(
         self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
     ) -> NetworkReport:
-        """What a live session may reach, after a change if one is asked for.
+        """Show the hosts that a live session may reach, after a change if one is asked for.
 
         Args:
             action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):

@@ -29,7 +29,7 @@ _READ_BYTES = 65536
 
 
 class BlockingWire:
-    """See the module. It has been introduced when it is made.
+    """Connection of the blocking client. It is introduced when it is made.
 
     Args:
         connection: to a supervisor; owned from now on.
@@ -64,7 +64,7 @@ class BlockingWire:
 
     @property
     def open(self) -> bool:
-        """Whether there is a connection at this moment."""
+        """True while there is a connection."""
         return self._socket.fileno() >= 0
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class BlockingWire:
         *,
         interruptible: bool,
     ) -> dict[str, Any]:
-        """See `nsm.Client.call`."""
+        """Send a call and wait for its answer, as `nsm.Client.call`."""
         if not interruptible:
             return self._exchange(op, args, on_event)
         if self._interrupts is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Boxes:
-    """What a client can do about boxes. Blocks."""
+    """Operations on boxes. Blocks."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -100,7 +100,7 @@ class AsyncBoxes:
         programs: Sequence[str] = (),
         writable: Sequence[str] = (),
     ) -> BoxPlace:
-        """See `Boxes.open`."""
+        """Make the sockets of a box, as `Boxes.open`."""
         return BoxPlace.from_wire(
             await self._client.call(
                 "box_open",
@@ -118,7 +118,7 @@ class AsyncBoxes:
         )
 
     async def list(self) -> list[BoxRow]:
-        """See `Boxes.list`."""
+        """List the boxes, as `Boxes.list`."""
         return _rows(await self._client.call("boxes"))
 
 

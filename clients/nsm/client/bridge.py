@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Bridge:
-    """What a client can do about the bridge's programs (docs/how-to/bridge.md). Blocks."""
+    """Operations on the bridge's programs (docs/how-to/bridge.md). Blocks."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -89,11 +89,11 @@ class AsyncBridge:
         self._client = client
 
     async def programs(self) -> ProgramsReport:
-        """See `Bridge.programs`."""
+        """List the programs, as `Bridge.programs`."""
         return ProgramsReport.from_wire(await self._client.call("bridge_programs"))
 
     async def help(self, program: str) -> ProgramHelp:
-        """See `Bridge.help`."""
+        """Describe a program, as `Bridge.help`."""
         wire = await self._client.call("bridge_help", {"program": program})
         return ProgramHelp.from_wire(wire)
 
@@ -104,7 +104,7 @@ class AsyncBridge:
         *,
         on_line: OnLine | None = None,
     ) -> ProgramResult:
-        """See `Bridge.run`."""
+        """Run a program, as `Bridge.run`."""
         wire = await self._client.call(
             "bridge_run",
             run_arguments(program, arguments, stream=on_line is not None),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Builds:
-    """What a client can do about environments that Nix builds. Blocks.
+    """Operations on environments that Nix builds. Blocks.
 
     A build belongs to the supervisor: it goes on when the call that asked for it ends early, by
     Ctrl-C (the row that is returned then is still ``building``) or with the connection.
@@ -130,7 +130,7 @@ class AsyncBuilds:
         wait: bool = True,
         on_progress: OnProgress | None = None,
     ) -> BuiltRow:
-        """See `Builds.add`."""
+        """Add and build an environment, as `Builds.add`."""
         wire = await self._client.call(
             "env_add", _add_arguments(reference, name, wait=wait), on_event=_rows_to(on_progress)
         )
@@ -143,23 +143,23 @@ class AsyncBuilds:
         wait: bool = True,
         on_progress: OnProgress | None = None,
     ) -> list[BuiltRow]:
-        """See `Builds.update`."""
+        """Build environments again, as `Builds.update`."""
         arguments = {"targets": list(targets), "wait": wait}
         return _rows(
             await self._client.call("env_update", arguments, on_event=_rows_to(on_progress))
         )
 
     async def list_all(self) -> list[BuiltRow]:
-        """See `Builds.list_all`."""
+        """List the environments, as `Builds.list_all`."""
         return _rows(await self._client.call("env_list"))
 
     async def remove(self, targets: Iterable[str]) -> RemoveReport:
-        """See `Builds.remove`."""
+        """Remove environments, as `Builds.remove`."""
         wire = await self._client.call("env_remove", {"targets": list(targets)})
         return RemoveReport.from_wire(wire)
 
     async def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
-        """See `Builds.log`."""
+        """Read the log of a build, as `Builds.log`."""
         arguments = {"target": target, "follow": follow}
         wire = await self._client.call("env_log", arguments, on_event=_text_to(on_text))
         return BuiltRow.from_wire(Fields(wire, "an answer").map("environment"))

@@ -1,4 +1,4 @@
-"""What the operations of the control socket take, shared by the blocking and the async client."""
+"""Arguments of the control socket's operations, shared by the blocking and the async client."""
 
 from __future__ import annotations
 

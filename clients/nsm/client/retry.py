@@ -126,7 +126,7 @@ class Asked:
         self.args = {**self.args, "again": True}
 
     def check(self, server: Hello) -> None:
-        """It is about to be sent to another supervisor.
+        """Check the call before it is sent to another supervisor.
 
         Raises:
             DisconnectedError: that one is too old to be asked again.

@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and what comes after `--`: argparse would take options out of it."""
+    """Split our arguments from those after `--`: argparse would take options out of these."""
     if "--" not in arguments:
         return arguments, []
     place = arguments.index("--")

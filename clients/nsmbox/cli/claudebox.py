@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def split(arguments: list[str]) -> tuple[set[str], list[str]]:
-    """What is claudebox's own, by the names of `run.Way`, and what is claude's."""
+    """Split claudebox's own arguments, by the names of `run.Way`, from claude's."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own = {_OWN[word] for word in arguments[:end] if word in _OWN}
     others = [word for place, word in enumerate(arguments) if place >= end or word not in _OWN]

@@ -1,4 +1,4 @@
-"""What `claudebox` and `nsm box` have in common: words to a request, errors to exit codes."""
+"""Parts that `claudebox` and `nsm box` share: words to a request, errors to exit codes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
 
 
 def _configured(*, check: bool) -> tuple[settings.BoxSettings, BoxError | None]:
-    """What the configuration says, or what is wrong with it where that is one of many questions."""
+    """Read the configuration, or return its mistake if that is one check of many."""
     try:
         return settings.load(), None
     except BoxError as error:

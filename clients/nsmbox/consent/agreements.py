@@ -1,4 +1,4 @@
-"""Which boxes a person has agreed to: `boxes.json` in the state directory, which no box sees.
+"""Agreements of a person to boxes: `boxes.json` in the state directory, which no box sees.
 
 One for each directory, profile and program: the last. What runs in a box gives it nothing more, so
 that the same box is agreed to for other programs as well; nor do files of nsm's own, or programs of
@@ -34,7 +34,7 @@ _NEVER_SHOWN = "?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What somebody has agreed to.
+    """Agreement of a person to a box.
 
     Attributes:
         digest: of what a person agrees to in the plan.
@@ -78,8 +78,8 @@ def find(plan: Plan) -> Agreement | None:
 
 
 def covers(agreement: Agreement, plan: Plan) -> bool:
-    """Whether somebody has agreed to this plan: to the same, or to one that hid and protected less
-    and was the same else."""
+    """Return whether a person agreed to this plan: to the same, or to one that differs only by
+    hiding and protecting less."""
     if agreement.digest == digest_of(plan):
         return True
     before = agreement.plan()
@@ -143,7 +143,7 @@ def _read(path: str) -> list[Agreement]:
 
 
 def _is_ours_alone(status: os.stat_result) -> bool:
-    """Whether nobody else could have agreed in our place."""
+    """Return whether nobody else could have agreed in our place."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 

@@ -150,12 +150,12 @@ class Terminal:
             data = data[os.write(self._write, data) :]
 
     def forget_typed(self) -> None:
-        """What was typed before the question was seen does not answer it."""
+        """Drop the input typed before the question was seen: it is no answer."""
         with suppress(termios.error):
             termios.tcflush(self._read, termios.TCIFLUSH)
 
     def read_line(self) -> str:
-        """What somebody types up to Enter, in lower case; `n` where they are gone.
+        """Read a line up to Enter, in lower case; `n` if the person is gone.
 
         Raises:
             KeyboardInterrupt: they pressed Ctrl-C.

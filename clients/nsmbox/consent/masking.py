@@ -1,4 +1,4 @@
-"""What may be shown of variables' values. Pure.
+"""Values of variables that may be shown. Pure.
 
 Screens are shared and logs kept, so that what gives access to something is not shown there, by
 its name or by what it looks like.
@@ -23,7 +23,7 @@ _USER_IN_URL = re.compile(r"(?<=://)[^/?#\s]*@")
 
 
 def names_secret(name: str) -> bool:
-    """Whether a variable of this name has a value that is not to be shown."""
+    """Return whether the value of a variable of this name must not be shown."""
     return name != "PWD" and _SECRET_NAME.search(name) is not None
 
 

@@ -81,7 +81,7 @@ def screen(
 
 
 def question(size: tuple[int, int]) -> str:
-    """What is asked below it."""
+    """Make the question below it."""
     return QUESTION if size[0] > len(QUESTION) + 3 else SHORT_QUESTION
 
 
@@ -103,8 +103,8 @@ def details(plan: Plan, *, home: str) -> str:
 
 
 def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
-    """What has changed between two plans: what is new after `+`, what is no more after `-`; what
-    gives the box more before what gives it less."""
+    """List the differences of two plans: new ones after `+`, removed ones after `-`; those that
+    give the box more first."""
     before, after = outline(old), outline(new)
     more, fewer = _without(new.programs, old.programs), _without(old.programs, new.programs)
     gone = {place.target for place in _more(after, before, "change")}

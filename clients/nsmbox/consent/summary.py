@@ -1,4 +1,4 @@
-"""What a plan comes to: what can be changed, read and not seen. Pure.
+"""Summary of a plan: paths that can be changed, read and not seen. Pure.
 
 A plan is a list of mounts that lie over each other; a person wants to know what they give.
 """
@@ -30,13 +30,13 @@ class Place:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it is at another place than on the host."""
+        """True if it is at another path than on the host."""
         return self.source not in ("", self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What a plan gives of the host, without what says the same twice.
+    """Summary of the host's parts in a plan, without repetitions.
 
     Attributes:
         change: can be changed, and stays so.
@@ -70,8 +70,8 @@ def outline(plan: Plan) -> Outline:
 
 
 def only_guards_more(old: Plan, new: Plan) -> bool:
-    """Whether a plan gives the same as another one, or fewer programs of the host, and hides and
-    protects the same or more."""
+    """Return whether a plan gives the same as another one, or fewer programs of the host, and hides
+    and protects the same or more."""
     before, after = outline(old), outline(new)
     return (
         (old.directory, old.profile, old.network, old.sockets)
@@ -86,7 +86,7 @@ def only_guards_more(old: Plan, new: Plan) -> bool:
 
 
 def _access(mount: Mount, ground: Mount | None) -> Access | None:
-    """What a mount gives or takes, over what it lies on."""
+    """Return the access that a mount gives or takes, over the mount below it."""
     over_host = ground is not None and ground.kind in ("bind", "ro-bind")
     match mount.kind:
         case "bind" | "ro-bind":
@@ -112,7 +112,7 @@ def _ground(earlier: Sequence[Mount], target: str) -> Mount | None:
 
 
 def _continues(ground: Mount, mount: Mount) -> bool:
-    """Whether the same would be there, seen through what it lies on."""
+    """Return whether the same would be there, seen through the mount below."""
     below = mount.target[len(ground.target.rstrip("/")) :]
     return ground.source.rstrip("/") + below == mount.source
 

@@ -78,7 +78,7 @@ def _useless(problem: ProgramProblem) -> str:
 
 
 def notes(plan: Plan, rows: Sequence[ProgramRow]) -> Iterator[str]:
-    """What people should know of a plan's programs."""
+    """List the notes for people about a plan's programs."""
     for row in rows:
         if row.name not in plan.programs:
             continue
@@ -110,7 +110,7 @@ def refuse_without_supervisor() -> None:
 
 
 def row(names: Sequence[str], *, running: bool, client: str) -> Check:
-    """What `--check` says of them.
+    """Make the row of `--check` about them.
 
     Args:
         running: there is a supervisor, which can be asked.

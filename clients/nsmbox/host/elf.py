@@ -1,4 +1,4 @@
-"""Which loader a program asks the kernel for. Pure: the first bytes of the file are given."""
+"""Loader that a program asks the kernel for. Pure: the first bytes of the file are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked of a box, and what was found on the host: frozen values without I/O."""
+"""Request for a box, and the facts of the host: frozen values without I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nsmbox.protection.secrets import Known
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What somebody asked for, with what the configuration and the profile say for what is left.
+    """Request of a person, completed from the configuration and the profile.
 
     Attributes:
         command: as it was typed; empty for the profile's own program alone. Programs of a profile

@@ -31,11 +31,12 @@ _BEGINNINGS_OF_KEYS = _beginnings(KEYS)
 
 
 def is_forbidden(name: str) -> bool:
-    """Whether no box runs programs of this name."""
+    """Return whether no box runs programs of this name."""
     # Of two thousand names in /usr/bin: fnmatch would take longer than all the rest.
     return name in _ALL or name.startswith(_BEGINNINGS)
 
 
 def holds_keys(name: str) -> bool:
-    """Whether a program of this name is not to lie beside others on PATH."""
+    """Return whether a program of this name must not be shown just for lying beside others on
+    PATH."""
     return name in KEYS or name.startswith(_BEGINNINGS_OF_KEYS)

@@ -129,8 +129,8 @@ def _place_in_box(tool: Tool, program: str, nix: nixhost.Nix | None) -> str:
 def _tools(
     tool: Tool, request: Request, programs: Programs, nix: nixhost.Nix | None
 ) -> tuple[Tool, ...]:
-    """What the system's directories do not have, by name, of: the profile's tools and what is to
-    run, with their interpreters."""
+    """Find the profile's tools and the command outside of the system's directories, with their
+    interpreters."""
     wanted = [tool]
     if nix is None or not nix.alone:  # else PATH has all there is
         names = (*request.profile.tools, *(nixhost.PROGRAMS if nix else ()))
@@ -329,8 +329,8 @@ def _shown(
 
 
 def _knows_default_signal(env: str) -> bool:
-    """Whether it is an `env` that gives signals their meaning back: coreutils 8.31 and newer. It
-    unblocks them as well, which is not known of those that others have made."""
+    """Return whether this `env` resets signals: coreutils 8.31 and newer. It unblocks them as well,
+    which is not known of other implementations."""
     try:
         with open(env, "rb") as file:
             data = file.read()

@@ -62,7 +62,7 @@ class _UnusableError(Exception):
 
 
 def arguments(kind: str) -> tuple[str, ...]:
-    """What tells an agent of nsm by its arguments; they go before the user's."""
+    """Return the arguments that add nsm to an agent; they go before the user's."""
     if kind != "codex":
         return ()
     # Values are TOML. Codex gives its servers next to no variables by itself.
@@ -76,7 +76,7 @@ def arguments(kind: str) -> tuple[str, ...]:
 
 
 def told_by_variables(kind: str) -> dict[str, str]:
-    """What tells an agent of nsm by variables, which go before its own configuration."""
+    """Return the variables that add nsm to an agent; they go before its own configuration."""
     if kind != "opencode":
         return {}
     server = {"type": "local", "command": [MCP_PROGRAM]}
@@ -85,7 +85,7 @@ def told_by_variables(kind: str) -> dict[str, str]:
 
 
 def keep_entry(kind: str, directory: str) -> str:
-    """See that an agent that keeps its servers in a file offers nsm; nothing for others.
+    """Keep nsm's entry in the file of an agent that has one; nothing for others.
 
     Args:
         directory: the agent's, on the host; made where there is none.

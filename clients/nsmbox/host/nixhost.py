@@ -47,7 +47,7 @@ MAX_INCLUDES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nix:
-    """What a host's Nix is.
+    """Nix on the host.
 
     Attributes:
         store: the directory of the store.
@@ -114,7 +114,7 @@ def variables(nix: Nix) -> tuple[Variable, ...]:
 
 
 def notes(nix: Nix, user: str) -> tuple[str, ...]:
-    """What people should know before they agree."""
+    """List the notes for people, before they agree."""
     told: list[str] = []
     if nix.daemon and nix.trusted:
         told.append(
@@ -245,7 +245,8 @@ def in_store(path: str, store: str = STORE) -> str:
 
 
 def trusting(lines: Iterable[str], user: str, groups: frozenset[str]) -> str:
-    """Which entry of `trusted-users` in the lines of a `nix.conf` this user comes under, or ""."""
+    """Return the entry of `trusted-users` in the lines of a `nix.conf` that covers this user, or
+    ""."""
     entries: list[str] = []
     for line in lines:
         key, is_setting, value = line.partition("#")[0].partition("=")
@@ -303,7 +304,7 @@ def _tools(
 
 
 def _links(tools: tuple[str, ...], store: str, root: str) -> tuple[tuple[str, str], ...]:
-    """What scripts and foreign programs expect at fixed places, by its path in the store."""
+    """Yield the fixed paths that scripts and foreign programs expect, by path in the store."""
     search = ":".join(tools)
     wanted = {
         "/bin/sh": which("sh", search) or which("bash", search),
@@ -326,7 +327,7 @@ def _start(path: str) -> bytes:
 
 
 def _interpreter_of(path: str, search: str) -> str:
-    """What the kernel runs for a file: the interpreter of a script, by way of `env`, or ""."""
+    """Return the interpreter that the kernel runs for a script, by way of `env`, or ""."""
     words = elf.shebang(_start(path))
     if len(words) == 2 and os.path.basename(words[0]) == "env":
         name = next(
@@ -337,7 +338,7 @@ def _interpreter_of(path: str, search: str) -> str:
 
 
 def _needs_host(command: str, search: str, store: str, root: str) -> bool:
-    """Whether the command runs on something that is not in the store."""
+    """Return whether the command runs on something outside of the store."""
     path = command
     for _ in range(MAX_LINKS):
         if in_store(path, store):

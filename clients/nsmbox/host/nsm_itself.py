@@ -45,7 +45,7 @@ _VARIABLES = (("NSM_AUTOSTART", "0"), ("NSM_SOCKET", CONTROL_SOCKET))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What of nsm there is on the host; paths are real ones.
+    """Parts of nsm on the host; paths are real ones.
 
     Attributes:
         python: the program.
@@ -59,7 +59,7 @@ class Own:
 
 
 def find() -> Own | None:
-    """What of nsm there is on this host; None where its modules are not files."""
+    """Find nsm on this host; None where its modules are not files."""
     packages = {each.__name__: os.path.realpath(each.__path__[0]) for each in (nsm, nsmbox)}
     for name in (*_NEEDED, *_OF_USE):
         for entry in sys.path:
@@ -102,7 +102,7 @@ def _shared_library() -> tuple[str, ...]:
 
 
 def mounts(own: Own, shown: tuple[str, ...] = ("/usr", "/nix/store")) -> tuple[Mount, ...]:
-    """What shows nsm in a box, to lie over an empty home directory.
+    """List the mounts that show nsm in a box, to lie over an empty home directory.
 
     Args:
         shown: directories of the host that the box has at their own places anyway.

@@ -138,7 +138,7 @@ def _is_script(path: str) -> bool:
 
 
 def is_program(path: str) -> bool:
-    """Whether it can be executed."""
+    """Return whether the file can be executed."""
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 

@@ -115,7 +115,7 @@ class Programs:
                 yield found
 
     def is_for_boxes(self, place: str, told_by: str = "") -> bool:
-        """Whether a box may see what a path leads to.
+        """Return whether a box may see the target of a path.
 
         Args:
             told_by: the file that has the path in it; empty for the user.
@@ -138,7 +138,7 @@ class Programs:
         return any(_within(step, (self._directory,)) for step in _steps(path))
 
     def environments(self) -> Iterator[Tool]:
-        """What Pythons of the project's virtual environments need that lies elsewhere."""
+        """Yield the outside paths that Pythons of the project's virtual environments need."""
         for name in ENVIRONMENTS:
             place = os.path.join(self._directory, name, "bin/python")
             if is_program(place) and self.is_for_boxes(place):
@@ -165,7 +165,8 @@ class Programs:
         )
 
     def _environment(self, place: str, path: str) -> str:
-        """See `Tool`; empty, too, for an environment that cannot be shown as a whole."""
+        """Find the program's environment, as `Tool` has it; empty, too, for one that cannot be
+        shown as a whole."""
         folder = os.path.realpath(os.path.dirname(place))
         whole = os.path.dirname(folder)
         if _within(path, (whole,)) or not os.path.isfile(os.path.join(whole, "pyvenv.cfg")):
@@ -215,8 +216,8 @@ class Programs:
 
 
 def prefixes(path: str, home: str) -> tuple[str, ...]:
-    """What belongs to a program: the directory that it was installed to, where that is plain;
-    else the file alone.
+    """List the directories of a program: the one it was installed to, where that is plain; else the
+    file alone.
 
     Args:
         path: all links followed; not of the system.
@@ -239,7 +240,7 @@ def prefixes(path: str, home: str) -> tuple[str, ...]:
 
 
 def _is_prefix(prefix: str, home: str) -> bool:
-    """Whether a directory is an installation and nothing more."""
+    """Return whether a directory is an installation and nothing more."""
     if prefix == "/" or _within(home, (prefix,)) or prefix == os.path.join(home, ".local"):
         return False
     if os.path.exists(os.path.join(prefix, ".git")):
@@ -252,7 +253,7 @@ def _is_prefix(prefix: str, home: str) -> bool:
 
 
 def _steps(path: str) -> Iterator[str]:
-    """What the kernel comes by on its way along an absolute path: each without links above it."""
+    """Yield the kernel's steps along an absolute path: each without links above it."""
     here, ahead, links = "/", path.split("/")[::-1], 0
     while ahead:
         name = ahead.pop()

@@ -1,4 +1,4 @@
-"""What a box is: what it shows, which variables it has, what it may reach, what runs in it.
+"""Plan of a box: its mounts, its variables, its network, its command.
 
 Frozen values without I/O. A plan is made from facts about the host by a pure function; people are
 shown it and agree to it; `nsmbox.planning.bwrap` and `nsmbox.planning.seatbelt` turn it into what
@@ -76,7 +76,7 @@ class Mount:
 
     @property
     def kept(self) -> bool:
-        """Whether what is changed there is there after the box has ended."""
+        """True if changes there stay after the box has ended."""
         return self.kind == "bind"
 
 
@@ -98,7 +98,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What a box may reach.
+    """Hosts that a box may reach.
 
     Attributes:
         mode: what the host reaches; nothing; or hosts by the supervisor's proxy.
@@ -154,7 +154,7 @@ class Plan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a person agrees to, as JSON has it.
+        """Identity of the plan that a person agrees to, in the form of JSON.
 
         Values of variables, contents of files and the command's arguments are left out: they
         change from one start to the next and give the box nothing more.

@@ -86,7 +86,7 @@ def parse(data: bytes, path: str) -> BoxSettings:
 
 
 class _WrongValueError(ValueError):
-    """Of a key; for people."""
+    """The value of a key is wrong; the message is for people."""
 
 
 def _mistake(path: str, what: str) -> BoxError:
@@ -148,7 +148,7 @@ def _texts(given: dict[str, object], key: str, at_most: int) -> tuple[str, ...]:
 
 
 def is_program_name(text: str) -> bool:
-    """Whether the bridge can have a program of this name."""
+    """Return whether the bridge can have a program of this name."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     return (
         0 < len(text) <= MAX_NAME_CHARS

@@ -1,4 +1,4 @@
-"""What was asked and what was found become a plan; pure.
+"""Making of a plan from a request and facts; pure.
 
 The order of mounts: the system, what is the box's own, HOME as memory, what is shown of it, the
 working directory, and what lies over that: masks of secrets last, so that nothing uncovers them.
@@ -69,7 +69,8 @@ def _entry(entry: Entry) -> Mount:
 
 
 def _own(facts: Facts) -> list[Mount]:
-    """What has places outside of HOME, HOME itself as memory, and what programs need of it."""
+    """List the mounts outside of HOME, HOME itself as memory, and the paths that programs need of
+    it."""
     home = [Mount(kind="tmpfs", target=facts.home, mode=0o700, why="HOME, empty")]
     if facts.home_link:
         home.append(Mount(kind="symlink", target=facts.home_link, source=facts.home))

@@ -104,7 +104,7 @@ _NETWORK = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What starts a box on macOS.
+    """Command and preparations that start a box on macOS.
 
     Attributes:
         profile: the text for `sandbox-exec -p`.
@@ -124,7 +124,7 @@ class Start:
 
 
 def start(plan: Plan, own: str, *, terminals: tuple[str, ...] = ()) -> Start:
-    """What a plan is on macOS.
+    """Make the start of a plan on macOS.
 
     Args:
         own: a directory of the box's own, absolute, all links followed.
@@ -267,7 +267,8 @@ def _terminal(path: str) -> str:
 
 
 def _ancestors(paths: tuple[str, ...]) -> list[str]:
-    """Whoever resolves a path looks at what lies above it: that it is there, not what is in it."""
+    """List the directories above the paths: resolving a path looks whether they exist, not into
+    them."""
     above: set[str] = set()
     for path in paths:
         place: str = path

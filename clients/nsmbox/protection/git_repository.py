@@ -1,4 +1,4 @@
-"""What a box needs of git: who the user is, and the git directory of a linked worktree.
+"""Git in a box: the user's identity, and the git directory of a linked worktree.
 
 Everything in the working directory may have been written by a box. So a `.git` file that names a
 directory elsewhere is believed only where that directory says, too, that it belongs to this one:
@@ -32,7 +32,7 @@ NAME, EMAIL = "Box User", "box@localhost"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Of commits.
+    """Author of commits.
 
     Attributes:
         known: both are what the user has told git.
@@ -98,7 +98,8 @@ def look(directory: str, known: Known, git: str | None, variables: Mapping[str, 
 
 
 def mounts(facts: GitFacts) -> tuple[Mount, ...]:
-    """What a linked worktree or a submodule needs for git to work; after the working directory."""
+    """List the mounts that a linked worktree or a submodule needs for git to work; after the
+    working directory."""
     return tuple(
         Mount(kind="bind", target=path, source=path, linkless=True, why="the repository")
         for path in facts.shown
@@ -121,7 +122,7 @@ def _quoted(value: str) -> str:
 
 
 def identity(git: str | None, git_directory: str | None, variables: Mapping[str, str]) -> Identity:
-    """Who commits, by the user's and the system's configuration.
+    """Find the author of commits, by the user's and the system's configuration.
 
     The repository's own configuration is left out: git in the box reads that itself.
 
@@ -164,7 +165,8 @@ def run(
     *,
     wait_s: float | None = None,
 ) -> bytes | str:
-    """What `git config` prints, empty where it has no such key; a str says why it could not.
+    """Run `git config` and return its output, empty if it has no such key; a str says why it could
+    not run.
 
     It runs in `/` with little of the caller's environment: in the working directory it would
     look for a repository by itself.
@@ -294,7 +296,7 @@ def _resolved(base: str, path: str) -> str:
 
 
 def _is_plain(own: str, common: str) -> bool:
-    """Whether git can read who commits there without waiting: a FIFO would hold it up."""
+    """Return whether git can read the author there without waiting: a FIFO would block it."""
     names = (os.path.join(own, "HEAD"), os.path.join(own, "commondir"))
     for path in (*names, os.path.join(common, "config")):
         try:
@@ -306,7 +308,8 @@ def _is_plain(own: str, common: str) -> bool:
 
 
 def is_repository(path: str, *, whole: bool = True) -> bool:
-    """Whether a directory looks like git's own: `HEAD`, and, with `whole`, what worktrees share."""
+    """Return whether a directory looks like git's own: `HEAD`, and, with `whole`, the shared parts
+    of worktrees."""
     needed = (("HEAD", stat.S_ISREG), ("objects", stat.S_ISDIR), ("refs", stat.S_ISDIR))
     try:
         return all(
@@ -328,7 +331,7 @@ def _repository_above(directory: str, known: Known) -> str | None:
 
 
 def pointer(path: str) -> str | None:
-    """What a file of one line says, as a path; None where there is no such file."""
+    """Read the path in a file of one line; None where there is no such file."""
     return _pointed(path, b"")
 
 

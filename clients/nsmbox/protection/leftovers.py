@@ -1,4 +1,5 @@
-"""What a box has left in git's directories that git on the host would run: told when it has ended.
+"""Leftovers of a box in git's directories that git on the host would run: reported when it has
+ended.
 
 An agent rebases, makes repositories and linked worktrees; that cannot be kept from it as a hook can
 (`nsmbox.protection.protect`). But the list of a rebase that was not brought to its end may have
@@ -44,7 +45,7 @@ _HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
 
 
 class Before(NamedTuple):
-    """What there was when a box began.
+    """State when a box began.
 
     Attributes:
         directory: the working directory.
@@ -60,7 +61,7 @@ class Before(NamedTuple):
 
 
 def before(directory: str, common: str | None) -> Before:
-    """What there is now.
+    """Record the present state.
 
     Args:
         directory: the working directory: absolute, all links followed.
@@ -77,7 +78,7 @@ def before(directory: str, common: str | None) -> Before:
 
 
 def told(was: Before) -> str:
-    """What people should know of what has come since; nothing where there is nothing to tell."""
+    """Describe what has come since, for people; empty if there is nothing to tell."""
     lines = list(_lines(was))
     if not lines:
         return ""
@@ -90,7 +91,7 @@ def told(was: Before) -> str:
 
 
 def under_way(was: Before) -> str:
-    """What people should know of what there was already; nothing where there is nothing to tell."""
+    """Describe what was there already, for people; empty if there is nothing to tell."""
     found = [
         f"{_relative(path, was)}/{REBASE_LIST}: {_short(line)}"
         for path, lines in was.lists.items()
@@ -119,8 +120,8 @@ def _lines(was: Before) -> Iterator[str]:
 
 
 def _git_directories(was: Before) -> Iterator[str]:
-    """What there is now: near the top, and by the index of each, whose submodules `git status`
-    visits wherever they are."""
+    """Yield the git directories of now: near the top, and those of submodules, by the index of
+    each, since `git status` visits them wherever they are."""
     waiting = list(protect.git_directories(was.directory, was.common))
     seen: set[str] = set()
     while waiting and len(seen) < MAX_LOOKED_AT:

@@ -19,7 +19,7 @@ _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
 
 def is_known_to(program: str) -> bool:
-    """Whether a bwrap takes descriptors of sources: 0.10 and newer, and Debian 12's 0.8.
+    """Return whether a bwrap takes descriptors of sources: 0.10 and newer, and Debian 12's 0.8.
 
     Args:
         program: its path. One that hides behind a script is taken for an older one.

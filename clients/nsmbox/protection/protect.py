@@ -39,7 +39,7 @@ _ITSELF = b".\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """What of a working directory is protected.
+    """Protected paths of a working directory.
 
     Attributes:
         held: directories that stay as changeable as they were, and cannot be renamed: what lies in
@@ -57,7 +57,7 @@ class Guarded:
 
 
 def mounts(guarded: Guarded) -> tuple[Mount, ...]:
-    """What protects them; after the working directory and the repository."""
+    """List the mounts that protect them; after the working directory and the repository."""
     kinds = dict.fromkeys(guarded.held, False) | dict.fromkeys(guarded.read_only, True)
     made = {path for path, _ in guarded.made}
     return tuple(
@@ -112,7 +112,7 @@ def _make(folder: int, name: str, content: bytes | None) -> None:
 
 @dataclass(slots=True)
 class _Search:
-    """What has been found so far.
+    """Paths found so far.
 
     Attributes:
         wait_s: for git to read the configuration of one. Each could have it wait to the end.
@@ -131,7 +131,7 @@ class _Search:
     wait_s: float = git_repository.WAIT_S
 
     def shows(self, path: str) -> bool:
-        """Whether the box can change what lies there."""
+        """Return whether the box can change the file there."""
         return any(within(path, each) for each in (self.directory, *self.shown))
 
 
@@ -354,7 +354,8 @@ def _repository(search: _Search, common: str, worktree: str, *, is_own: bool = F
 
 
 def _has_configuration_per_worktree(common: str) -> bool:
-    """Whether git reads `config.worktree` here (git-worktree(1)), as after `sparse-checkout`."""
+    """Return whether git reads `config.worktree` here (git-worktree(1)), as after
+    `sparse-checkout`."""
     data = git_repository.small_file(os.path.join(common, "config"), MAX_CONFIG_BYTES) or b""
     return b"worktreeconfig" in data.lower()
 
@@ -375,7 +376,7 @@ def _existing(search: _Search, folder: str, names: Sequence[str]) -> None:
 
 
 def _targets(search: _Search, hooks: str) -> None:
-    """What links among the hooks lead to."""
+    """Add the targets of links among the hooks."""
     for name in _names(search, hooks):
         path = os.path.join(hooks, name)
         if os.path.islink(path):

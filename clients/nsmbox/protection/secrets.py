@@ -1,4 +1,4 @@
-"""Which paths of the host no box shows, whatever it is started in, and what masks them.
+"""Paths of the host that no box shows, wherever it is started, and the mounts that mask them.
 
 `look` examines the host once; the rest are pure functions of what it found. A secret is known by
 its real path, all links followed, so that neither a link to it nor a directory that it really lies
@@ -229,7 +229,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What there is to hide on this host.
+    """Paths to hide on this host.
 
     Attributes:
         homes: real paths of the user's home directories: HOME's and the user database's.
@@ -305,7 +305,8 @@ def _candidates(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[
 
 
 def _marked(directory: str | None) -> Iterator[str]:
-    """What only homes have, in a directory that is none: a copy of one, or somebody else's."""
+    """Yield secrets by names that only homes have, in a directory that is none: a copy of one, or
+    somebody else's."""
     try:
         directory = os.getcwd() if directory is None else directory
     except OSError:
@@ -334,7 +335,7 @@ def _sockets(variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def within(path: str, directory: str) -> bool:
-    """Whether a normalised absolute path is that directory or lies below it."""
+    """Return whether a normalised absolute path is that directory or lies below it."""
     return directory == "/" or path == directory or path.startswith(directory + "/")
 
 
@@ -437,7 +438,7 @@ def check_shown(known: Known, path: str, real: str) -> None:
 
 
 def masks(known: Known, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    """What hides secrets that other mounts would show; to come after all of them.
+    """List the mounts that hide secrets which other mounts would show; to come after all of them.
 
     Args:
         mounts: of a plan; sources are real paths.

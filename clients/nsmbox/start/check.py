@@ -139,7 +139,7 @@ def check_bwrap(search_path: str, directory: str) -> tuple[str | None, Check]:
 
 
 def check_seatbelt(program: str) -> Check:
-    """What makes boxes on macOS: tried."""
+    """Check by a trial whether boxes on macOS can be made."""
     name = "sandbox-exec"
     tried = _run([program, "-p", "(version 1)(allow default)", "/usr/bin/true"])
     if tried.returncode == 0:
@@ -156,7 +156,7 @@ def check_seatbelt(program: str) -> Check:
 
 
 def check_namespaces(bwrap: str | None, uid: int) -> Check:
-    """Whether the kernel lets this user have namespaces: tried."""
+    """Check by a trial whether the kernel lets this user have namespaces."""
     name = "user namespaces"
     if bwrap is None or uid == 0:
         why = "there is no bwrap to try them with" if bwrap is None else "root is not to try"
@@ -170,7 +170,7 @@ def check_namespaces(bwrap: str | None, uid: int) -> Check:
 
 
 def check_system_calls(machine: str) -> Check:
-    """Whether there is a filter for this kind of machine."""
+    """Check whether there is a filter for this kind of machine."""
     from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # only here
 
     if filter_program(machine) is not None:
@@ -183,7 +183,7 @@ def check_system_calls(machine: str) -> Check:
 
 
 def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
-    """Whether there is a Nix daemon to reach, where there is Nix.
+    """Check whether the Nix daemon can be reached, where there is Nix.
 
     Args:
         trusted: as `nsmbox.host.nixhost.Nix` has it.
@@ -226,7 +226,7 @@ def check_directory(variables: Mapping[str, str]) -> tuple[str, Check]:
 def check_command(
     request: Request, variables: Mapping[str, str], directory: str
 ) -> tuple[Facts | None, list[Check]]:
-    """What runs, by its name; and all that was looked up."""
+    """Find the command by its name; return all facts that were looked up."""
     name = request.profile.program or "command"
     if not directory:
         return None, [Check(name=name, status="warn", detail="not looked for without a directory")]
@@ -284,7 +284,8 @@ def check_git(facts: Facts | None) -> list[Check]:
 
 
 def check_names(request: Request, path: str) -> Check:
-    """Whether names of hosts can be resolved: nobody is asked, the configuration is read."""
+    """Check whether names of hosts can be resolved: the configuration is read, and nobody is
+    asked."""
     name = "DNS"
     if request.network.mode != "host":
         of_proxy = request.network.mode == "allow"
@@ -309,7 +310,7 @@ def check_names(request: Request, path: str) -> Check:
 def check_certificates(
     request: Request, variables: Mapping[str, str], usual: Sequence[str]
 ) -> Check:
-    """Whether TLS finds certificates of authorities."""
+    """Check whether TLS finds certificates of authorities."""
     name = "certificates"
     for variable in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE"):
         path = variables.get(variable, "")
@@ -334,7 +335,7 @@ def check_certificates(
 
 
 def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
-    """Whether the supervisor is there, or would be started.
+    """Check whether the supervisor is there, or would be started.
 
     Args:
         needed: the box's network is a list, which only the supervisor serves.
@@ -360,7 +361,7 @@ def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
 
 
 def check_programs(request: Request, program: str) -> list[Check]:
-    """Whether the bridge has the programs that the box is to start."""
+    """Check whether the bridge has the programs that the box is to start."""
     if not request.programs:
         return []
     try:
@@ -371,7 +372,7 @@ def check_programs(request: Request, program: str) -> list[Check]:
 
 
 def check_abstract_sockets(request: Request, version: int) -> Check:
-    """Whether the host's abstract sockets (X11, D-Bus) are out of reach."""
+    """Check whether the host's abstract sockets (X11, D-Bus) are out of reach."""
     name = "abstract sockets"
     if request.network.mode != "host":
         return Check(name=name, status="ok", detail="out of reach: the box has its own network")
@@ -386,7 +387,7 @@ def check_abstract_sockets(request: Request, version: int) -> Check:
 
 
 def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: int) -> list[Check]:
-    """Whether the very box starts."""
+    """Check whether the very box starts."""
     name = "box"
     if facts is None or bwrap is None or uid == 0:
         return [Check(name=name, status="fail", detail="not tried, for what is missing above")]

@@ -1,4 +1,4 @@
-"""What is first in a box whose command cannot be started as it is; it becomes that command.
+"""First process of a box whose command cannot be started directly; it becomes that command.
 
 Run as a file of its own by whatever Python there is (`python -I -S inside.py`), so it imports the
 standard library only and nothing of nsm::

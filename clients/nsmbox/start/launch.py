@@ -109,7 +109,7 @@ def _setting(root: str, name: str) -> str:
 
 
 def _try(program: str) -> str:
-    """What bwrap says where it cannot make namespaces; else nothing."""
+    """Try bwrap, and return its message if it cannot make namespaces; else nothing."""
     import subprocess  # noqa: PLC0415
 
     words = (program, "--unshare-all", "--ro-bind", "/", "/", "--", "/bin/sh", "-c", ":")

@@ -1,4 +1,5 @@
-"""What stays outside of a box: signals are passed on to its command, and the box's end is ours.
+"""Process that stays outside of a box: it passes signals on to the box's command, and ends as the
+box does.
 
 bwrap passes nothing on: it dies of SIGTERM, and all that is in the box with it, before anybody
 there has heard of it. So the process that was started waits beside bwrap, in the same process
@@ -179,8 +180,8 @@ def _held(pid: int, parent: int) -> int | None:
 
 
 def _first_child(pid: int) -> int | None:
-    """Of bwrap, what is process 1 in the box; of that one, the command: what it has adopted comes
-    later."""
+    """Find the first child of bwrap, which is process 1 in the box; of that one, the command:
+    adopted processes come later."""
     return min(_children(pid), default=(0, None))[1]
 
 
@@ -200,7 +201,7 @@ def _children(pid: int) -> Iterator[tuple[int, int]]:
 
 
 def _has_pending(pid: int, number: signal.Signals) -> bool:
-    """Whether a process that has this signal blocked was sent it: the whole group was, then."""
+    """Return whether a process that blocks this signal was sent it: then the whole group was."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             text = file.read(_STATUS_BYTES)

@@ -21,7 +21,7 @@ _NETWORKS = {mode: word for word, mode in MODES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What is done with the plan.
+    """Use of the plan: start, show or check it.
 
     Attributes:
         program: how the user has called it, for messages.

@@ -46,7 +46,7 @@ class Lines:
         return piece._replace(text=whole)
 
     def rest(self, execution_id: str) -> list[OutputPiece]:
-        """What never became a whole line."""
+        """Return the text that never became a whole line."""
         rests, self._rests, self.unfinished = self._rests, {}, ""
         return [OutputPiece(execution_id, name, text, 0) for name, text in rests.items() if text]
 
@@ -62,7 +62,7 @@ def _final(text: str) -> str:
 
 
 class Excerpt:
-    """What is shown of one execution's output.
+    """Shown part of one execution's output.
 
     Attributes:
         kept_back: characters that have come and are not shown (yet).
@@ -80,7 +80,7 @@ class Excerpt:
         return self._left_out + self._in_tail
 
     def take(self, piece: OutputPiece) -> OutputPiece | None:
-        """What is to be shown of a piece at once."""
+        """Take a piece and return the part to show at once."""
         room = self._room
         self._room = max(0, room - len(piece.text))
         if len(piece.text) <= room:
@@ -96,7 +96,8 @@ class Excerpt:
         return now
 
     def rest(self) -> list[OutputPiece]:
-        """What is to be shown at the end; the first piece says how much is left out before it."""
+        """Return the text to show at the end; the first piece says how much is left out before
+        it."""
         pieces, self._tail, self._in_tail = list(self._tail), deque(), 0
         if pieces:
             pieces[0] = pieces[0]._replace(skipped=self._left_out)

@@ -34,11 +34,11 @@ class Viewer(Protocol):
     """Shows one execution in a way of its own: the person's, whose answer comes as well."""
 
     def started(self) -> None:
-        """It runs now."""
+        """Show that it runs now."""
         ...
 
     def output(self, piece: OutputPiece) -> None:
-        """It has printed something."""
+        """Show its output."""
         ...
 
     def missed(self) -> None:
@@ -46,12 +46,12 @@ class Viewer(Protocol):
         ...
 
     def ended(self) -> None:
-        """It has ended; nothing of it follows."""
+        """Show that it has ended; nothing of it follows."""
         ...
 
 
 class Feed:
-    """What happens in a session, put on the screen.
+    """Events of a session, put on the screen.
 
     Attributes:
         running: the execution that runs now.

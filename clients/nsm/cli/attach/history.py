@@ -1,4 +1,4 @@
-"""What was typed in earlier times, per environment: a file of JSON texts, one a line.
+"""History of typed code, per environment: a file of JSON texts, one a line.
 
 Several prompts may append at once: a line is one write to a file opened for appending. Whoever
 finds it twice as long as it should be writes it anew.
@@ -99,7 +99,7 @@ class FileHistory(History):
 
 
 def _entry(line: bytes) -> str | None:
-    """What a line holds; None for one that is damaged."""
+    """Read a line; None if it is damaged."""
     try:
         entry = json.loads(line)
     except ValueError:

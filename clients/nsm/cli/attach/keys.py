@@ -1,4 +1,4 @@
-"""What keys do at the prompt, where it is not what prompt_toolkit has them do."""
+"""Keys of the prompt that differ from prompt_toolkit's own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ INDENT = "    "
 
 
 class Actions(Protocol):
-    """What the prompt can do for its keys."""
+    """Actions of the prompt for its keys."""
 
     async def check(self, code: str) -> Check:
         """Ask the session whether code is whole."""
         ...
 
     def holds_back(self, code: str) -> bool:
-        """Whether a person should think twice, and has been told why."""
+        """Return whether a person should think twice, and has been told why."""
         ...
 
     def interrupt_others(self) -> None:
@@ -132,12 +132,12 @@ def begin_line(buffer: Buffer, indentation: str) -> None:
 
 
 def is_at_last_line(document: Document) -> bool:
-    """Whether no more lines with text follow the cursor's."""
+    """Return whether no more lines with text follow the cursor's."""
     return not document.text_after_cursor.partition("\n")[2].strip()
 
 
 def is_in_indentation(document: Document) -> bool:
-    """Whether the cursor is in a line's leading white space, where Tab has nothing to complete."""
+    """Return whether the cursor is in a line's leading white space, where Tab completes nothing."""
     return not document.current_line_before_cursor.strip()
 
 

@@ -67,7 +67,7 @@ class Call:
         self._link.cancel(self)
 
     def means(self, target: str) -> None:
-        """Which session it is about, if it has to be sent again: its name may be another's then."""
+        """Pin the session, in case the call is sent again: its name may be another's then."""
         self.asked.args = {**self.asked.args, "target": target}
 
     def fail(self, error: NsmError) -> None:

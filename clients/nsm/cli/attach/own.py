@@ -37,7 +37,7 @@ class Own:
         self._streams = {"stdout": (Live(), Harmless()), "stderr": (Live(), Harmless())}
 
     def started(self) -> None:
-        """It runs now; the person has just typed what."""
+        """Do nothing: the person has just typed the code."""
         self.has_started = True
 
     def output(self, piece: OutputPiece) -> None:

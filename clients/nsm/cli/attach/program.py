@@ -329,7 +329,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 def banner(session: SessionStart, row: SessionRow | None, clients: list[str]) -> str:
-    """What the person should know at first.
+    """Make the first lines for a person.
 
     Args:
         row: the session as it is now; None if it has just ended.

@@ -178,7 +178,8 @@ class Prompt:
         return None
 
     def holds_back(self, code: str) -> bool:
-        """Whether a person should think twice, and has been told why: only the first time."""
+        """Return whether a person should think twice, and has been told why: only the first
+        time."""
         code = code.strip()
         if not self._is_shell or code not in _GOODBYES or self._armed == code:
             return False
@@ -248,7 +249,7 @@ class SessionCompleter(Completer):
         document: Document,
         complete_event: CompleteEvent,  # noqa: ARG002
     ) -> AsyncGenerator[Completion, None]:
-        """What the session offers."""
+        """Yield the session's completions."""
         found = await self._prompt.complete(document)
         if found is not None:
             for completion in completions(found, document):

@@ -21,7 +21,7 @@ class Remote(NamedTuple):
 
     @property
     def is_directory(self) -> bool:
-        """Whether its very spelling says so."""
+        """True if its spelling says so."""
         return posixpath.basename(self.path) in ("", ".", "..")
 
     def within(self, name: str) -> Remote:
@@ -39,7 +39,7 @@ class Local(NamedTuple):
 
     @property
     def is_standard(self) -> bool:
-        """Whether it is standard input or output."""
+        """True if it is standard input or output."""
         return self.path == "-"
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Download(NamedTuple):
 
 
 def place(operand: str) -> Remote | Local:
-    """What an operand means: ``SESSION:PATH`` with no slash before the colon, else a local path.
+    """Parse an operand: ``SESSION:PATH`` with no slash before the colon, else a local path.
 
     That is scp's rule, so ``./a:b`` is a file here. A session whose scope has to be said has an
     id, too.

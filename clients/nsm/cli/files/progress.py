@@ -33,11 +33,11 @@ class Progress:
         self._shown = False
 
     def expect(self, total_bytes: int) -> None:
-        """So much will be copied in all."""
+        """Set the size of the whole copy."""
         self._total_bytes = total_bytes
 
     def add(self, size_bytes: int) -> None:
-        """So much more is copied."""
+        """Add copied bytes."""
         self._done_bytes += size_bytes
         now_s = time.monotonic()
         if self._wanted and now_s >= self._next_s:
@@ -59,7 +59,7 @@ class Progress:
 
 
 def line(name: str, done_bytes: int, total_bytes: int | None, took_s: float) -> str:
-    """What is shown, without moving the cursor: how much, how fast, and the time left."""
+    """Make the line to show, without moving the cursor: how much, how fast, and the time left."""
     rate = done_bytes / took_s if took_s > 0 else 0.0
     speed = f"{formats.memory(int(rate))}/s"
     if not total_bytes:

@@ -183,7 +183,7 @@ class Below:
                     raise
 
     def entries(self, relative: str) -> list[DirectoryEntry]:
-        """What is in a directory below, by name."""
+        """List a directory below, by name."""
         path = os.path.join(self.path, relative)
         with self.directory(relative) as directory, told(path, "read"):
             readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -195,7 +195,7 @@ class Below:
 
 
 class Tree(NamedTuple):
-    """What is to be copied, by paths below the top; a directory comes before what is in it.
+    """Files to copy, by paths below the top; a directory comes before its contents.
 
     Attributes:
         size: bytes of all files.

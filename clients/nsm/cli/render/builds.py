@@ -85,12 +85,12 @@ def detail(row: BuiltRow) -> list[tuple[str, str]]:
 
 
 def added(row: BuiltRow) -> str:
-    """What `nsm env add` says at the end."""
+    """Make the last message of `nsm env add`."""
     return f"{formats.visible(row.name)} is ready: {formats.visible(row.path or '')}"
 
 
 def updated(row: BuiltRow, before: str | None) -> str:
-    """What `nsm env update` says of one at the end.
+    """Make the last message of `nsm env update` about one environment.
 
     Args:
         before: its store path before; None where there was none.

@@ -1,4 +1,4 @@
-"""What code displayed, for `nsm run`: text to print, pictures to write to files. Pure."""
+"""Displays for `nsm run`: text to print, pictures to write to files. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ELSEWHERE = ": --json holds it"
 
 
 class Picture(NamedTuple):
-    """What goes into a file.
+    """Picture to write to a file.
 
     Attributes:
         what: type and size in words.

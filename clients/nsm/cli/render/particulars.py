@@ -1,4 +1,4 @@
-"""What a session has been through as text for people; pure, as `nsm.cli.render.rules`."""
+"""History of a session as text for people; pure, as `nsm.cli.render.rules`."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _has_surrogates(text: str) -> bool:
 
 
 def _beside(row: ChangeRow) -> bytes:
-    """What there is to say of a change that is none of its lines."""
+    """Return the text about a change besides its lines."""
     return b"".join(
         _line(f"# {quoted(row.path)}: {words}")
         for words in (row.problem, row.conflict, row.risk)
@@ -125,7 +125,7 @@ def _mode(state: FileState) -> str:
 
 
 def _is_binary(state: FileState | None, content: bytes | None) -> bool:
-    """Whether it is not to be shown, or is too long for it."""
+    """Return whether a file is binary, or too long to be shown."""
     return state is not None and (content is None or b"\0" in content[:8000])
 
 

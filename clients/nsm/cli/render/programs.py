@@ -57,7 +57,7 @@ def problem(found: ProgramProblem) -> str:
 
 
 def unset(row: ProgramRow) -> str:
-    """What a program goes without, though its file names it; empty where it has all."""
+    """Name the variables of its file that a program lacks; empty if it has all."""
     if not row.unset:
         return ""
     names = formats.visible(", ".join(row.unset))
@@ -73,7 +73,7 @@ def documentation(found: ProgramHelp) -> str:
 
 
 def exit_code(result: ProgramResult) -> int:
-    """What the process says with its exit code."""
+    """Choose the exit code of the process."""
     match result.why_stopped:
         case "timeout":
             return EXIT_TIMED_OUT
@@ -88,7 +88,7 @@ def exit_code(result: ProgramResult) -> int:
 
 
 def notes(result: ProgramResult) -> list[str]:
-    """What the one who started it should know beside its output."""
+    """List the notes for the person who started it, besides its output."""
     told: list[str] = []
     match result.why_stopped:
         case "timeout":

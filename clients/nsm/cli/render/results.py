@@ -15,7 +15,7 @@ NOTICEABLE_WAIT_S = 1.0
 
 
 def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) -> list[str]:
-    """What the one who ran code should know beside its output.
+    """List the notes for the person who ran code, besides its output.
 
     Args:
         fresh_name: a session under a fresh name was asked for, so its name is news.

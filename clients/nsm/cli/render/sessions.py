@@ -66,7 +66,7 @@ def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:
 
 
 def killed_lines(rows: Sequence[KilledSession]) -> str:
-    """What `nsm kill` ended, a line each."""
+    """List the ended sessions, a line each."""
     return "\n".join(
         visible(f"ended {row.id}" + ("" if row.name is None else f" ({row.name})")) for row in rows
     )

@@ -51,7 +51,7 @@ class Transcript:
         assert_never(entry)
 
     def end(self, end: LogEnd) -> str:
-        """What is to be said after the last entry: how the session ended, if it has."""
+        """Make the text after the last entry: how the session ended, if it has."""
         text = self._ended()
         if end.end_reason is not None:
             text += f"\nended: {one_line(end.end_reason)}\n"
@@ -77,7 +77,7 @@ class Transcript:
         return before + first + body + ("" if self._open else "\n")
 
     def _ended(self) -> str:
-        """What was kept back, and the end of the line."""
+        """Return the text held back so far, and the end of the line."""
         texts, self._texts = self._texts, {}
         return "".join(self._lines(*item) for item in _rests(texts)) + self._line_end()
 
@@ -109,7 +109,7 @@ def _rests(texts: dict[StreamName, _Text]) -> Iterator[tuple[StreamName, str]]:
 
 
 def session(start: SessionStart) -> str:
-    """What the transcript is of."""
+    """Make the title of the transcript."""
     name = f"{one_line(start.name)} ({start.id})" if start.name is not None else start.id
     text = (
         f"session {name}: {one_line(start.env)}, opened by {one_line(start.client)}, "

@@ -85,7 +85,7 @@ class _Begun:
         self._began = began
 
     def output(self, event: Event) -> Event | None:
-        """What of a piece has not been shown."""
+        """Return the part of a piece that has not been shown."""
         data = event.data
         stream, text, skipped = data.get("stream"), data.get("text"), data.get("skipped") or 0
         if not isinstance(text, str) or not isinstance(skipped, int):

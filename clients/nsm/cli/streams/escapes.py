@@ -1,4 +1,4 @@
-"""What jailed programs print, made safe for a terminal, piece by piece. Pure.
+"""Output of jailed programs, made safe for a terminal, piece by piece. Pure.
 
 A terminal obeys what it is sent: it can be told to set its title or the clipboard, to answer as if
 somebody had typed, to move up and write over what is there (CVE-2003-0063 and its kin). What code
@@ -50,7 +50,7 @@ class Harmless:
         return _ACTED_ON.sub(self._replaced, text)
 
     def end(self) -> str:
-        """What is still to be shown at the end of the stream: colours end with it."""
+        """Return the text still to show at the end of the stream: colours end with it."""
         rest = "".join(map(_visible, self._begun))
         if self._coloured:
             rest += _NO_COLOUR

@@ -22,14 +22,14 @@ _ANY_MARK = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.]\n")
 
 
 class Rest(NamedTuple):
-    """What is still to be shown of one stream, and how many bytes before it never will be."""
+    """Text still to show of one stream, and how many bytes before it are lost."""
 
     text: str
     left_out_bytes: int
 
 
 class Live:
-    """What has been shown of one stream."""
+    """Shown part of one stream."""
 
     def __init__(self) -> None:
         self._begin = bytearray()
@@ -56,11 +56,11 @@ class Live:
         return text
 
     def miss(self) -> None:
-        """What follows may lack something before it, and nobody knows how much."""
+        """Note that an unknown amount may be missing before the next piece."""
         self._behind = True
 
     def rest(self, final: str, omitted_bytes: int) -> Rest:
-        """What is left to show.
+        """Return the text left to show.
 
         Args:
             final: the result's text; where bytes were omitted, head and tail of the output and
@@ -88,7 +88,7 @@ class Live:
 
 
 def _mark(omitted_bytes: int) -> str:
-    """What the agent puts where it leaves bytes out."""
+    """Make the agent's mark for bytes that it leaves out."""
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 

@@ -19,7 +19,7 @@ LEFT_OUT = "some of it is left out: it came faster than it was read"
 
 
 class Told:
-    """What has been shown of one stream."""
+    """Shown part of one stream."""
 
     def __init__(self) -> None:
         self._live = Live()
@@ -29,7 +29,7 @@ class Told:
         self._behind = False
 
     def take(self, text: str, skipped: int) -> str:
-        """What is to be shown of a piece.
+        """Take a piece and return the part to show.
 
         Args:
             text: a line with its end, a piece of a longer one, or nothing.
@@ -60,7 +60,7 @@ class Told:
         self._behind = True
 
     def rest(self, final: str, omitted_bytes: int) -> tuple[str, str]:
-        """What is left to show, and what to note of what never will be, empty where there is none.
+        """Return the text left to show, and a note of lost text; empty where there is none.
 
         Args:
             final: the result's text: all of the output, or head and tail of it.

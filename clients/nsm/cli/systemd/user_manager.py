@@ -54,7 +54,7 @@ def unit_directory() -> str:
 
 
 def ask(*arguments: str) -> str:
-    """What systemctl prints.
+    """Run systemctl and return its output.
 
     Raises:
         ManagerFailedError: it failed.
@@ -74,7 +74,7 @@ def properties(unit: str, names: Sequence[str]) -> Mapping[str, str]:
 
 
 def lingers() -> bool:
-    """Whether this user's services run without a login."""
+    """Return whether this user's services run without a login."""
     return os.path.exists(f"{_LINGERING}/{user_name()}")
 
 
@@ -85,7 +85,7 @@ def set_lingering(*, on: bool) -> str:
 
 
 def user_name() -> str:
-    """Who this is."""
+    """Return the name of this user."""
     import pwd  # noqa: PLC0415  # rarely needed
 
     try:

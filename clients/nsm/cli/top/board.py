@@ -1,4 +1,4 @@
-"""What `nsm top` shows and what keys do to it. Pure: keys in, actions and lines of text out."""
+"""Screen of `nsm top`, and its keys. Pure: keys in, actions and lines of text out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LEAST_HEIGHT = 8
 
 
 class Action(NamedTuple):
-    """What a key asks for beyond the board; `session` is an id, empty where none is meant."""
+    """Action that a key asks for beyond the board; `session` is an id, or empty."""
 
     deed: Deed | Visit
     session: str = ""
@@ -58,7 +58,7 @@ class Text(NamedTuple):
 
 
 class Board:
-    """See the module.
+    """Screen of `nsm top` as a value.
 
     Attributes:
         heading: the supervisor, in words.
@@ -197,7 +197,7 @@ class Board:
         return key in steps
 
     def _place(self) -> int:
-        """Of the chosen one in the table."""
+        """Find the chosen session's row in the table."""
         ids = [line.row.id for line in self._lines]
         return ids.index(self.selected) if self.selected in ids else 0
 
@@ -205,7 +205,7 @@ class Board:
         return next((line for line in self._lines if line.row.id == self.selected), None)
 
     def label_of(self, session: str) -> str:
-        """What people call a session that is or was shown."""
+        """Return the label of a session that is or was shown."""
         found = next((line.label for line in self._all if line.row.id == session), session)
         return formats.visible(found)
 

@@ -1,4 +1,4 @@
-"""What changed between two looks at the sessions: processor shares and rates. Pure."""
+"""Differences between two looks at the sessions: processor shares and rates. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What to call it: a one-shot has no name."""
+        """Label: a one-shot has no name."""
         return self.row.name or self.row.id
 
     @property
@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Of all sessions together; shares and rates as in `Line`, of those that have one."""
+    """Totals of all sessions; shares and rates as in `Line`, of those that have one."""
 
     sessions: int
     running: int
@@ -90,7 +90,7 @@ class Rates:
 
 
 def totals(lines: Sequence[Line]) -> Totals:
-    """Of all these."""
+    """Sum these lines."""
     return Totals(
         sessions=len(lines),
         running=sum(line.row.state == "running" for line in lines),

@@ -173,7 +173,7 @@ class Screen:
             self._app.exit(exception=Died(number))
 
     def _looked(self, looking: asyncio.Future[None]) -> None:
-        """It never returns: what it raises is a mistake of ours, to be shown."""
+        """Update the screen until an error of ours, which is then shown; never returns."""
         if not looking.cancelled() and (error := looking.exception()) is not None:
             self._app.exit(exception=error)
 

@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
 def chosen(
     rows: Sequence[ChangeRow], *, named: Collection[str], force: bool
 ) -> tuple[list[ChangeRow], list[ChangeRow]]:
-    """What is to be applied, and what is not.
+    """Split the changes into those to apply and those to leave.
 
     Args:
         named: paths that were given, each of which may be a risk.

@@ -94,7 +94,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and with `run` what is the program's: argparse would take options out of it."""
+    """Split our arguments from those of the program for `run`: argparse would take options out of
+    these."""
     if arguments[:1] != ["run"]:
         return arguments, []
     place = 1
@@ -136,8 +137,8 @@ def _tell(rows: Iterable[ProgramRow]) -> None:
 
 
 def _tell_unset() -> None:
-    """What programs go without, if a supervisor runs: it alone knows what it has. The check of the
-    files needs none, and none is started."""
+    """Name the variables that programs lack, if a supervisor runs: it alone knows its own. The
+    check of the files needs none and starts none."""
     with suppress(NsmError, OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(CONNECT_S)
         connection.connect(paths.socket_path())

@@ -66,7 +66,7 @@ def descriptions(words: list[str]) -> dict[str, str]:
 
 
 def candidates(words: list[str]) -> list[str]:
-    """What the last of the words after `nsm` may become."""
+    """List the candidates for the last of the words after `nsm`."""
     *before, current = words
     if not before:
         return _beginning(current, [*VERBS, "--help", "--version"])

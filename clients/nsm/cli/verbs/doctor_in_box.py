@@ -30,7 +30,7 @@ _TRIALS = {"bash": "true", "sh": "true"}
 
 
 def in_a_box() -> bool:
-    """Whether this process is in a box of nsm's."""
+    """Return whether this process is in a box of nsm's."""
     return os.path.isdir(paths.BOX_PROGRAMS)
 
 
@@ -47,7 +47,7 @@ def show(*, as_json: bool) -> int:
 
 
 def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
-    """What there is to say in here.
+    """Check a box from its inside.
 
     Args:
         tools: where nsm's programs are.

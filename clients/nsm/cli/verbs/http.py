@@ -74,7 +74,7 @@ def _status(*, as_json: bool) -> int:
 
 
 def _facts() -> dict[str, Any] | None:
-    """What the supervisor says; None where none runs."""
+    """Ask the supervisor; None where none runs."""
     client = running.connect()
     if client is None:
         return None

@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
 
 
 def waits(report: ReloadReport) -> str:
-    """What is waited for; nothing in it drives a terminal."""
+    """Describe the wait; nothing in the text drives a terminal."""
     told = [
         f"{each.program} (asked for by {each.client} in {each.scope})"
         for each in report.waits_for[:MAX_TOLD]

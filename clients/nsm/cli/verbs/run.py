@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
 
 
 def exit_code(result: RunResult) -> int:
-    """What the process says with its exit code."""
+    """Choose the exit code of the process."""
     if result.timed_out:
         return EXIT_TIMED_OUT
     if result.interrupted:

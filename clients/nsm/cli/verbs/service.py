@@ -324,7 +324,7 @@ def _memory() -> str:
 
 
 def _remembered() -> dict[str, Any]:
-    """What `install` has changed beside the units."""
+    """Read the record of changes that `install` made besides the units."""
     try:
         with open(_memory(), encoding="utf-8") as file:
             found = json.load(file)
