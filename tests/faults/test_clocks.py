@@ -24,7 +24,7 @@ from nsmd.bridge.values import Asked, Caller, Ended
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.ports import TAKEN_BACK
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.values import NetworkRule
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def numbered(directory: Path) -> list[str]:
 async def test_clients_over_http_keep_their_sessions(
     jumping: None, autojump_clock: trio.abc.Clock
 ) -> None:
-    boundary = Boundary(
+    boundary = ClientLimits(
         scope="http", directory=None, project=None, network=NetworkRule(mode="off"), programs=()
     )
     attach = Attach().kept_to(boundary, confined=True)

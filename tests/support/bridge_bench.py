@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsmd.bridge.bridge import Bridge, Places, open_bridge
+from nsmd.bridge.bridge import Bridge, BridgePaths, open_bridge
 from nsmd.bridge.values import Caller
-from nsmd.host.watching.source_watcher import open_keeper
+from nsmd.host.watching.source_watcher import open_source_watcher
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import BridgeSettings
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 
 ANYONE = Caller(client="test", scope="test", way="control", peer=(1, 1000))
 
@@ -24,7 +24,7 @@ class Bench:
     """The directories of a bridge, and the bridge once it is open."""
 
     home: Path
-    ending: Ending = field(default_factory=Ending)
+    ending: Shutdown = field(default_factory=Shutdown)
     events: Events = field(default_factory=Events)
     happened: list[tuple[str, dict[str, Any]]] = field(
         default_factory=list[tuple[str, dict[str, Any]]]
@@ -67,9 +67,9 @@ class Bench:
     async def open(self, *, enabled: bool = True, **settings: Any) -> AsyncGenerator[Bridge]:
         unsubscribe = self.events.subscribe(self._hear)
         async with (
-            open_keeper() as keeper,
+            open_source_watcher() as keeper,
             open_bridge(
-                Places(
+                BridgePaths(
                     definitions=str(self.home / "tools"),
                     ledger=str(self.ledger),
                     home=str(self.home),

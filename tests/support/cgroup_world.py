@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provision
+from nsmd.environments.provider import Provider
 from nsmd.jail.templates import open_templates
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import Fleet
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import Defaults, PoolSettings, Settings
 from nsmd.model.values import Client, RunRequest, RunResult, SessionLimits
 from realjail import environments, new_launcher
@@ -20,7 +20,7 @@ from realjail import environments, new_launcher
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from nsmd.jail.cgroups import Confinement, SessionKeeper
+    from nsmd.jail.cgroups import Confinement, SessionEnforcer
     from nsmd.sessions.session import Session
 
 MEMORY_MB = 64
@@ -32,7 +32,7 @@ ALL_FILES_MB = DEFAULTS.workspace_mb + DEFAULTS.tmp_mb + DEFAULTS.shm_mb
 class World:
     """Runs code in sessions by name."""
 
-    def __init__(self, registry: Registry, keeper: SessionKeeper) -> None:
+    def __init__(self, registry: RunService, keeper: SessionEnforcer) -> None:
         self.registry = registry
         self.keeper = keeper
 
@@ -60,7 +60,7 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    keeper: SessionKeeper, *, forked: bool = True, weights: dict[str, int] | None = None
+    keeper: SessionEnforcer, *, forked: bool = True, weights: dict[str, int] | None = None
 ) -> AsyncGenerator[World]:
     """Small sessions of Python (and of environments named in `weights`), gone with the block."""
     settings = Settings(
@@ -80,13 +80,17 @@ async def open_world(
             tasks.start_soon(keeper.notices.run)
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
-                fleet = Fleet(settings, launcher, sessions=sessions, upkeep=upkeep, keeper=keeper)
-                registry = Registry(settings, Provision(Catalog(found)), fleet, home="/nonexistent")
+                fleet = SessionManager(
+                    settings, launcher, sessions=sessions, upkeep=upkeep, keeper=keeper
+                )
+                registry = RunService(
+                    settings, Provider(Catalog(found)), fleet, home="/nonexistent"
+                )
                 yield World(registry, keeper)
                 upkeep.cancel_scope.cancel()
             fleet.close()
         tasks.cancel_scope.cancel()
 
 
-def limits_for(keeper: SessionKeeper) -> SessionLimits:
+def limits_for(keeper: SessionEnforcer) -> SessionLimits:
     return SessionLimits(processes=PROCESSES, enforcement=keeper.enforcement)

@@ -15,22 +15,22 @@ from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 from nsmd.boxes import Boxes
-from nsmd.bridge.bridge import Bridge, Places
+from nsmd.bridge.bridge import Bridge, BridgePaths
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
-from nsmd.environments.builds.builder import Workshop, open_workshop
+from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.provider import Provision
+from nsmd.environments.provider import Provider
 from nsmd.fdstore.store import NoStore
 from nsmd.host.paths import trusted_owners
-from nsmd.host.watching.source_watcher import Keeper
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import Fleet
-from nsmd.model.client_limits import Boundary
+from nsmd.host.watching.source_watcher import SourceWatcher
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import SessionManager
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.settings import Defaults, PoolSettings, SessionSettings, Settings
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.restart.drain import Draining
 from nsmd.telemetry import Telemetry
 
@@ -113,11 +113,11 @@ class Peer:
 class Bench:
     def __init__(
         self,
-        registry: Registry,
-        workshop: Workshop,
+        registry: RunService,
+        workshop: Builder,
         launcher: FakeLauncher,
         nursery: trio.Nursery,
-        ending: Ending,
+        ending: Shutdown,
     ) -> None:
         self.registry = registry
         self.workshop = workshop
@@ -147,13 +147,13 @@ class Bench:
             events=registry.events,
         )
         self.bridge = Bridge(
-            Places(
+            BridgePaths(
                 definitions="/nowhere/tools",
                 ledger="/nowhere/audit.log",
                 home="/nowhere",
                 variables={},
             ),
-            Keeper(nursery),
+            SourceWatcher(nursery),
             nursery,
             ending=ending,
             events=registry.events,
@@ -191,7 +191,7 @@ class Bench:
             events=self.registry.events,
             telemetry=self.telemetry,
         )
-        boundary = None if scope is None else Boundary(scope=scope, programs=programs)
+        boundary = None if scope is None else ClientLimits(scope=scope, programs=programs)
         access = Access(uid=uid, rights=rights, boundary=boundary)
         return ControlServer(access, services, self._attach)
 
@@ -217,7 +217,7 @@ class Bench:
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        boundary: Boundary | None,
+        boundary: ClientLimits | None,
         confined: bool,
     ) -> None:
         self.attached.append(first_bytes)
@@ -235,12 +235,12 @@ async def bench(
     directory: str = "/nonexistent/environments",
 ) -> AsyncGenerator[Bench]:
     catalog = Catalog([PYTHON, BASH, BROKEN])
-    ending = Ending()
+    ending = Shutdown()
     async with (
         launching(behave) as launcher,
         trio.open_nursery() as sessions,
         trio.open_nursery() as nursery,
-        open_workshop(
+        open_builder(
             NixFinder(search_path, {}, "/nonexistent"),
             catalog,
             directory,
@@ -254,10 +254,10 @@ async def bench(
             pool=PoolSettings(max_spares=max_spares),
             session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
         )
-        fleet = Fleet(settings, launcher, sessions=sessions, upkeep=nursery)
-        registry = Registry(
+        fleet = SessionManager(settings, launcher, sessions=sessions, upkeep=nursery)
+        registry = RunService(
             settings,
-            Provision(catalog),
+            Provider(catalog),
             fleet,
             home="/home/user",
             measure=no_usage,

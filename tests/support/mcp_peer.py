@@ -14,7 +14,7 @@ from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.ports import Programs
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 
 
 @asynccontextmanager
@@ -23,7 +23,7 @@ async def attachment(
     *,
     confined_to: str | None = None,
     programs: Programs | None = None,
-    boundary: Boundary | None = None,
+    boundary: ClientLimits | None = None,
 ) -> AsyncGenerator[Peer, None]:
     """A connection that `serve_attachment` serves; nothing has been sent yet.
 
@@ -33,7 +33,7 @@ async def attachment(
         boundary: of a client that may only run code, in place of `confined_to`.
     """
     if confined_to is not None:
-        boundary = Boundary(scope=confined_to)
+        boundary = ClientLimits(scope=confined_to)
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
 

@@ -12,10 +12,10 @@ import h11
 import trio
 
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provision
+from nsmd.environments.provider import Provider
 from nsmd.jail.templates import open_templates
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import Fleet
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import SessionManager
 from nsmd.model.host_rules import Address
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import Client, Environment, NetworkRule, RunRequest, RunResult
@@ -103,7 +103,7 @@ class NetBench:
         client: who runs code.
     """
 
-    def __init__(self, registry: Registry, names: Names) -> None:
+    def __init__(self, registry: RunService, names: Names) -> None:
         self.registry = registry
         self.gateway = registry.fleet.gateway
         self.client = CLIENT
@@ -151,14 +151,14 @@ async def open_netbench(
     ):
         async with trio.open_nursery() as upkeep:
             settings = Settings(pool=PoolSettings(min_spares=0, max_spares=0))
-            fleet = Fleet(
+            fleet = SessionManager(
                 settings,
                 launcher or made,
                 sessions=sessions,
                 upkeep=upkeep,
                 gateway=Gateway(names),
             )
-            registry = Registry(settings, Provision(Catalog(wanted)), fleet, home="/home/user")
+            registry = RunService(settings, Provider(Catalog(wanted)), fleet, home="/home/user")
             yield NetBench(registry, names)
             upkeep.cancel_scope.cancel()
         fleet.close()

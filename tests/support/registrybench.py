@@ -10,9 +10,9 @@ import trio
 
 from fakes import BASH, BROKEN, PYTHON, FakeLauncher, echo, launching, no_usage
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provision
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import Fleet
+from nsmd.environments.provider import Provider
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import Client, RunRequest, RunResult
 
@@ -27,11 +27,11 @@ BOB = Client(name="editor", scope="bob")
 
 @dataclasses.dataclass
 class Bench:
-    registry: Registry
+    registry: RunService
     launcher: FakeLauncher
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> SessionManager:
         return self.registry.fleet
 
     async def run(
@@ -63,9 +63,11 @@ async def bench(
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 settings = settings or Settings(pool=PoolSettings(min_spares=1))
-                fleet = Fleet(settings, launcher, sessions=sessions, upkeep=upkeep)
-                provision = Provision(Catalog([PYTHON, BASH, BROKEN]))
-                registry = Registry(settings, provision, fleet, home="/home/user", measure=no_usage)
+                fleet = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
+                provision = Provider(Catalog([PYTHON, BASH, BROKEN]))
+                registry = RunService(
+                    settings, provision, fleet, home="/home/user", measure=no_usage
+                )
                 yield Bench(registry, launcher)
                 upkeep.cancel_scope.cancel()
             fleet.close()

@@ -13,14 +13,14 @@ import trio
 
 from nsm import paths
 from nsm._version import program_version
-from nsmd.app.resources import Ground, open_ground
+from nsmd.app.resources import Resources, open_resources
 from nsmd.app.service_status import ServiceStatus
-from nsmd.app.services import Core, open_core
+from nsmd.app.services import AppServices, open_services
 from nsmd.app.signals import heed_signals
 from nsmd.app.socket_guard import SocketGuard
-from nsmd.app.startup import Setup
+from nsmd.app.startup import Startup
 from nsmd.host.unix_listener import LOCK
-from nsmd.jail.cgroups import open_keeper
+from nsmd.jail.cgroups import open_enforcer
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.shutdown import How
@@ -33,18 +33,18 @@ END_DEADLINE_S = 10.0
 """For all jails to be gone at the end; killing a thousand takes half a second."""
 
 
-async def serve(setup: Setup) -> None:
+async def serve(setup: Startup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
     # First of all: what is started stays in the group where the supervisor was then.
-    async with open_keeper(
+    async with open_enforcer(
         session_limits(setup.settings),
         setup.variables,
         store=setup.store,
         kept=setup.kept,
         again=setup.again,
     ) as keeper:
-        async with open_ground(setup, keeper) as ground:
-            async with open_core(setup, ground) as core:
+        async with open_resources(setup, keeper) as ground:
+            async with open_services(setup, ground) as core:
                 how = await _serve_clients(setup, ground, core)
             if how != "end":
                 await ground.journal.close()
@@ -55,7 +55,7 @@ async def serve(setup: Setup) -> None:
         log.info("ended")
 
 
-async def _serve_clients(setup: Setup, ground: Ground, core: Core) -> How:
+async def _serve_clients(setup: Startup, ground: Resources, core: AppServices) -> How:
     """Whoever connects is served until the supervisor is to end, which is how it is to."""
     services, reception, events = core.services, core.reception, ground.events
     registry, draining = services.registry, services.draining

@@ -16,13 +16,13 @@ from nsmd.http.held_port import HeldPort
 from nsmd.http.service import HttpService
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 
 BOX_CONNECTIONS = 32
 """Of the programs in one box, at once."""
 
 
-class Reception:
+class FrontEnds:
     """See the module.
 
     Args:
@@ -67,7 +67,7 @@ class Reception:
         """Serve one over the user's own socket."""
         await self._server.handle(stream)
 
-    def of_box(self, boundary: Boundary) -> Serve:
+    def of_box(self, boundary: ClientLimits) -> Serve:
         """What serves the socket of a box, whose programs may run code within that boundary."""
         rights: set[Right] = {"run"}
         if boundary.programs:
@@ -86,7 +86,7 @@ class Reception:
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        boundary: Boundary | None,
+        boundary: ClientLimits | None,
         confined: bool,
     ) -> None:
         services = self._services

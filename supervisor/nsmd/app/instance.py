@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foothold:
+class Instance:
     """See the module.
 
     Attributes:
@@ -48,7 +48,7 @@ class Foothold:
     handed: HandedOver | None
 
 
-def open_foothold(stack: ExitStack) -> Foothold:
+def open_instance(stack: ExitStack) -> Instance:
     """The lock, and a socket: of the program before this one, of the service manager, which keeps
     it for the next supervisor, or one of our own.
 
@@ -76,7 +76,7 @@ def open_foothold(stack: ExitStack) -> Foothold:
     else:
         listener = stack.enter_context(listening_socket(expected))
         own = identity_of(expected)
-    return Foothold(listener=listener, own=own, lock=lock, kept=passed.kept, handed=handed)
+    return Instance(listener=listener, own=own, lock=lock, kept=passed.kept, handed=handed)
 
 
 def _check_passed(listener: socket.socket, expected: str, owners: Collection[int]) -> None:

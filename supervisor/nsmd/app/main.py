@@ -14,7 +14,7 @@ from functools import partial
 from nsm import paths
 from nsm._version import program_version
 from nsmd.app import failed_start, service_manager
-from nsmd.app.instance import Foothold, open_foothold
+from nsmd.app.instance import Instance, open_instance
 from nsmd.fdstore.handover import VARIABLE as HANDED_OVER
 from nsmd.fdstore.store import TRY_OPTION
 from nsmd.host import journald, log_flood
@@ -178,7 +178,7 @@ class _Starter:
         os.umask(0o077)
         try:
             with ExitStack() as stack:
-                foothold = open_foothold(stack)
+                foothold = open_instance(stack)
                 if settings is not None and not mistakes:
                     failed_start.remember_config(config_path, paths.state_dir())
                 elif foothold.kept or foothold.handed is not None:
@@ -193,11 +193,11 @@ class _Starter:
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
-    def _serve(self, settings: Settings, config_path: str, foothold: Foothold) -> None:
+    def _serve(self, settings: Settings, config_path: str, foothold: Instance) -> None:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd.app import daemon  # noqa: PLC0415
-        from nsmd.app.startup import find_out  # noqa: PLC0415
+        from nsmd.app.startup import gather  # noqa: PLC0415
         from nsmd.host import heap  # noqa: PLC0415
         from nsmd.host.timer import AwakeClock  # noqa: PLC0415
 
@@ -205,7 +205,7 @@ class _Starter:
         if "WATCHDOG_USEC" in os.environ:
             # systemd's watchdog ends a loop that hangs by SIGABRT: the log is to say where it hung.
             faulthandler.enable()
-        setup = find_out(
+        setup = gather(
             settings,
             foothold,
             os.environ,

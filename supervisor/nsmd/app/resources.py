@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 import trio
 
-from nsmd.app.startup import Setup
+from nsmd.app.startup import Startup
 from nsmd.audit import Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.jail import Launcher
-from nsmd.jail.cgroups import SessionKeeper
+from nsmd.jail.cgroups import SessionEnforcer
 from nsmd.model.events import Events
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Resources:
     """See the module.
 
     Attributes:
@@ -37,11 +37,11 @@ class Ground:
     """
 
     started_s: float
-    ending: Ending
+    ending: Shutdown
     events: Events
     journal: Journal
     recorder: Recorder
-    keeper: SessionKeeper
+    keeper: SessionEnforcer
     launcher: Launcher
     sessions: trio.Nursery
     shells: DevShells | None
@@ -49,7 +49,7 @@ class Ground:
 
 
 @asynccontextmanager
-async def open_ground(setup: Setup, keeper: SessionKeeper) -> AsyncGenerator[Ground]:
+async def open_resources(setup: Startup, keeper: SessionEnforcer) -> AsyncGenerator[Resources]:
     """While the block lasts, there is ground for sessions; leaving waits for the last of them."""
     started_s = trio.current_time()
     environments = await trio.to_thread.run_sync(setup.find_environments, setup.settings)
@@ -61,9 +61,9 @@ async def open_ground(setup: Setup, keeper: SessionKeeper) -> AsyncGenerator[Gro
     ):
         events, recorder = Events(), Recorder(journal)
         events.subscribe(recorder)
-        yield Ground(
+        yield Resources(
             started_s=started_s,
-            ending=Ending(),
+            ending=Shutdown(),
             events=events,
             journal=journal,
             recorder=recorder,
@@ -77,7 +77,7 @@ async def open_ground(setup: Setup, keeper: SessionKeeper) -> AsyncGenerator[Gro
 
 @asynccontextmanager
 async def _open_shells(
-    setup: Setup, environments: Sequence[Environment]
+    setup: Startup, environments: Sequence[Environment]
 ) -> AsyncGenerator[DevShells | None]:
     """The shells of projects, if they are wanted; leaving stops their evaluations."""
     configured = setup.settings.project

@@ -11,46 +11,46 @@ from functools import partial
 
 import trio
 
-from nsmd.app.frontends import Reception
-from nsmd.app.resources import Ground
-from nsmd.app.startup import Setup
+from nsmd.app.frontends import FrontEnds
+from nsmd.app.resources import Resources
+from nsmd.app.startup import Startup
 from nsmd.boxes import Boxes
 from nsmd.boxes import sort_out as boxes_left
 from nsmd.bridge.bridge import Bridge, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.environments.artifacts.sources import Discovery
-from nsmd.environments.builds.builder import Workshop, open_workshop
+from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Rank, Source
-from nsmd.environments.provider import Provision
-from nsmd.fdstore.holder_store import SilentKeeper
+from nsmd.environments.provider import Provider
+from nsmd.fdstore.holder_store import SilentHolder
 from nsmd.fdstore.store import DescriptorStore, Refill
 from nsmd.host.paths import trusted_owners
-from nsmd.host.watching.source_watcher import Keeper as Watching
-from nsmd.host.watching.source_watcher import open_keeper as open_watching
+from nsmd.host.watching.source_watcher import SourceWatcher as Watching
+from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
 from nsmd.http.held_port import NAME as PORT
 from nsmd.http.held_port import HeldPort
 from nsmd.jail import Launcher
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.cgroups import session_scope
 from nsmd.jail.templates import TemplateLauncher
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import Fleet
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import SessionManager
 from nsmd.mcp.render import LEFT_OUT_CHARS
 from nsmd.model.settings import Settings
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import Pressure
 from nsmd.restart.drain import Draining, Work
-from nsmd.restart.ended_sessions import EndBook, drop_earlier
+from nsmd.restart.ended_sessions import EndedSessionFiles, drop_earlier
 from nsmd.restart.load import Takeover, sort_out
-from nsmd.restart.session_store import SessionBook
+from nsmd.restart.session_store import SessionStore
 from nsmd.telemetry import Surroundings, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Core:
+class AppServices:
     """See the module.
 
     Attributes:
@@ -60,12 +60,12 @@ class Core:
     """
 
     services: Services
-    reception: Reception
+    reception: FrontEnds
     port: HeldPort
 
 
 @asynccontextmanager
-async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
+async def open_services(setup: Startup, ground: Resources) -> AsyncGenerator[AppServices]:
     """While the block lasts, clients can be served; then nothing new is looked for, built or kept
     ready, and no program of the bridge runs any more. Sessions are the ground's, and stay.
 
@@ -75,7 +75,7 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
     async with (
         trio.open_nursery() as upkeep,
         open_watching() as watching,
-        open_workshop(
+        open_builder(
             setup.nix,
             ground.catalog,
             setup.built_directory,
@@ -98,7 +98,7 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
             setup.store.drop(name)
         memory = HostMemory()
         fleet = _fleet(setup, ground, takeover, memory, upkeep)
-        registry = Registry(
+        registry = RunService(
             setup.settings,
             provision,
             fleet,
@@ -135,7 +135,7 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
         everything = partial(_everything_kept, fleet, ground, boxes, port)
         upkeep.start_soon(_keep, setup.store, everything, ground.ending)
         drop_earlier(setup.store, setup.kept)
-        await fleet.take_up(takeover, all_seen=not isinstance(setup.store, SilentKeeper))
+        await fleet.take_up(takeover, all_seen=not isinstance(setup.store, SilentHolder))
         if isinstance(ground.launcher, TemplateLauncher):
             ground.launcher.tell(fleet.template_changed)
             fleet.catch_up = ground.launcher.catch_up
@@ -176,14 +176,14 @@ async def open_core(setup: Setup, ground: Ground) -> AsyncGenerator[Core]:
             bridge=bridge,
         )
         await bridge.configure(setup.settings.bridge)
-        reception = Reception(services, setup.shares.connections, port)
-        yield Core(services=services, reception=reception, port=port)
+        reception = FrontEnds(services, setup.shares.connections, port)
+        yield AppServices(services=services, reception=reception, port=port)
         upkeep.cancel_scope.cancel()
 
 
 async def _provide(
-    setup: Setup, ground: Ground, watching: Watching, workshop: Workshop
-) -> Provision:
+    setup: Startup, ground: Resources, watching: Watching, workshop: Builder
+) -> Provider:
     """What there is to run in, what lies in the file system included."""
     discovery = Discovery(
         watching,
@@ -194,13 +194,13 @@ async def _provide(
         no_way=setup.no_way,
     )
     await discovery.begin(setup.sources, setup.sandbox_directory)
-    return Provision(ground.catalog, discovery=discovery, workshop=workshop, shells=ground.shells)
+    return Provider(ground.catalog, discovery=discovery, workshop=workshop, shells=ground.shells)
 
 
 def _fleet(
-    setup: Setup, ground: Ground, takeover: Takeover, memory: HostMemory, upkeep: trio.Nursery
-) -> Fleet:
-    return Fleet(
+    setup: Startup, ground: Resources, takeover: Takeover, memory: HostMemory, upkeep: trio.Nursery
+) -> SessionManager:
+    return SessionManager(
         setup.settings,
         ground.launcher,
         sessions=ground.sessions,
@@ -209,13 +209,13 @@ def _fleet(
         shares=setup.shares,
         keeper=ground.keeper,
         events=ground.events,
-        book=SessionBook(setup.store, takeover.specs),
-        ends=EndBook(setup.ends_directory),
+        book=SessionStore(setup.store, takeover.specs),
+        ends=EndedSessionFiles(setup.ends_directory),
     )
 
 
 def _configuration(
-    setup: Setup, ground: Ground, registry: Registry, bridge: Bridge
+    setup: Startup, ground: Resources, registry: RunService, bridge: Bridge
 ) -> Reconfiguration:
     """Has other settings hold where they are used."""
 
@@ -234,14 +234,14 @@ def _configuration(
     )
 
 
-async def _keep(store: DescriptorStore, refill: Refill, ending: Ending) -> None:
+async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> None:
     """Keep everything; become the next program where that is what it takes."""
     await store.run(refill)
     ending.ask("reload")
 
 
 def _everything_kept(
-    fleet: Fleet, ground: Ground, boxes: Boxes, port: HeldPort
+    fleet: SessionManager, ground: Resources, boxes: Boxes, port: HeldPort
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """See `nsmd.fdstore.store.Refill`."""
     yield from fleet.everything_kept()

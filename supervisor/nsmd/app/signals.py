@@ -10,7 +10,7 @@ import trio
 
 from nsmd.config.reload import Reconfiguration
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.restart.drain import Draining, after_sigterm
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def _already_ending(_number: int, _frame: object) -> None:
 
 async def heed_signals(
     store: DescriptorStore,
-    ending: Ending,
+    ending: Shutdown,
     draining: Draining,
     configuration: Reconfiguration,
     *,

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from nsm import paths
-from nsmd.app.instance import Foothold
-from nsmd.bridge.bridge import Places
+from nsmd.app.instance import Instance
+from nsmd.bridge.bridge import BridgePaths
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.metadata import with_said
 from nsmd.environments.artifacts.sources import sources_of
@@ -34,7 +34,7 @@ from nsmd.model.values import Enforcement, Environment, Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Startup:
     """See the module.
 
     Attributes:
@@ -87,7 +87,7 @@ class Setup:
     built_directory: str
     shell_directory: str
     audit_path: str
-    bridge: Places
+    bridge: BridgePaths
     metrics_path: str
     ends_directory: str
     announce: Callable[[], None]
@@ -98,16 +98,16 @@ class Setup:
     inherited: Sequence[int] = ()
 
 
-def find_out(
+def gather(
     settings: Settings,
-    foothold: Foothold,
+    foothold: Instance,
     variables: Mapping[str, str],
     *,
     search_path: str,
     load_settings: Load,
     announce: Callable[[], None],
     command: list[str],
-) -> Setup:
+) -> Startup:
     """Look at the host and at what an earlier supervisor has left.
 
     Args:
@@ -116,7 +116,7 @@ def find_out(
         variables: of this process.
         search_path: where programs of the host are looked for.
         load_settings: reads the file again.
-        announce: as in `Setup`.
+        announce: as in `Startup`.
         command: the program that this process becomes at a reload.
 
     Raises:
@@ -136,7 +136,7 @@ def find_out(
     store, kept = open_store(
         variables, os.path.join(paths.runtime_dir(), KEEPER), foothold.kept, foothold.handed
     )
-    return Setup(
+    return Startup(
         settings=settings,
         listener=foothold.listener,
         socket_path=foothold.listener.getsockname(),
@@ -168,7 +168,7 @@ def find_out(
         built_directory=os.path.join(paths.state_dir(), "environments"),
         shell_directory=os.path.join(paths.state_dir(), "devshells"),
         audit_path=_audit_path(),
-        bridge=Places(
+        bridge=BridgePaths(
             definitions=paths.tools_dir(),
             ledger=paths.bridge_audit_path(),
             home=paths.home(),

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import trio
 
 from nsmd.boxes import proxy_socket
-from nsmd.boxes.box_directory import Place
+from nsmd.boxes.box_directory import BoxDirectory
 from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
 from nsmd.fdstore import records
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.values import NO_NETWORK
-from nsmd.network import Gateway, Listener, ListenerError, Way
+from nsmd.network import AllowedHosts, Gateway, Listener, ListenerError
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Box:
         self._listener = way
         self._store = store
         rule = record.boundary.network or NO_NETWORK
-        self.way = Way(f"box {record.id}", rule, gateway=gateway)
+        self.way = AllowedHosts(f"box {record.id}", rule, gateway=gateway)
         self._handing = trio.Semaphore(MAX_HANDING)
         self._failures = 0
 
@@ -97,7 +97,7 @@ class Box:
     @property
     def sockets_directory(self) -> str:
         """Where they are, on the host."""
-        return Place(self.record.id).directory
+        return BoxDirectory(self.record.id).directory
 
     async def run(self, serve: Serve) -> None:
         """Serve until the box is over. Its sockets stay open."""
@@ -118,7 +118,7 @@ class Box:
         if self._listener is not None:
             self._listener.close()
         os.close(self._pidfd)
-        Place(self.record.id).remove()
+        BoxDirectory(self.record.id).remove()
 
     def everything(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Names and descriptors that are to be kept of it, as `nsmd.fdstore.store.Refill`."""

@@ -24,7 +24,7 @@ CONTROL, PROXY = "control.sock", "proxy.sock"
 _ID = re.compile("[0-9a-f]{8}")
 
 
-class Place:
+class BoxDirectory:
     """See the module.
 
     Args:
@@ -84,7 +84,7 @@ def remove_others(known: Collection[str]) -> None:
         return
     for name in names:
         if _ID.fullmatch(name) and name not in known:
-            Place(name).remove()
+            BoxDirectory(name).remove()
 
 
 def _impossible(why: str) -> NsmError:

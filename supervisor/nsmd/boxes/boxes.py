@@ -13,13 +13,13 @@ import trio
 
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
 from nsmd.boxes.box import Box, Serve
-from nsmd.boxes.box_directory import CONTROL, PROXY, Place, remove_others
+from nsmd.boxes.box_directory import CONTROL, PROXY, BoxDirectory, remove_others
 from nsmd.boxes.records import BoxRecord, LeftBoxes
 from nsmd.fdstore import records
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_BOXES
 from nsmd.model import names
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.values import NetworkRule, ProjectMount
 from nsmd.network import Gateway
@@ -33,7 +33,7 @@ MAX_TEXT = 4096
 Check = Callable[[str], ProjectMount]
 """The mount of a directory for sessions; raises BadProjectError where there can be none."""
 
-Server = Callable[[Boundary], Serve]
+Server = Callable[[ClientLimits], Serve]
 """What serves a box's control socket."""
 
 
@@ -143,7 +143,7 @@ class Boxes:
             raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")
         project, problem = self._project(directory) if shows_project else (None, _HIDES)
         box_id = names.fresh_id(self._boxes)
-        boundary = Boundary(
+        boundary = ClientLimits(
             scope=_scope(directory, digest),
             directory=directory,
             project=project,
@@ -154,7 +154,7 @@ class Boxes:
         with ExitStack() as made:
             pidfd = _pidfd(pid)
             made.callback(os.close, pidfd)
-            place = Place(box_id)
+            place = BoxDirectory(box_id)
             made.callback(place.remove)
             place.make()
             control = made.enter_context(place.listen(CONTROL))

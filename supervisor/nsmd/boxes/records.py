@@ -12,7 +12,7 @@ from nsmd.fdstore import records
 from nsmd.fdstore.pidfds import has_ended, pid_of
 from nsmd.fdstore.records import NewerRecordError, RecordError
 from nsmd.fdstore.store import Kept
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class BoxRecord:
     pid: int
     directory: str
     profile: str
-    boundary: Boundary
+    boundary: ClientLimits
     project_problem: str = ""
     created_s: float
     boot: str

@@ -26,15 +26,15 @@ from nsm.wire.errors import (
 from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import Means, Wanted, carry_out, fault, outcome_of
 from nsmd.bridge.call_handle import ProgramCall, who_runs
-from nsmd.bridge.definitions_index import Shelf, open_shelf, render
-from nsmd.bridge.finished_calls import Kept
+from nsmd.bridge.definitions_index import DefinitionsIndex, open_definitions, render
+from nsmd.bridge.finished_calls import FinishedCalls
 from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
 from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
 from nsmd.bridge.wording import program_not_found
-from nsmd.host.watching.source_watcher import Keeper
+from nsmd.host.watching.source_watcher import SourceWatcher
 from nsmd.model.events import Events
 from nsmd.model.settings import BridgeSettings
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _MAX_NAME_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class BridgePaths:
     """Where the bridge finds things.
 
     Attributes:
@@ -71,7 +71,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    shelf: Shelf
+    shelf: DefinitionsIndex
     ledger: Ledger
 
 
@@ -89,11 +89,11 @@ class Bridge:
 
     def __init__(
         self,
-        places: Places,
-        keeper: Keeper,
+        places: BridgePaths,
+        keeper: SourceWatcher,
         nursery: trio.Nursery,
         *,
-        ending: Ending,
+        ending: Shutdown,
         events: Events,
         output_bytes: Callable[[], int],
     ) -> None:
@@ -108,7 +108,7 @@ class Bridge:
         self._leave, self._left = trio.Event(), trio.Event()
         self._changing = trio.Lock()
         self._calls: dict[tuple[str, str], ProgramCall] = {}
-        self._kept = Kept()
+        self._kept = FinishedCalls()
         self._one_ended = trio.Event()
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
@@ -322,7 +322,7 @@ class Bridge:
         try:
             async with (
                 open_ledger(self._places.ledger, max_mb=self._settings.max_mb) as ledger,
-                open_shelf(self._places.definitions, self._keeper) as shelf,
+                open_definitions(self._places.definitions, self._keeper) as shelf,
             ):
                 unsubscribe = shelf.subscribe(self._changed)
                 self._open = _Open(shelf, ledger)
@@ -467,10 +467,10 @@ def _ends() -> ShuttingDownError:
 
 @asynccontextmanager
 async def open_bridge(
-    places: Places,
-    keeper: Keeper,
+    places: BridgePaths,
+    keeper: SourceWatcher,
     *,
-    ending: Ending,
+    ending: Shutdown,
     events: Events,
     output_bytes: Callable[[], int],
 ) -> AsyncGenerator[Bridge]:

@@ -12,8 +12,8 @@ from functools import partial
 from nsm import paths
 from nsmd.bridge.values import Problem, Program
 from nsmd.host.paths import printable, trusted_owners
-from nsmd.host.watching.source_watcher import Keeper
-from nsmd.host.watching.trail import Places, Trail
+from nsmd.host.watching.source_watcher import SourceWatcher
+from nsmd.host.watching.trail import Trail, WatchedPaths
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Found:
 
     programs: Mapping[str, Program] = field(default_factory=dict[str, Program])
     problems: tuple[Problem, ...] = ()
-    places: Places = field(default_factory=dict[str, frozenset[str]])
+    places: WatchedPaths = field(default_factory=dict[str, frozenset[str]])
 
 
 def read_directory(directory: str, home: str | None = None) -> Found:
@@ -76,15 +76,15 @@ def read_directory(directory: str, home: str | None = None) -> Found:
     )
 
 
-class Shelf:
-    """See the module; made by `open_shelf`.
+class DefinitionsIndex:
+    """See the module; made by `open_definitions`.
 
     Attributes:
         programs: that can be used, by name, sorted.
         problems: why others cannot.
     """
 
-    def __init__(self, directory: str, keeper: Keeper) -> None:
+    def __init__(self, directory: str, keeper: SourceWatcher) -> None:
         self.programs: Mapping[str, Program] = {}
         self.problems: Sequence[Problem] = ()
         self._directory = directory
@@ -133,7 +133,9 @@ def render(problem: Problem) -> str:
 
 
 @asynccontextmanager
-async def open_shelf(directory: str, keeper: Keeper) -> AsyncGenerator[Shelf]:
+async def open_definitions(
+    directory: str, keeper: SourceWatcher
+) -> AsyncGenerator[DefinitionsIndex]:
     """The definitions of a directory, which have been looked at when the block begins, unless that
     takes long.
 
@@ -141,7 +143,7 @@ async def open_shelf(directory: str, keeper: Keeper) -> AsyncGenerator[Shelf]:
         directory: absolute; it may be missing.
         keeper: notices changes.
     """
-    shelf = Shelf(directory, keeper)
+    shelf = DefinitionsIndex(directory, keeper)
 
     def failed() -> Found:
         reason = "nsm failed to look at it; the supervisor's log has the details"

@@ -20,7 +20,7 @@ Key = tuple[str, str]
 """Scope of a client, and the call's id."""
 
 
-class Kept:
+class FinishedCalls:
     """The last calls that are over; where there are too many, the oldest go.
 
     Calls that started nothing go first: a client that floods these is in nobody's way, and one that

@@ -22,7 +22,7 @@ import trio
 from nsm.wire.errors import AuditFailedError
 from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger_entries, recovery
-from nsmd.bridge.rate_limit import PACE_S, REFUSED_S, Pace, Paces
+from nsmd.bridge.rate_limit import PACE_S, REFUSED_S, RateLimit, RateLimits
 from nsmd.bridge.recovery import Fate, Writer
 from nsmd.bridge.values import Asked, Ended
 
@@ -103,7 +103,7 @@ class Ledger:
         self._queue: deque[_Entry] = deque()
         self._late: list[_Entry] = []  # ends that could not be written
         self._begun: set[tuple[str, str]] = set()  # scope and id
-        self._paces = Paces()
+        self._paces = RateLimits()
         self._wanted = trio.Event()
         self._closed = False
         self._flushing = trio.Lock()
@@ -369,7 +369,7 @@ class Ledger:
         return _Written(count=count, synced=True)
 
     async def _paced(
-        self, asked: Asked, pace: Pace, size: int, patience_s: float, because: str
+        self, asked: Asked, pace: RateLimit, size: int, patience_s: float, because: str
     ) -> None:
         """
         Raises:

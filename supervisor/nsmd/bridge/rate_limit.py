@@ -31,18 +31,18 @@ MAX_SCOPES = 256
 """Whose pace is known, the latest ones."""
 
 
-class Paces:
+class RateLimits:
     """Those of all clients."""
 
     def __init__(self) -> None:
-        self._scopes: OrderedDict[str, ScopePace] = OrderedDict()
+        self._scopes: OrderedDict[str, ScopeRateLimit] = OrderedDict()
         self._released = trio.Event()
 
-    def of(self, scope: str) -> ScopePace:
+    def of(self, scope: str) -> ScopeRateLimit:
         """One client's."""
         pace = self._scopes.get(scope)
         if pace is None:
-            pace = self._scopes[scope] = ScopePace(self._released)
+            pace = self._scopes[scope] = ScopeRateLimit(self._released)
         self._scopes.move_to_end(scope)
         if len(self._scopes) > MAX_SCOPES:
             self._scopes.popitem(last=False)
@@ -53,7 +53,7 @@ class Paces:
         self._released.set()
 
 
-class ScopePace:
+class ScopeRateLimit:
     """One client's.
 
     Attributes:
@@ -63,12 +63,12 @@ class ScopePace:
     """
 
     def __init__(self, released: trio.Event) -> None:
-        self.starts = Pace(BURST_BYTES, BYTES_PER_S, released)
-        self.refusals = Pace(REFUSED_BURST_BYTES, REFUSED_BYTES_PER_S, released)
+        self.starts = RateLimit(BURST_BYTES, BYTES_PER_S, released)
+        self.refusals = RateLimit(REFUSED_BURST_BYTES, REFUSED_BYTES_PER_S, released)
         self.unwritten = 0
 
 
-class Pace:
+class RateLimit:
     """A token bucket of bytes; those that wait go on in the order in which they came.
 
     Args:

@@ -17,7 +17,7 @@ from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.path_walk import Ways
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended, OnLine, Program
-from nsmd.host.monitors.monitored import MARGIN_S, Held
+from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.monitors.process_tree import processes, send
 from nsmd.model.values import StreamName
 
@@ -101,7 +101,7 @@ def _start(
     variables: Mapping[str, str],
     output_bytes: int,
     step_s: float,
-) -> Held:
+) -> MonitoredProcess:
     """Start a monitor, with an order as `monitor.Order` reads it.
 
     Raises:
@@ -127,7 +127,7 @@ def _start(
     with open(os.memfd_create("order", os.MFD_CLOEXEC), "wb") as file:
         file.write(json.dumps(order).encode())
         file.seek(0)
-        return Held.start(
+        return MonitoredProcess.start(
             "nsmd.bridge.monitor",
             [str(file.fileno())],
             inherited=[file.fileno(), command.fd],
@@ -154,7 +154,7 @@ def _not_started(program: Program, why: str) -> BadProgramError:
 class _Run:
     """What a monitor has said so far."""
 
-    def __init__(self, held: Held, program: Program, on_line: OnLine) -> None:
+    def __init__(self, held: MonitoredProcess, program: Program, on_line: OnLine) -> None:
         self._held = held
         self._program = program
         self._on_line = on_line

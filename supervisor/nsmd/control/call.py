@@ -13,14 +13,14 @@ from nsmd.bridge.bridge import Bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control import arguments
 from nsmd.control.output_stream import Room
-from nsmd.environments.builds.builder import Workshop
+from nsmd.environments.builds.builder import Builder
 from nsmd.fdstore.store import DescriptorStore, NoStore
-from nsmd.manager.run_service import Registry
+from nsmd.manager.run_service import RunService
 from nsmd.manager.session_index import Here
 from nsmd.model import names
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Client, Environment, ProjectMount
 from nsmd.restart.drain import Draining
 from nsmd.sessions.changes import Review
@@ -63,8 +63,8 @@ class Services:
         review: of what sessions have changed in projects.
     """
 
-    registry: Registry
-    workshop: Workshop
+    registry: RunService
+    workshop: Builder
     socket_path: str
     pid: int
     jail: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Services:
     bridge: Bridge
     max_file_bytes: int
     review: Review = field(default_factory=Review)
-    ending: Ending = field(default_factory=Ending)
+    ending: Shutdown = field(default_factory=Shutdown)
     events: Events = field(default_factory=Events)
     telemetry: Telemetry
     limits: Mapping[str, str]
@@ -115,7 +115,7 @@ class Call:
     client: str
     scope: str
     project: str = ""
-    boundary: Boundary | None = None
+    boundary: ClientLimits | None = None
     peer: tuple[int, int]
     confined: bool
     manages: bool

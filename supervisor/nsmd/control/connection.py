@@ -39,8 +39,8 @@ from nsmd.control.output_stream import Room
 from nsmd.control.peers import peer_of
 from nsmd.host import journald
 from nsmd.model import names
-from nsmd.model.client_limits import Boundary
-from nsmd.model.read_rate import TURN, Pace
+from nsmd.model.client_limits import ClientLimits
+from nsmd.model.read_rate import TURN, ReadRate
 from nsmd.model.values import RunResult
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.files import OpenFiles
@@ -70,7 +70,7 @@ async def serve_connection(
     rights: frozenset[Right],
     services: Services,
     *,
-    boundary: Boundary | None = None,
+    boundary: ClientLimits | None = None,
 ) -> None:
     """Serve a client until it is gone.
 
@@ -121,14 +121,14 @@ class _Connection:
         rights: frozenset[Right],
         services: Services,
         nursery: trio.Nursery,
-        boundary: Boundary | None,
+        boundary: ClientLimits | None,
     ) -> None:
         self._descriptor = descriptor
         self._rights = rights
         self._boundary = boundary
         self._scope = boundary.scope if boundary is not None else None
         self._peer = peer_of(descriptor)
-        self._pace = Pace()
+        self._pace = ReadRate()
         self._services = services
         self._traffic = services.telemetry.traffic["control"]
         self._nursery = nursery

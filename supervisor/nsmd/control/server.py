@@ -21,7 +21,7 @@ from nsmd.control.counted_stream import CountedStream
 from nsmd.control.peers import peer_of
 from nsmd.host import journald
 from nsmd.host.descriptors import MAX_CONNECTIONS, Quota, draw
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ServeAttachment(Protocol):
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        boundary: Boundary | None,
+        boundary: ClientLimits | None,
         confined: bool,
     ) -> None:
         """Serve it until it is gone.
@@ -64,7 +64,7 @@ class Access:
 
     uid: int
     rights: frozenset[Right] = ALL_RIGHTS
-    boundary: Boundary | None = None
+    boundary: ClientLimits | None = None
 
     def __post_init__(self) -> None:
         if self.confined and self.boundary is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nsm.checks import Check
-from nsmd.jail.cgroups import find_keeper
+from nsmd.jail.cgroups import find_enforcer
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of
 from nsmd.jail.cgroups.tree import GroupTree
@@ -44,7 +44,7 @@ async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> 
         environment: of this process.
     """
     limits = session_limits(settings)
-    keeper = await find_keeper(limits, environment)
+    keeper = await find_enforcer(limits, environment)
     if keeper.tree is None:
         return LimitsSeen(enforcement=keeper.enforcement, fix=keeper.fix)
     lacking, holds = _try_group(keeper.tree, settings, limits)

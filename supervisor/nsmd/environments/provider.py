@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
-from nsmd.environments.builds.builder import Workshop
+from nsmd.environments.builds.builder import Builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.devshell.project_shells import NAME as SHELL_NAME
 from nsmd.environments.devshell.project_shells import DevShells
@@ -27,7 +27,7 @@ class Discovery(Protocol):
         """Look again for a client's, or for all."""
 
 
-class Provision:
+class Provider:
     """See the module.
 
     Args:
@@ -42,7 +42,7 @@ class Provision:
         catalog: Catalog,
         *,
         discovery: Discovery | None = None,
-        workshop: Workshop | None = None,
+        workshop: Builder | None = None,
         shells: DevShells | None = None,
     ) -> None:
         self.catalog = catalog
@@ -138,7 +138,7 @@ def _no_shell(project: ProjectMount | None) -> EnvironmentUnavailableError:
 
 @asynccontextmanager
 async def _opened(
-    provider: Discovery | Workshop | None, sources: Sources | None
+    provider: Discovery | Builder | None, sources: Sources | None
 ) -> AsyncGenerator[None]:
     if provider is None:
         yield

@@ -81,7 +81,7 @@ def identity(fd: int) -> tuple[int, int, str]:
     return status.st_dev, status.st_ino, pid
 
 
-class Keeper:
+class DescriptorHolder:
     """See the module.
 
     Args:
@@ -258,7 +258,7 @@ def main() -> None:
     listener, first = socket.socket(fileno=0), socket.socket(fileno=1)
     listener.setblocking(False)
     listener.listen()  # again: whoever connects is told this process, and not its starter
-    Keeper(listener, first, float(sys.argv[1])).run()
+    DescriptorHolder(listener, first, float(sys.argv[1])).run()
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ LONGEST_PAUSE_S = 60.0
 """Between the starts of keepers that end again; doubled each time."""
 
 
-class KeeperError(Exception):
+class HolderError(Exception):
     """The keeper does not do its work; the message says what it does instead."""
 
 
@@ -75,7 +75,7 @@ class Found:
         self.kept = {}
 
 
-class KeeperStore:
+class HolderStore:
     """See `DescriptorStore`.
 
     Args:
@@ -165,7 +165,7 @@ class KeeperStore:
     def _start(self) -> bool:
         """Start a keeper; whether it worked."""
         try:
-            self._link, self._pid = start_keeper(self._path, self._linger_s)
+            self._link, self._pid = start_holder(self._path, self._linger_s)
         except OSError as error:
             self._trouble = f"the holder of sessions cannot be started: {error}"
             log.warning("%s; sessions would end with this process", self._trouble)
@@ -315,7 +315,7 @@ class KeeperStore:
             os.unlink(self._path)
 
 
-class SilentKeeper(NoStore):
+class SilentHolder(NoStore):
     """Store that keeps nothing, since there is a holder that does not answer.
 
     Until it answers, nobody knows what it holds. When it does, this process restarts itself and
@@ -360,7 +360,7 @@ class SilentKeeper(NoStore):
         return False
 
 
-def start_keeper(path: str, linger_s: float) -> tuple[socket.socket, int]:
+def start_holder(path: str, linger_s: float) -> tuple[socket.socket, int]:
     """Start one, connected to this process; what listens at the path is given up.
 
     Returns:
@@ -433,7 +433,7 @@ def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
     except OSError as error:
         found.close()
         why = "does not answer" if isinstance(error, TimeoutError) else f"fails ({error})"
-        raise KeeperError(f"the holder of sessions at {path} {why}") from error
+        raise HolderError(f"the holder of sessions at {path} {why}") from error
     found.link.setblocking(False)
     return found
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from nsmd.fdstore import holder_store
 from nsmd.fdstore.handover import HandedOver, hand_over
-from nsmd.fdstore.holder_store import KeeperError, KeeperStore, SilentKeeper
+from nsmd.fdstore.holder_store import HolderError, HolderStore, SilentHolder
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 
@@ -40,7 +40,7 @@ def open_store(
     found, problem = None, ""
     try:
         found = holder_store.take(keeper_path)
-    except KeeperError as error:
+    except HolderError as error:
         problem = str(error)
         log.warning("%s; what it holds stays there", problem)
     if found is not None:
@@ -57,11 +57,11 @@ def open_store(
             tell(name, kept[name])
         if found is not None and not found.ended:  # whom nobody needs any more when systemd has all
             store.settle()
-            KeeperStore(keeper_path, found=found).end()
+            HolderStore(keeper_path, found=found).end()
         return store, kept
     if problem:
-        return SilentKeeper(keeper_path, problem), kept
-    return KeeperStore(keeper_path, found=found), kept
+        return SilentHolder(keeper_path, problem), kept
+    return HolderStore(keeper_path, found=found), kept
 
 
 def _add(kept: dict[str, list[int]], more: Kept) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from nsmd.http.token import Secret
+from nsmd.http.token import TokenFile
 
 PATH = b"/mcp"
 """There is nothing else."""
@@ -63,7 +63,7 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class AccessCheck:
     """See the module.
 
     Args:
@@ -76,7 +76,7 @@ class Guard:
     hosts: Collection[str] | None
     own_origins: Collection[str] = ()
     origins: Collection[str] = ()
-    secret: Secret = field(repr=False)
+    secret: TokenFile = field(repr=False)
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> Passed | Answer:
         """Let a request in, or say how it is answered.

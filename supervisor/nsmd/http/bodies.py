@@ -24,7 +24,7 @@ class Bodies:
         return f"<Bodies {self.taken} of {self.most} bytes>"
 
 
-class Held:
+class BodyShare:
     """What one request takes of it, until `free`.
 
     Args:

@@ -18,8 +18,8 @@ from http import HTTPStatus
 import h11
 import trio
 
-from nsmd.http.access import Answer, Guard, Headers, Passed
-from nsmd.http.bodies import Bodies, Held
+from nsmd.http.access import AccessCheck, Answer, Headers, Passed
+from nsmd.http.bodies import Bodies, BodyShare
 from nsmd.http.exchange import Application, Exchange, date
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Served:
         bodies: of all of them together.
     """
 
-    guard: Guard
+    guard: AccessCheck
     application: Application
     refused: Note
     admitted: Callable[[], None]
@@ -172,7 +172,7 @@ class Connection:
             verdict = self._served.guard.check(request.method, request.target, headers)
             if isinstance(verdict, Answer) and verdict.why:
                 raise _RefusedError(verdict)  # noqa: TRY301
-            held = Held(self._served.bodies)
+            held = BodyShare(self._served.bodies)
             try:
                 if isinstance(verdict, Passed):
                     self._admit()
@@ -223,7 +223,7 @@ class Connection:
             raise _slow()
         return None
 
-    async def _body(self, headers: Headers, held: Held, most: int | None = None) -> bytes:
+    async def _body(self, headers: Headers, held: BodyShare, most: int | None = None) -> bytes:
         """
         Args:
             held: counts it.

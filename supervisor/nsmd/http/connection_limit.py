@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from nsmd.http.connection import Connection
 
 
-class Crowd:
+class ConnectionLimit:
     """See the module.
 
     Args:

@@ -18,15 +18,15 @@ from nsmd.config.http_address import Port, UnixPath, own_hosts, own_url, parse_l
 from nsmd.control.counted_stream import CountedStream
 from nsmd.host.paths import trusted_owners
 from nsmd.host.unix_listener import check_way, listening_socket
-from nsmd.http.access import PATH, Answer, Guard
+from nsmd.http.access import PATH, AccessCheck, Answer
 from nsmd.http.bodies import Bodies
 from nsmd.http.connection import Connection, Served
-from nsmd.http.connection_limit import Crowd
+from nsmd.http.connection_limit import ConnectionLimit
 from nsmd.http.exchange import Application
 from nsmd.http.held_port import bound
-from nsmd.http.token import Secret
+from nsmd.http.token import TokenFile
 from nsmd.model.events import Events
-from nsmd.model.read_rate import Pace
+from nsmd.model.read_rate import ReadRate
 from nsmd.model.settings import HttpSettings
 from nsmd.telemetry import Traffic
 
@@ -96,11 +96,11 @@ class Listener:
         self._application = application
         self._events = events
         self._traffic = traffic
-        self._crowd = Crowd(settings.max_connections)
+        self._crowd = ConnectionLimit(settings.max_connections)
         self._bodies = Bodies(MAX_BODIES * settings.max_body_mb * _MEGABYTE)
         self._refused: Counter[str] = Counter()
         self._turned_away = 0
-        self.secret = Secret(token_path, self._crowd.end_admitted)
+        self.secret = TokenFile(token_path, self._crowd.end_admitted)
         self.url = ""
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class Listener:
             "refused": dict(self._refused),
         }
 
-    def open(self, stack: ExitStack) -> tuple[socket.socket, Guard]:
+    def open(self, stack: ExitStack) -> tuple[socket.socket, AccessCheck]:
         """A socket that listens; it is closed with the stack.
 
         Raises:
@@ -132,7 +132,7 @@ class Listener:
                 hosts, root = own_hosts(port), own_url(port)
         self.url = root + PATH.decode()
         self.secret.prepare()
-        guard = Guard(
+        guard = AccessCheck(
             hosts=None if hosts is None else hosts | {*self._settings.hosts},
             own_origins=frozenset(f"http://{host}" for host in hosts or ()),
             origins=frozenset(self._settings.origins),
@@ -140,14 +140,14 @@ class Listener:
         )
         return listener, guard
 
-    async def serve(self, listener: socket.socket, guard: Guard) -> None:
+    async def serve(self, listener: socket.socket, guard: AccessCheck) -> None:
         """Until cancelled.
 
         Args:
             listener, guard: as `open` gave them.
         """
         waiting = trio.socket.from_stdlib_socket(listener)
-        pace = Pace(COMERS_PER_S, COMERS_BURST)
+        pace = ReadRate(COMERS_PER_S, COMERS_BURST)
         async with trio.open_nursery() as nursery:
             while True:
                 try:
@@ -161,7 +161,7 @@ class Listener:
                 nursery.start_soon(self._serve_one, stream, guard)
                 await pace.taken(1)
 
-    async def _serve_one(self, stream: trio.abc.HalfCloseableStream, guard: Guard) -> None:
+    async def _serve_one(self, stream: trio.abc.HalfCloseableStream, guard: AccessCheck) -> None:
         connection = Connection(stream, self._served(guard), self._settings.listen)
         if not self._crowd.admit(connection):
             await self._turn_away(stream, connection)
@@ -186,7 +186,7 @@ class Listener:
         finally:
             self._turned_away -= 1
 
-    def _served(self, guard: Guard) -> Served:
+    def _served(self, guard: AccessCheck) -> Served:
         return Served(
             guard=guard,
             application=self._application,

@@ -93,7 +93,7 @@ class _Stream:
         self.more = trio.Event()
 
 
-class Kept:
+class SentEvents:
     """The events of one session.
 
     Attributes:
@@ -206,9 +206,9 @@ class Replays(EventStore):
     def __init__(self, idle_s: float, most: int) -> None:
         self._idle_s = idle_s
         self._most = most
-        self._sessions: dict[bytes, Kept] = {}
+        self._sessions: dict[bytes, SentEvents] = {}
         self._numbers = count(1)
-        self._current: ContextVar[Kept] = ContextVar("replays")
+        self._current: ContextVar[SentEvents] = ContextVar("replays")
 
     def __repr__(self) -> str:
         return f"<Replays of {len(self._sessions)} sessions, {self.size} bytes>"
@@ -224,7 +224,7 @@ class Replays(EventStore):
         """Have the package's session manager answer a request."""
         known = _header(scope["headers"])
         self._forget_idle()
-        kept = self._sessions.get(known) or Kept()
+        kept = self._sessions.get(known) or SentEvents()
         last = _header(scope["headers"], _LAST_HEADER) if scope["method"] == "GET" else b""
         if last and known in self._sessions and not kept.follows(last.decode("latin-1")):
             # An empty stream would have it come again and again.
@@ -296,7 +296,7 @@ class Replays(EventStore):
             self._sessions.pop(known).end()
 
 
-def _oldest(kept: Kept) -> int:
+def _oldest(kept: SentEvents) -> int:
     return kept.oldest
 
 

@@ -17,7 +17,7 @@ from nsmd.host.unix_listener import PlaceError
 from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.ports import TAKEN_BACK, Programs, Runner
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.settings import HttpSettings, Settings
 from nsmd.model.values import ProjectMount
@@ -171,7 +171,7 @@ class HttpService:
                 nursery.start_soon(self._keep_front, boundary)
                 await listener.serve(*opened)
 
-    def _boundary(self) -> Boundary:
+    def _boundary(self) -> ClientLimits:
         """What all clients are kept to."""
         settings, project = self._settings, None
         if settings.project is not None:
@@ -180,7 +180,7 @@ class HttpService:
             except BadProjectError as error:
                 self._problem = f"project: {error.message}"
                 log.error("MCP over HTTP shows no project: %s", error.message)  # noqa: TRY400
-        return Boundary(
+        return ClientLimits(
             scope=SCOPE,
             directory=None if project is None else project.path,
             project=project,
@@ -198,7 +198,7 @@ class HttpService:
             scope[TAKEN_BACK] = lambda: not self._ending()
             await self._front(scope, receive, send)
 
-    async def _keep_front(self, boundary: Boundary) -> None:
+    async def _keep_front(self, boundary: ClientLimits) -> None:
         """Have something that answers, once somebody asks. A fault of it ends its sessions, and
         nothing else."""
         attach = Attach().kept_to(boundary, confined=True)

@@ -12,7 +12,7 @@ from nsm import httptoken
 log = logging.getLogger(__name__)
 
 
-class Secret:
+class TokenFile:
     """See the module.
 
     Its file is looked at with each request, which takes 2 us, and read where it is another one:

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.jail.handle import HeldJail
+from nsmd.jail.handle import JailHandle
 from nsmd.jail.project_copy import ProjectCopy
 from nsmd.model.policy import Policy
 
 
-class AdoptedJail(HeldJail):
+class AdoptedJail(JailHandle):
     """See `nsmd.jail.interface.Jail`.
 
     Its processes are nobody's children here, but after a program of the same process was replaced

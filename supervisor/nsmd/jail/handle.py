@@ -12,7 +12,7 @@ from nsmd.model.policy import Policy
 from nsmd.model.values import Remarks
 
 
-class HeldJail:
+class JailHandle:
     """What `nsmd.jail.interface.Jail` asks for and is the same however a jail came to be.
 
     Args:

@@ -34,7 +34,7 @@ from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bw
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.host_network import network_files
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
-from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, CopyPlace
+from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.project_copy import NoCopyError
@@ -89,7 +89,7 @@ class Plan:
     programs: Mapping[str, bytes]
     speaker: str = "agent"
     system_calls: bytes | None = None
-    copy: CopyPlace | None = None
+    copy: OverlaySpace | None = None
     host_network: bool = False
     group: int | None = None
 
@@ -196,7 +196,7 @@ class BwrapLauncher:
         return jail
 
     @contextmanager
-    def _copy_place(self, spec: JailSpec) -> Generator[CopyPlace | None]:
+    def _copy_place(self, spec: JailSpec) -> Generator[OverlaySpace | None]:
         """Room for a copy of the project, where it is to be one.
 
         Raises:
@@ -211,7 +211,7 @@ class BwrapLauncher:
                 spec.project.path,
                 f"bubblewrap {program.version} has no --overlay, which comes with 0.11",
             )
-        with closing(CopyPlace(spec.sizes.overlay_mb)) as copy:
+        with closing(OverlaySpace(spec.sizes.overlay_mb)) as copy:
             yield copy
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:

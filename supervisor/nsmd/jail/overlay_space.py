@@ -77,7 +77,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class CopyPlace:
+class OverlaySpace:
     """The room of one jail, before there is one. Close it when the jail has started, or not.
 
     Args:

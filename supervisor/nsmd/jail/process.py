@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.jail.handle import HeldJail
+from nsmd.jail.handle import JailHandle
 from nsmd.jail.process_tree import kill_group, kill_tree
 
 STDERR_LIMIT_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ when it has cleaned up; then it is killed. Waiting lets it collect the jail's ex
 no zombie goes to the host's init."""
 
 
-class BwrapJail(HeldJail):
+class BwrapJail(JailHandle):
     """See `nsmd.jail.interface.Jail`.
 
     There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its

@@ -17,7 +17,7 @@ from nsmd.sessions.execution import Execution
 _CHECK = "Check what it has done (its variables, its files) before you run it again."
 
 
-class Retries:
+class Deduplication:
     """What there is of executions by the ids that clients gave them.
 
     Args:

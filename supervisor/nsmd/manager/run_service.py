@@ -25,15 +25,15 @@ from nsm.wire.errors import (
 )
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES
-from nsmd.environments.provider import Provision
+from nsmd.environments.provider import Provider
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import memory_of
 from nsmd.manager import code_fences
-from nsmd.manager.deduplication import Retries
+from nsmd.manager.deduplication import Deduplication
 from nsmd.manager.listing import ended_row, live_row
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
-from nsmd.manager.session_manager import Fleet
+from nsmd.manager.session_manager import SessionManager
 from nsmd.model import names
 from nsmd.model.client_limits import narrowed
 from nsmd.model.limits import (
@@ -46,7 +46,7 @@ from nsmd.model.limits import (
     wrong_environment,
 )
 from nsmd.model.settings import Settings
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import (
     Client,
     Environment,
@@ -58,7 +58,7 @@ from nsmd.model.values import (
     Sources,
     Tenancy,
 )
-from nsmd.pool.prewarm import Comers
+from nsmd.pool.prewarm import Prewarm
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
@@ -73,7 +73,7 @@ async def measure_in_thread(pids: Sequence[int]) -> Mapping[int, process_stats.U
     return await trio.to_thread.run_sync(process_stats.usage_of, pids)
 
 
-class Registry:
+class RunService:
     """See the module.
 
     Args:
@@ -93,19 +93,19 @@ class Registry:
     def __init__(
         self,
         settings: Settings,
-        provision: Provision,
-        fleet: Fleet,
+        provision: Provider,
+        fleet: SessionManager,
         *,
         home: str,
         private: Sequence[str] = (),
         unreadable: Unreadable = lambda _: None,
         measure: Measure = measure_in_thread,
-        ending: Ending | None = None,
+        ending: Shutdown | None = None,
     ) -> None:
         self.events = fleet.events
         self.fleet = fleet
         self.provision = provision
-        self._ending = ending or Ending()
+        self._ending = ending or Shutdown()
         self._settings = settings
         self._projects = Projects(
             settings.project, home=home, private=private, unreadable=unreadable
@@ -113,9 +113,9 @@ class Registry:
         self._sizes = jail_sizes(settings)
         self._directory = fleet.directory
         self._executions = fleet.executions
-        self.retries = Retries(fleet.executions, fleet.fates)
+        self.retries = Deduplication(fleet.executions, fleet.fates)
         self._measure = measure
-        self._comers = Comers(provision, self._spec, fleet.pool.expect)
+        self._comers = Prewarm(provision, self._spec, fleet.pool.expect)
         provision.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
@@ -135,20 +135,20 @@ class Registry:
     # What there is.
 
     def environments(self, client: Client) -> Sequence[Environment]:
-        """See `Provision`."""
+        """See `Provider`."""
         return self.provision.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """See `Provision`."""
+        """See `Provider`."""
         return self.provision.subscribe(changed)
 
     @property
     def inherit(self) -> Sequence[str]:
-        """See `Provision`."""
+        """See `Provider`."""
         return self.provision.inherit
 
     async def look(self, client: Client | None = None) -> None:
-        """See `Provision`."""
+        """See `Provider`."""
         await self.provision.look(client)
 
     def _environments_changed(self) -> None:
@@ -206,11 +206,11 @@ class Registry:
             yield
 
     def expect(self, client: Client) -> None:
-        """See `Comers`."""
+        """See `Prewarm`."""
         self._comers.expect(client)
 
     def greet(self, program: str, scope: str) -> None:
-        """See `Comers`."""
+        """See `Prewarm`."""
         self._comers.greet(program, scope)
 
     # Running code.

@@ -37,7 +37,7 @@ def project_path(session: Session) -> str | None:
     return None if session.spec.project is None else session.spec.project.path
 
 
-class Directory:
+class SessionIndex:
     """See the module. Spares are in it, too, and sessions that are just ending."""
 
     def __init__(self) -> None:

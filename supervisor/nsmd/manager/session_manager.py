@@ -18,9 +18,9 @@ from nsmd.fdstore.store import NoStore
 from nsmd.host.descriptors import MAX_PROXIED, Shares
 from nsmd.host.timer import Timers
 from nsmd.jail import Launcher
-from nsmd.jail.cgroups import Keeper
-from nsmd.manager.session_index import Directory
-from nsmd.manager.session_slots import Places, Turn
+from nsmd.jail.cgroups import LimitEnforcer
+from nsmd.manager.session_index import SessionIndex
+from nsmd.manager.session_slots import SessionSlots, Turn
 from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
@@ -28,10 +28,10 @@ from nsmd.model.settings import Settings
 from nsmd.model.values import Artifact, JailSpec, Tenancy
 from nsmd.network import Gateway
 from nsmd.pool.pool import Memory, Pool
-from nsmd.restart.ended_sessions import SHUT_DOWN, EndBook
+from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
 from nsmd.restart.load import Takeover
 from nsmd.restart.reattach import Resumption
-from nsmd.restart.session_store import SessionBook
+from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier
 from nsmd.sessions.ended import EndedSessions, Executions
 from nsmd.sessions.execution import Execution
@@ -44,7 +44,7 @@ CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
 
 
-class Fleet:
+class SessionManager:
     """See the module; the `SessionWatcher` of each of them.
 
     Args:
@@ -82,19 +82,19 @@ class Fleet:
         memory: Memory | None = None,
         shares: Shares | None = None,
         gateway: Gateway | None = None,
-        keeper: Keeper | None = None,
+        keeper: LimitEnforcer | None = None,
         events: Events | None = None,
-        book: SessionBook | None = None,
-        ends: EndBook | None = None,
+        book: SessionStore | None = None,
+        ends: EndedSessionFiles | None = None,
     ) -> None:
         self.closing = self.leaving = False
         self.events = events or Events()
-        self.directory = Directory()
+        self.directory = SessionIndex()
         self.executions = Executions()
         self.fates = Fates()
         self.transcripts = TranscriptStore()
         self.catch_up: Callable[[], None] = lambda: None
-        self._book = book or SessionBook(NoStore())
+        self._book = book or SessionStore(NoStore())
         self._ends = ends
         self.ended = EndedSessions(ends)
         self._resumption = Resumption(self.fates, self.executions)
@@ -110,7 +110,7 @@ class Fleet:
         )
         upkeep.start_soon(self._timers.run)
         room = session_room(settings, shares)
-        self._places = Places(room, self.directory.live, self._starts)
+        self._places = SessionSlots(room, self.directory.live, self._starts)
         self.pool = Pool(settings.pool, self._start, upkeep, memory, events=self.events)
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ class Fleet:
                 self.session_changed(session)
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `SessionBook.everything`."""
+        """See `SessionStore.everything`."""
         live = [session for session in self.directory if session.live]
         return self._book.everything(live)
 

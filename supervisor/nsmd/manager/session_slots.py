@@ -33,7 +33,7 @@ _LISTED = 5
 """Sessions named in an error about too many of them."""
 
 
-class Places:
+class SessionSlots:
     """See the module.
 
     Args:
@@ -181,7 +181,7 @@ def _told(live: Sequence[Session], scope: str, words: str, end: str = "") -> str
 class Turn:
     """One session's wait for a place and for the leave to start, in place of a plain limiter."""
 
-    def __init__(self, places: Places, scope: str, *, confined: bool = False) -> None:
+    def __init__(self, places: SessionSlots, scope: str, *, confined: bool = False) -> None:
         self.scope, self.confined = scope, confined
         self.opened = trio.Event()
         self._places = places

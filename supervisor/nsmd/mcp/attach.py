@@ -14,7 +14,7 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import MetadataError, Said
 from nsmd.environments.artifacts.sources import sources_of
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.limits import Variables, check_inherited
 from nsmd.model.values import NetworkRule, ProjectMount, Sources
 
@@ -63,7 +63,7 @@ class Attach:
         bound: as in `Client`.
         project: of one that is confined; None for none.
         programs: names of the programs of the bridge that it may start; None for all.
-        writable: absolute directories and files that it can write to, as in `Boundary`.
+        writable: absolute directories and files that it can write to, as in `ClientLimits`.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -84,7 +84,7 @@ class Attach:
     programs: frozenset[str] | None = None
     writable: tuple[str, ...] = ()
 
-    def kept_to(self, boundary: Boundary, *, confined: bool) -> Attach:
+    def kept_to(self, boundary: ClientLimits, *, confined: bool) -> Attach:
         """The same for a client of a listener with that boundary.
 
         Of the entry of one that may only run code there are left the limits that it sets itself:

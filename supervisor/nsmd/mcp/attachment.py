@@ -16,7 +16,7 @@ from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, ref
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.ports import Programs, Runner
 from nsmd.mcp.render import MAX_RESULT_CHARS
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 from nsmd.model.limits import Variables
 from nsmd.model.values import Client
 
@@ -42,7 +42,7 @@ async def serve_attachment(
     endpoint: EndpointLoader,
     max_result_chars: int = MAX_RESULT_CHARS,
     peer: tuple[int, int] | None = None,
-    boundary: Boundary | None = None,
+    boundary: ClientLimits | None = None,
     confined: bool = False,
     ending: Callable[[], bool] = lambda: False,
     programs: Programs | None = None,

@@ -43,7 +43,7 @@ from nsm import jsonlines
 from nsmd.mcp import json_limits, line_numbers, wire
 from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.ports import Execution
-from nsmd.model.read_rate import TURN, Pace
+from nsmd.model.read_rate import TURN, ReadRate
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class Router:
     async def _read(self, first_bytes: bytes) -> None:
         buffer = jsonlines.LineBuffer()
         chunk = first_bytes
-        pace = Pace()
+        pace = ReadRate()
         while True:
             lines = 0
             for line in buffer.feed(chunk):

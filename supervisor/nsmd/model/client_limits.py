@@ -13,7 +13,7 @@ from nsmd.model.values import NO_NETWORK, NetworkRule, ProjectMount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
+class ClientLimits:
     """See the module.
 
     Attributes:

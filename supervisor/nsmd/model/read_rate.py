@@ -19,7 +19,7 @@ TURN = 64
 """Messages of one client that are taken in one turn of the event loop."""
 
 
-class Pace:
+class ReadRate:
     """A token bucket. What a message costs while there are tokens is one subtraction.
 
     Args:

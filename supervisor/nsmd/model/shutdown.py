@@ -14,7 +14,7 @@ How = Literal["end", "leave", "reload"]
 that this process becomes."""
 
 
-class Ending:
+class Shutdown:
     """Asked for once or several times; the first says how, but `end` beats what keeps sessions.
 
     Attributes:

@@ -18,9 +18,9 @@ allowed_hosts  what one session or box may reach, and what it asked for
 network        the network of one session, as it is now
 """
 
-from nsmd.network.allowed_hosts import Way
+from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import Listener, ListenerError
 from nsmd.network.network import SessionNetwork
 
-__all__ = ["Gateway", "Listener", "ListenerError", "SessionNetwork", "Way"]
+__all__ = ["AllowedHosts", "Gateway", "Listener", "ListenerError", "SessionNetwork"]

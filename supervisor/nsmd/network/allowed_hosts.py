@@ -22,7 +22,7 @@ MAX_LOGGED = 100
 """Decisions of one of them in the supervisor's log. Code can make thousands a second."""
 
 
-class Way:
+class AllowedHosts:
     """See the module.
 
     Args:

@@ -17,7 +17,7 @@ from nsmd.agent_link.requests import NoAnswerError, Question, Requests
 from nsmd.jail.host_network import open_sockets
 from nsmd.model.host_rules import AllowList, HostRule
 from nsmd.model.values import NetworkMode, NetworkRule
-from nsmd.network.allowed_hosts import Way
+from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import Listener, ListenerError
 
@@ -27,7 +27,7 @@ LISTEN_TIMEOUT_S = 20.0
 """For an agent to make a socket, which takes microseconds once it has started."""
 
 
-class SessionNetwork(Way):
+class SessionNetwork(AllowedHosts):
     """See the module.
 
     Args:
@@ -146,7 +146,7 @@ class SessionNetwork(Way):
             )
 
     def set(self, mode: NetworkMode, allowed: AllowList) -> None:
-        """See `Way`."""
+        """See `AllowedHosts`."""
         super().set(mode, allowed)
         self._changed()
 

@@ -27,7 +27,7 @@ LINGER_S = 2.0
 """For a client to read a refusal: closed with bytes of its own unread, it would see a reset."""
 
 
-class Keeper(Interface):
+class ProxyPolicy(Interface):
     """Who decides, and remembers: the session's network."""
 
     def reach(self) -> Reach:
@@ -65,7 +65,7 @@ class Keeper(Interface):
         ...
 
 
-async def serve(client: trio.SocketStream, keeper: Keeper, *, busy: bool = False) -> None:
+async def serve(client: trio.SocketStream, keeper: ProxyPolicy, *, busy: bool = False) -> None:
     """Carry out one connection; closes it.
 
     Args:
@@ -76,7 +76,7 @@ async def serve(client: trio.SocketStream, keeper: Keeper, *, busy: bool = False
             await _serve(client, keeper, busy)
 
 
-async def _serve(client: trio.SocketStream, keeper: Keeper, busy: bool) -> None:
+async def _serve(client: trio.SocketStream, keeper: ProxyPolicy, busy: bool) -> None:
     with trio.move_on_after(REQUEST_TIMEOUT_S) as patience:
         first = await client.receive_some(PIECE_BYTES)
         if not first:
@@ -91,7 +91,7 @@ class _Conversation(ABC):
 
     protocol: Protocol
 
-    def __init__(self, client: trio.SocketStream, keeper: Keeper) -> None:
+    def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
         self._client = client
         self._keeper = keeper
         self._open = trio.CancelScope()
@@ -185,7 +185,7 @@ class _Conversation(ABC):
 class _Socks(_Conversation):
     protocol: Protocol = "socks5"
 
-    def __init__(self, client: trio.SocketStream, keeper: Keeper) -> None:
+    def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
         super().__init__(client, keeper)
         self._proxy = SocksProxy()
 
@@ -210,7 +210,7 @@ class _Socks(_Conversation):
 class _Web(_Conversation):
     protocol: Protocol = "http"
 
-    def __init__(self, client: trio.SocketStream, keeper: Keeper) -> None:
+    def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
         super().__init__(client, keeper)
         # 10 ms of the start of every supervisor, of which most need it never.
         from nsmd.network.web_proxy import WebProxy  # noqa: PLC0415

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 
 from nsm.wire.errors import BadProjectError
-from nsmd.environments.provider import Provision
+from nsmd.environments.provider import Provider
 from nsmd.model.values import Client, Environment, JailSpec, ProjectMount
-from nsmd.pool.usage_history import Habits
+from nsmd.pool.usage_history import UsageHistory
 
 log = logging.getLogger(__name__)
 
 
-class Comers:
+class Prewarm:
     """See the module.
 
     Args:
@@ -24,14 +24,14 @@ class Comers:
 
     def __init__(
         self,
-        provision: Provision,
+        provision: Provider,
         spec: Callable[[Environment, ProjectMount | None], JailSpec],
         expect: Callable[[JailSpec], None],
     ) -> None:
         self._provision = provision
         self._spec = spec
         self._expect = expect
-        self._habits = Habits()
+        self._habits = UsageHistory()
 
     def expect(self, client: Client) -> None:
         """One of a project.

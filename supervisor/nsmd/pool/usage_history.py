@@ -48,7 +48,7 @@ class _Comer:
     habits: dict[str, _Habit] = field(default_factory=dict[str, _Habit])
 
 
-class Habits:
+class UsageHistory:
     """See the module."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 What ran or was queued when it began may finish until a deadline, and is interrupted then, so that
 whoever waits has an answer with the output so far. Sessions stay as they are. Code that comes
-meanwhile is refused before anything of it has run (`Ending.refusal`), and files, logs and lists go
+meanwhile is refused before anything of it has run (`Shutdown.refusal`), and files, logs and lists go
 on working.
 """
 
@@ -19,7 +19,7 @@ import trio
 from nsmd.bridge.call_handle import ProgramCall, who_runs
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import Events, Happening
-from nsmd.model.shutdown import Ending, How
+from nsmd.model.shutdown import How, Shutdown
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Draining:
     """
 
     def __init__(
-        self, busy: Busy, ending: Ending, nursery: trio.Nursery, *, grace_s: float = 2.0
+        self, busy: Busy, ending: Shutdown, nursery: trio.Nursery, *, grace_s: float = 2.0
     ) -> None:
         self._busy = busy
         self._ending = ending

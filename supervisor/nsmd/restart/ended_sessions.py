@@ -35,7 +35,7 @@ _EARLIER = "state-end-"
 """Names under which nsm 0.1 gave ends to the store."""
 
 
-class EndBook:
+class EndedSessionFiles:
     """Names of live sessions, and how others ended, as files; `EndedSessions` tells the clients.
 
     What cannot be written is logged once and forgotten with the supervisor.

@@ -42,7 +42,7 @@ class _Kind:
     sessions: int = 0
 
 
-class SessionBook:
+class SessionStore:
     """See the module.
 
     Args:

@@ -18,7 +18,7 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
-from nsmd.jail.cgroups import Confinement, Group, Keeper
+from nsmd.jail.cgroups import Confinement, Group, LimitEnforcer
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
 
@@ -99,7 +99,7 @@ class Listener(Protocol):
         """The link leads nowhere any more."""
 
 
-class Conversation:
+class AgentSession:
     """See the module; `run` is the task.
 
     Args:
@@ -145,7 +145,7 @@ class Conversation:
         limits: SessionLimits,
         starts: StartLimiter,
         nursery: trio.Nursery,
-        keeper: Keeper | None = None,
+        keeper: LimitEnforcer | None = None,
         earlier: Earlier | None = None,
     ) -> None:
         self.jail: Jail | None = None
@@ -196,7 +196,7 @@ class Conversation:
             finally:
                 await self._see_off(jail)
 
-    async def _confine(self, keeper: Keeper, jail: Jail) -> Confinement:
+    async def _confine(self, keeper: LimitEnforcer, jail: Jail) -> Confinement:
         if self._earlier is None:
             return await keeper.confine(self._session_id, jail, self._spec, self._group)
         return keeper.adopt(self._session_id, jail, self._spec, self._earlier.group)

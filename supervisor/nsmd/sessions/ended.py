@@ -37,7 +37,7 @@ class Ended:
         return f"{verb} {duration(trio.current_time() - self.at_s)} ago ({self.reason})"
 
 
-class EndKeeper(Protocol):
+class EndStore(Protocol):
     """Memory of names and ends of sessions for the supervisor after this one."""
 
     def began(self, scope: str, name: str) -> None:
@@ -57,7 +57,7 @@ class EndedSessions:
         keeper: remembers them beyond this process; None for nobody.
     """
 
-    def __init__(self, keeper: EndKeeper | None = None) -> None:
+    def __init__(self, keeper: EndStore | None = None) -> None:
         self._keeper = keeper
         self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
 

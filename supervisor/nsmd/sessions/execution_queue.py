@@ -57,7 +57,7 @@ class Owner(Protocol):
         """End it."""
 
 
-class Runs:
+class ExecutionQueue:
     """See the module.
 
     Args:

@@ -31,7 +31,7 @@ class Used(Protocol):
         """End it."""
 
 
-class Disuse:
+class IdleTimer:
     """See the module. Work in the background counts as use, of which the agent is asked."""
 
     __slots__ = ("_asked", "_idle", "_lifetime", "_tenancy", "_used")

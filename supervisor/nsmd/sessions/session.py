@@ -38,16 +38,16 @@ from nsmd.agent_link.requests import Requests
 from nsmd.host import journald
 from nsmd.host.timer import Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy
-from nsmd.jail.cgroups import Confinement, Keeper
+from nsmd.jail.cgroups import Confinement, LimitEnforcer
 from nsmd.model.events import Events
 from nsmd.model.lifecycle import Effect, Event, State, advance
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, SessionLimits, Tenancy
 from nsmd.network import Gateway, SessionNetwork
-from nsmd.sessions.agent_session import Conversation, Earlier, StartLimiter
+from nsmd.sessions.agent_session import AgentSession, Earlier, StartLimiter
 from nsmd.sessions.execution import Execution
-from nsmd.sessions.execution_queue import Runs
-from nsmd.sessions.idle import Disuse
+from nsmd.sessions.execution_queue import ExecutionQueue
+from nsmd.sessions.idle import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Session:
         timers: Timers,
         gateway: Gateway,
         nursery: trio.Nursery,
-        keeper: Keeper | None = None,
+        keeper: LimitEnforcer | None = None,
         events: Events | None = None,
         earlier: Earlier | None = None,
     ) -> None:
@@ -146,8 +146,10 @@ class Session:
         self._watcher = watcher
         self._failure: NsmError | None = None
         self._link: AgentLink | None = None
-        self._disuse = Disuse(timers, self)
-        self.runs = Runs(self, spec.environment, limits=limits, timers=timers, events=self._events)
+        self._disuse = IdleTimer(timers, self)
+        self.runs = ExecutionQueue(
+            self, spec.environment, limits=limits, timers=timers, events=self._events
+        )
         self._over: trio.Event | None = None
         self.requests = Requests(self.post)
         self.network = SessionNetwork(
@@ -161,7 +163,7 @@ class Session:
         )
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
-        self._conversation = Conversation(
+        self._conversation = AgentSession(
             session_id,
             spec,
             self,
@@ -439,7 +441,7 @@ class Session:
         """Whether its agent is there, and can do that."""
         return self._link is not None and capability in self._link.capabilities
 
-    # What `Disuse` says.
+    # What `IdleTimer` says.
 
     def idle_expired(self) -> None:
         """See `Used`."""

@@ -11,9 +11,9 @@ from typing import TypeVar
 import trio
 
 from nsm._version import __version__
-from nsmd.manager.run_service import Registry
+from nsmd.manager.run_service import RunService
 from nsmd.model.events import Happening
-from nsmd.model.shutdown import Ending
+from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Client
 from nsmd.telemetry import families as f
 from nsmd.telemetry.counts import Counts, Labels
@@ -62,7 +62,7 @@ class Surroundings:
     programs_running: Callable[[], int] = lambda: 0
     unaudited: Callable[[], str] = lambda: ""
     unkept: Callable[[], str] = lambda: ""
-    ending: Ending = field(default_factory=Ending)
+    ending: Shutdown = field(default_factory=Shutdown)
     started_s: float = field(default_factory=trio.current_time)
 
 
@@ -80,7 +80,7 @@ class Telemetry:
         traffic: by protocol, `control`, `mcp` and `http`.
     """
 
-    def __init__(self, registry: Registry, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, registry: RunService, surroundings: Surroundings | None = None) -> None:
         self._registry = registry
         self._around = surroundings or Surroundings()
         self.counts = Counts(registry.events, self._for_everyone)

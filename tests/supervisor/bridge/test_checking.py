@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nsmd.app.startup import Setup
+    from nsmd.app.startup import Startup
 
 LS = shutil.which("ls") or "/bin/ls"
 ON, OFF = Settings(bridge=BridgeSettings(enabled=True)), Settings()
@@ -122,9 +122,9 @@ def test_a_strict_supervisor_does_not_start_with_a_bad_definition(
 
 def test_others_start(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `--strict`, without a mistake, and while the bridge is off."""
-    started: list[Setup] = []
+    started: list[Startup] = []
 
-    async def serve(setup: Setup) -> None:
+    async def serve(setup: Startup) -> None:
         started.append(setup)
 
     monkeypatch.setattr(daemon, "serve", serve)

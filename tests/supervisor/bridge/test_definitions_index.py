@@ -15,15 +15,15 @@ from definition_files import definition, executable
 from nsmd.bridge import definitions_index as shelves
 from nsmd.bridge.definitions_index import (
     MAX_DEFINITIONS,
+    DefinitionsIndex,
     Found,
-    Shelf,
-    open_shelf,
+    open_definitions,
     read_directory,
     render,
 )
 from nsmd.bridge.values import Problem
 from nsmd.host.watching import source_watcher
-from nsmd.host.watching.source_watcher import open_keeper
+from nsmd.host.watching.source_watcher import open_source_watcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -36,7 +36,7 @@ TIMEOUT_S = 20
 class Watched:
     """A shelf, and who waits for its changes."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: DefinitionsIndex) -> None:
         self.shelf = shelf
         self.changes = 0
         self._changed = trio.Event()
@@ -63,7 +63,7 @@ class Watched:
 
 @asynccontextmanager
 async def watching(directory: Path) -> AsyncGenerator[Watched]:
-    async with open_keeper() as it, open_shelf(str(directory), it) as shelf:
+    async with open_source_watcher() as it, open_definitions(str(directory), it) as shelf:
         yield Watched(shelf)
 
 
@@ -240,7 +240,7 @@ async def test_a_fault_of_ours_is_a_problem(
 
 
 def test_where_nothing_can_be_watched(tmp_path: Path) -> None:
-    shelf = Shelf(str(tmp_path), keeper=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    shelf = DefinitionsIndex(str(tmp_path), keeper=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     shelf.take(Found(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left")
     assert [render(problem) for problem in shelf.problems] == [
         "/x.md: bad",

@@ -9,7 +9,7 @@ from bridge_bench import ANYONE
 from nsm.wire.errors import BadRequestError
 from nsmd.bridge import finished_calls as module
 from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.finished_calls import MAX_KEPT, Kept
+from nsmd.bridge.finished_calls import MAX_KEPT, FinishedCalls
 from nsmd.bridge.values import Asked, Ended
 
 KEPT_OF_ONE = 100_000
@@ -30,7 +30,7 @@ def key(name: object) -> tuple[str, str]:
 
 
 async def test_as_many_are_kept_and_the_oldest_go() -> None:
-    kept = Kept()
+    kept = FinishedCalls()
     async with trio.open_nursery() as nursery:
         for number in range(MAX_KEPT + 2):
             kept.add(key(number), over(nursery, str(number), "done"))
@@ -43,7 +43,7 @@ async def test_as_many_are_kept_and_the_oldest_go() -> None:
 async def test_so_many_bytes_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has as much as that again of its other stream, and some bytes besides."""
     monkeypatch.setattr(module, "MAX_KEPT_BYTES", 5 * KEPT_OF_ONE)
-    kept = Kept()
+    kept = FinishedCalls()
     async with trio.open_nursery() as nursery:
         for number in range(4):
             kept.add(key(number), over(nursery, str(number), "x" * KEPT_OF_ONE))
@@ -62,7 +62,7 @@ async def test_so_many_bytes_are_kept_and_the_oldest_go(monkeypatch: pytest.Monk
 
 async def test_the_last_one_is_kept_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEPT_BYTES", KEPT_OF_ONE)
-    kept = Kept()
+    kept = FinishedCalls()
     async with trio.open_nursery() as nursery:
         for name in ("small", "large"):
             kept.add(key(name), over(nursery, name, "x" * (KEPT_OF_ONE if name == "large" else 1)))
@@ -77,7 +77,7 @@ async def test_the_last_one_is_kept_however_large_it_is(monkeypatch: pytest.Monk
 
 async def test_the_same_one_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEPT_BYTES", 5 * KEPT_OF_ONE)
-    kept = Kept()
+    kept = FinishedCalls()
     async with trio.open_nursery() as nursery:
         kept.add(key("other"), over(nursery, "other", "x"))
         for _ in range(3):
@@ -86,7 +86,7 @@ async def test_the_same_one_counts_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_a_flood_of_refused_calls_pushes_no_answer_away() -> None:
-    kept = Kept()
+    kept = FinishedCalls()
     async with trio.open_nursery() as nursery:
         kept.add(key("deployed"), over(nursery, "deployed", "done"))
         for number in range(3 * MAX_KEPT):

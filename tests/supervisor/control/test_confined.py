@@ -19,7 +19,7 @@ from nsm.wire.errors import (
 from nsmd.control.call import Right
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.server import Access
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 
 RUN: frozenset[Right] = frozenset({"run"})
 
@@ -31,7 +31,7 @@ async def _confined(it: Bench, scope: str = "box") -> Peer:
 def test_a_listener_for_code_alone_has_a_scope() -> None:
     with pytest.raises(ValueError, match="needs a boundary"):
         Access(uid=1, rights=RUN)
-    assert Access(uid=1, rights=RUN, boundary=Boundary(scope="box")).confined
+    assert Access(uid=1, rights=RUN, boundary=ClientLimits(scope="box")).confined
     assert not Access(uid=1).confined
 
 

@@ -13,14 +13,14 @@ from nsm.wire.messages import Cancel
 from nsmd.environments.pending import PATIENCE_S, EnvironmentPendingError
 
 if TYPE_CHECKING:
-    from nsmd.manager.run_service import Registry
+    from nsmd.manager.run_service import RunService
     from nsmd.sessions.execution import Execution
 
 
 class Making:
     """Steps until an environment exists."""
 
-    def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, registry: RunService, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settled = trio.Event()
         self.asked = trio.Event()
         self._submit = registry.submit

@@ -8,13 +8,13 @@ import trio.testing
 
 from control_bench import bench
 from nsm.wire.messages import Request, Result
-from nsmd.model.read_rate import BURST, MESSAGES_PER_S, TURN, Pace
+from nsmd.model.read_rate import BURST, MESSAGES_PER_S, TURN, ReadRate
 
 
 async def test_a_burst_is_free_and_then_the_rate_holds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    pace = Pace()
+    pace = ReadRate()
     began = trio.current_time()
     await pace.taken(BURST - 1)
     assert trio.current_time() == began
@@ -28,7 +28,7 @@ async def test_a_burst_is_free_and_then_the_rate_holds(
 async def test_who_pauses_gains_two_bursts_at_most(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    pace = Pace()
+    pace = ReadRate()
     await pace.taken(BURST)
     await trio.sleep(3600)
     began = trio.current_time()

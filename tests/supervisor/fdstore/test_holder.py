@@ -18,7 +18,7 @@ import trio.testing
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.fdstore import holder_store
-from nsmd.fdstore.holder_store import Found, KeeperError, KeeperStore, take
+from nsmd.fdstore.holder_store import Found, HolderError, HolderStore, take
 from processes import Watched, collect
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class World:
         self.path = str(directory / "keeper.sock")
         self._stack = stack
 
-    def store(self, found: Found | None = None, *, linger_s: float = 60) -> KeeperStore:
-        store = KeeperStore(self.path, found=found, linger_s=linger_s)
+    def store(self, found: Found | None = None, *, linger_s: float = 60) -> HolderStore:
+        store = HolderStore(self.path, found=found, linger_s=linger_s)
         self._stack.callback(store.end)
         return store
 
@@ -350,7 +350,7 @@ def test_one_that_does_not_answer_is_left_alone(
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
     os.kill(store.pid, signal.SIGSTOP)
-    with pytest.raises(KeeperError, match="does not answer"):
+    with pytest.raises(HolderError, match="does not answer"):
         take(world.path, timeout_s=0.05)
     pid = store.pid
     store.end()  # its own supervisor has it killed
@@ -403,7 +403,7 @@ def test_one_that_does_not_give_all_leaves_nothing_open_here(world: World) -> No
     _, theirs = world.pair()
     with (
         keeper_that_gives(world, theirs.fileno(), and_ends=False),
-        pytest.raises(KeeperError, match="does not answer"),
+        pytest.raises(HolderError, match="does not answer"),
     ):
         take(world.path, timeout_s=0.05)
 
@@ -433,7 +433,7 @@ def test_what_does_not_fit_is_refused(world: World) -> None:
 async def test_no_room_for_more_is_told(world: World) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    store = KeeperStore(world.path, found=Found(link=ours, pid=os.getpid()))
+    store = HolderStore(world.path, found=Found(link=ours, pid=os.getpid()))
     with ours, theirs:
         theirs.send(b"lost session-a")
         async with trio.open_nursery() as nursery:

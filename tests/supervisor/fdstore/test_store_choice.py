@@ -14,7 +14,7 @@ import pytest
 
 from nsmd.fdstore import holder_store
 from nsmd.fdstore.handover import VARIABLE, HandedOver, take_over
-from nsmd.fdstore.holder_store import KeeperStore
+from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.store import Kept, NoStore, copies_of
 from nsmd.fdstore.store_choice import open_store
 from nsmd.fdstore.successor import SuccessorError, try_successor
@@ -177,7 +177,7 @@ class Start:
     def kept_by_a_keeper(self, *names: str) -> int:
         """Leave descriptors of a supervisor that is gone in a keeper; return the keeper's process
         id."""
-        store = KeeperStore(self.path)
+        store = HolderStore(self.path)
         with open(os.devnull, "rb") as some:
             for name in names:
                 store.keep(name, [some.fileno()])

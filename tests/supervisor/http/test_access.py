@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.http.access import Answer, Guard, Headers, Passed
-from nsmd.http.token import Secret
+from nsmd.http.access import AccessCheck, Answer, Headers, Passed
+from nsmd.http.token import TokenFile
 
 TOKEN = "t" * 43
 HOST = (b"host", b"127.0.0.1:7643")
@@ -17,16 +17,16 @@ PAGE = "https://app.example"
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Secret:
+def secret(tmp_path: Path) -> TokenFile:
     file = tmp_path / "http-token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
-    return Secret(str(file))
+    return TokenFile(str(file))
 
 
 @pytest.fixture
-def guard(secret: Secret) -> Guard:
-    return Guard(
+def guard(secret: TokenFile) -> AccessCheck:
+    return AccessCheck(
         hosts={"127.0.0.1:7643", "localhost:7643", "nsm.internal"},
         own_origins={"http://localhost:7643"},
         origins={PAGE},
@@ -34,12 +34,12 @@ def guard(secret: Secret) -> Guard:
     )
 
 
-def status(guard: Guard, *headers: tuple[bytes, bytes], method: bytes = b"POST") -> int:
+def status(guard: AccessCheck, *headers: tuple[bytes, bytes], method: bytes = b"POST") -> int:
     verdict = guard.check(method, b"/mcp", headers)
     return 200 if isinstance(verdict, Passed) else verdict.status
 
 
-def test_who_has_the_token_is_let_in(guard: Guard) -> None:
+def test_who_has_the_token_is_let_in(guard: AccessCheck) -> None:
     for host in (b"127.0.0.1:7643", b"LocalHost:7643", b"nsm.internal"):
         assert status(guard, (b"host", host), BEARER) == 200
     for method in (b"POST", b"GET", b"DELETE"):
@@ -63,17 +63,17 @@ def test_who_has_the_token_is_let_in(guard: Guard) -> None:
         b"",
     ],
 )
-def test_other_hosts_are_not_served_whatever_else_is_shown(guard: Guard, host: bytes) -> None:
+def test_other_hosts_are_not_served_whatever_else_is_shown(guard: AccessCheck, host: bytes) -> None:
     assert status(guard, (b"host", host), BEARER) == HTTPStatus.FORBIDDEN
 
 
-def test_there_is_one_host(guard: Guard) -> None:
+def test_there_is_one_host(guard: AccessCheck) -> None:
     assert status(guard, BEARER) == HTTPStatus.FORBIDDEN
     assert status(guard, HOST, (b"host", b"evil.example"), BEARER) == HTTPStatus.FORBIDDEN
 
 
-def test_at_a_unix_socket_any_host_will_do(secret: Secret) -> None:
-    guard = Guard(hosts=None, secret=secret)
+def test_at_a_unix_socket_any_host_will_do(secret: TokenFile) -> None:
+    guard = AccessCheck(hosts=None, secret=secret)
     assert status(guard, BEARER) == 200
     assert status(guard, (b"host", b"whatever"), BEARER) == 200
     assert status(guard, (b"origin", b"http://whatever"), BEARER) == HTTPStatus.FORBIDDEN
@@ -93,17 +93,17 @@ def test_at_a_unix_socket_any_host_will_do(secret: Secret) -> None:
         b"",
     ],
 )
-def test_pages_of_other_origins_may_not_ask(guard: Guard, origin: bytes) -> None:
+def test_pages_of_other_origins_may_not_ask(guard: AccessCheck, origin: bytes) -> None:
     assert status(guard, HOST, (b"origin", origin), BEARER) == HTTPStatus.FORBIDDEN
     assert status(guard, HOST, (b"origin", origin), method=b"OPTIONS") == HTTPStatus.FORBIDDEN
 
 
-def test_there_is_one_origin(guard: Guard) -> None:
+def test_there_is_one_origin(guard: AccessCheck) -> None:
     page = (b"origin", PAGE.encode())
     assert status(guard, HOST, page, page, BEARER) == HTTPStatus.FORBIDDEN
 
 
-def test_pages_of_configured_origins_may_ask_and_read(guard: Guard) -> None:
+def test_pages_of_configured_origins_may_ask_and_read(guard: AccessCheck) -> None:
     page = (b"origin", PAGE.encode())
     verdict = guard.check(b"POST", b"/mcp", [HOST, page, BEARER])
     assert isinstance(verdict, Passed)
@@ -117,7 +117,7 @@ def test_pages_of_configured_origins_may_ask_and_read(guard: Guard) -> None:
     assert status(guard, HOST, page) == HTTPStatus.UNAUTHORIZED
 
 
-def test_of_our_own_pages_there_is_none_that_reads(guard: Guard) -> None:
+def test_of_our_own_pages_there_is_none_that_reads(guard: AccessCheck) -> None:
     own = (b"origin", b"http://localhost:7643")
     verdict = guard.check(b"POST", b"/mcp", [HOST, own, BEARER])
     assert verdict == Passed()
@@ -139,7 +139,7 @@ def test_of_our_own_pages_there_is_none_that_reads(guard: Guard) -> None:
         b"Bearer " + TOKEN.encode() + b", Bearer x",
     ],
 )
-def test_without_the_token_nothing_is_told(guard: Guard, shown: bytes) -> None:
+def test_without_the_token_nothing_is_told(guard: AccessCheck, shown: bytes) -> None:
     headers: Headers = [HOST, (b"authorization", shown)]
     for method, target in ((b"POST", b"/mcp"), (b"BREW", b"/pot"), (b"GET", b"/")):
         verdict = guard.check(method, target, headers)
@@ -152,11 +152,11 @@ def test_without_the_token_nothing_is_told(guard: Guard, shown: bytes) -> None:
     assert nothing.headers == ((b"www-authenticate", b"Bearer"),)
 
 
-def test_two_tokens_are_none(guard: Guard) -> None:
+def test_two_tokens_are_none(guard: AccessCheck) -> None:
     assert status(guard, HOST, BEARER, BEARER) == HTTPStatus.UNAUTHORIZED
 
 
-def test_with_it_what_is_not_there_is_said(guard: Guard) -> None:
+def test_with_it_what_is_not_there_is_said(guard: AccessCheck) -> None:
     for target in (b"/", b"/mcp/", b"/mcp/../mcp", b"//mcp", b"http://evil.example/mcp", b"*"):
         verdict = guard.check(b"POST", target, [HOST, BEARER])
         assert isinstance(verdict, Answer), target
@@ -166,6 +166,6 @@ def test_with_it_what_is_not_there_is_said(guard: Guard) -> None:
         assert status(guard, HOST, BEARER, method=method) == HTTPStatus.METHOD_NOT_ALLOWED
 
 
-def test_the_token_is_in_no_repr(guard: Guard, secret: Secret) -> None:
+def test_the_token_is_in_no_repr(guard: AccessCheck, secret: TokenFile) -> None:
     secret.look()
     assert TOKEN not in f"{guard!r} {secret!r}"

@@ -14,11 +14,11 @@ import trio
 import trio.testing
 
 from nsmd.http import connection as limits
-from nsmd.http.access import Guard
+from nsmd.http.access import AccessCheck
 from nsmd.http.bodies import SMALL_BYTES, Bodies
 from nsmd.http.connection import Connection, Served
 from nsmd.http.exchange import Application, Receive, Send
-from nsmd.http.token import Secret
+from nsmd.http.token import TokenFile
 
 TOKEN = "t" * 43
 HEAD = f"Host: a\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -100,7 +100,7 @@ def serve(tmp_path: Path) -> Serve:
     file = tmp_path / "http-token"
     file.write_text(TOKEN)
     file.chmod(0o600)
-    guard = Guard(hosts=None, secret=Secret(str(file)))
+    guard = AccessCheck(hosts=None, secret=TokenFile(str(file)))
 
     @asynccontextmanager
     async def serve(

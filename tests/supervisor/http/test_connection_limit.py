@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nsmd.http.connection_limit import Crowd
+from nsmd.http.connection_limit import ConnectionLimit
 
 
 class FakeConnection:
@@ -23,14 +23,14 @@ class FakeConnection:
         self.ended = True
 
 
-def crowd_of(*connections: FakeConnection) -> Crowd:
-    crowd = Crowd(len(connections))
+def crowd_of(*connections: FakeConnection) -> ConnectionLimit:
+    crowd = ConnectionLimit(len(connections))
     for connection in connections:
         assert crowd.admit(connection)  # type: ignore[arg-type]
     return crowd
 
 
-def admit(crowd: Crowd) -> bool:
+def admit(crowd: ConnectionLimit) -> bool:
     return crowd.admit(FakeConnection())  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ from fake_fdstore import Held
 from http_support import CONFIG, sdk_client, token_of, url_of
 from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
 from nsmd.config.http_address import Port
-from nsmd.fdstore.holder_store import KeeperStore, take
+from nsmd.fdstore.holder_store import HolderStore, take
 from nsmd.http.held_port import NAME, HeldPort, bound
 from processes import Watched
 
@@ -178,7 +178,7 @@ async def test_it_is_held_on_when_the_keeper_and_then_the_supervisor_are_killed(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "keeper.sock")
-    store = KeeperStore(path, linger_s=END_S)
+    store = HolderStore(path, linger_s=END_S)
     held = HeldPort(store)
     with held.listen(ANY) as listener:
         there = Port(*listener.getsockname())
@@ -198,7 +198,7 @@ async def test_it_is_held_on_when_the_keeper_and_then_the_supervisor_are_killed(
     with socket.create_connection((there.host, there.number)) as waiting:
         found = take(path)
         assert found is not None
-        store = KeeperStore(path, found=found)
+        store = HolderStore(path, found=found)
         held = HeldPort(store, found.kept[NAME])
         with held.listen(there) as listener:
             listener.setblocking(True)

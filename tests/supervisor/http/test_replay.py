@@ -26,7 +26,7 @@ from http_support import sdk_client
 from nsm import httptoken
 from nsmd.http import replay
 from nsmd.http.exchange import Message, Receive, Send
-from nsmd.http.replay import Kept, Replays
+from nsmd.http.replay import Replays, SentEvents
 from nsmd.http.service import HttpService
 from nsmd.model.events import Events
 from nsmd.model.settings import HttpSettings, Settings
@@ -71,13 +71,13 @@ class Listener:
         self.ids.append(event.event_id)
         await trio.lowlevel.checkpoint()
 
-    async def listen(self, kept: Kept, event_id: str) -> None:
+    async def listen(self, kept: SentEvents, event_id: str) -> None:
         await kept.replay(event_id, self.take)
         self.ended = True
 
 
 async def test_what_followed_comes_once_and_in_order_up_to_the_answer() -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     kept.add(2, "8", note("another's"))
     second = kept.add(3, "7", note("a"))
@@ -103,7 +103,7 @@ async def test_what_followed_comes_once_and_in_order_up_to_the_answer() -> None:
 
 
 async def test_what_comes_while_it_is_sent_is_not_lost() -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     kept.add(2, "7", note("a"))
 
@@ -118,7 +118,7 @@ async def test_what_comes_while_it_is_sent_is_not_lost() -> None:
 
 @pytest.mark.parametrize("event_id", ["", "x", "1", "1-", "-1", "9-9", "1-x", "²-1", "1" * 99])
 async def test_of_an_event_that_there_never_was_nothing_follows(event_id: str) -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     kept.add(1, "7", note("a"))
     assert not kept.follows(event_id)
     await listener.listen(kept, event_id)
@@ -126,7 +126,7 @@ async def test_of_an_event_that_there_never_was_nothing_follows(event_id: str) -
 
 
 async def test_an_id_that_is_used_again_is_another_stream() -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", note("a"))
     kept.add(2, "7", answer("b"))
     again = kept.add(3, "7", note("c"))
@@ -137,7 +137,7 @@ async def test_an_id_that_is_used_again_is_another_stream() -> None:
 
 
 async def test_the_oldest_goes_first_and_the_answer_stays() -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     for number in range(2, 100):
         kept.add(number, "7", note(f"{number} {'x' * 100_000}"))
@@ -150,7 +150,7 @@ async def test_the_oldest_goes_first_and_the_answer_stays() -> None:
 
 
 async def test_who_waits_for_an_answer_that_is_too_large_is_told() -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     kept.add(2, "7", note("x" * replay.MAX_BYTES_OF_SESSION))
     kept.add(3, "7", answer("x" * replay.MAX_BYTES_OF_SESSION))
@@ -162,7 +162,7 @@ async def test_who_waits_for_an_answer_that_is_too_large_is_told() -> None:
 
 
 async def test_many_streams() -> None:
-    kept = Kept()
+    kept = SentEvents()
     waiting = kept.add(1, "waiting", None)
     for number in range(2, 2 * replay.MAX_STREAMS):
         kept.add(number, f"r{number}", answer(str(number)))
@@ -171,7 +171,7 @@ async def test_many_streams() -> None:
 
 
 async def test_at_the_end_nobody_waits_and_nothing_is_kept() -> None:
-    kept, listener = Kept(), Listener()
+    kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", note("a"))
     async with trio.open_nursery() as tasks:
         tasks.start_soon(listener.listen, kept, first)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsm import httptoken
-from nsmd.http.token import Secret
+from nsmd.http.token import TokenFile
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> str:
 
 def test_another_token_holds_at_once_and_the_old_one_no_longer(path: str) -> None:
     changes: list[str] = []
-    secret = Secret(path, lambda: changes.append("changed"))
+    secret = TokenFile(path, lambda: changes.append("changed"))
     secret.prepare()
     first = httptoken.read(path).encode()
     assert secret.matches(first)
@@ -31,7 +31,7 @@ def test_another_token_holds_at_once_and_the_old_one_no_longer(path: str) -> Non
 
 
 def test_without_a_file_nobody_is_let_in(path: str) -> None:
-    secret = Secret(path)
+    secret = TokenFile(path)
     secret.prepare()
     token = httptoken.read(path).encode()
     assert secret.matches(token)
@@ -44,7 +44,7 @@ def test_without_a_file_nobody_is_let_in(path: str) -> None:
 
 
 def test_a_file_that_others_can_read_lets_nobody_in(path: str) -> None:
-    secret = Secret(path)
+    secret = TokenFile(path)
     secret.prepare()
     token = httptoken.read(path).encode()
     os.chmod(path, 0o640)
@@ -58,7 +58,7 @@ def test_the_log_says_what_is_wrong_once_and_never_the_token(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    secret = Secret(path)
+    secret = TokenFile(path)
     secret.prepare()
     token = httptoken.read(path)
     for _ in range(3):

@@ -19,9 +19,9 @@ import trio.testing
 from fakes import CAPABILITIES, PYTHON, FakeJail, FakeLauncher, launching, no_usage
 from nsm.wire.errors import SessionLimitError
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provision
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import CONCURRENT_STARTS, Fleet
+from nsmd.environments.provider import Provider
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import CONCURRENT_STARTS, SessionManager
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import Client, RunRequest
 from sandbox.framing import FrameReader, encode_frame
@@ -40,7 +40,7 @@ SESSION_KIB = 13
 
 
 class Bench:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: RunService) -> None:
         self.registry = registry
         self._client = Client(name="test", scope="test")
 
@@ -62,9 +62,9 @@ async def bench(
     )
     async with launching() as echoing, trio.open_nursery() as sessions:
         async with trio.open_nursery() as upkeep:
-            fleet = Fleet(settings, launcher or echoing, sessions=sessions, upkeep=upkeep)
-            provision = Provision(Catalog([PYTHON]))
-            registry = Registry(settings, provision, fleet, home="/home/user", measure=no_usage)
+            fleet = SessionManager(settings, launcher or echoing, sessions=sessions, upkeep=upkeep)
+            provision = Provider(Catalog([PYTHON]))
+            registry = RunService(settings, provision, fleet, home="/home/user", measure=no_usage)
             yield Bench(registry)
             upkeep.cancel_scope.cancel()
         fleet.close()

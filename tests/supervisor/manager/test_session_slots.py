@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nsm.wire.errors import SessionLimitError
-from nsmd.manager.session_slots import Places
+from nsmd.manager.session_slots import SessionSlots
 from nsmd.model.limits import SessionRoom
 
 
@@ -21,7 +21,7 @@ def session(name: str, scope: str) -> Any:
 async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: int) -> None:
     live: list[Any] = [session("mine", "me")] * 5
     room = SessionRoom(sessions=limit, remedy="raise it")
-    places = Places(room, lambda: live, trio.CapacityLimiter(1))
+    places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
     for number in range(share):
         places.check_share("box:/work#1")
         live.append(session(f"s{number}", "box:/work#1"))
@@ -38,7 +38,7 @@ async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: in
 @pytest.mark.parametrize("confined", [False, True])
 async def test_who_may_end_sessions_is_told_to_and_a_box_is_not(confined: bool) -> None:
     live = [session("mine", "me")]
-    places = Places(
+    places = SessionSlots(
         SessionRoom(sessions=1, remedy="raise it"), lambda: live, trio.CapacityLimiter(1)
     )
     with pytest.raises(SessionLimitError) as refused:

@@ -14,7 +14,7 @@ from mcp_peer import attachment
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
 from nsmd.bridge.values import Ended
 from nsmd.mcp import describe
-from nsmd.model.client_limits import Boundary
+from nsmd.model.client_limits import ClientLimits
 
 ERAS = pytest.mark.parametrize("modern", [False, True])
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -171,7 +171,7 @@ async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:
 
 async def test_a_client_entry_narrows_and_cannot_widen() -> None:
     programs = FakePrograms("deploy", "restart-db", "wipe", auto=succeed)
-    boundary = Boundary(scope="box", programs=("deploy", "wipe"), writable=("/home/u/work",))
+    boundary = ClientLimits(scope="box", programs=("deploy", "wipe"), writable=("/home/u/work",))
     async with attachment(FakeRunner(), programs=programs, boundary=boundary) as peer:
         await peer.attach({"NSM_BRIDGE": "deploy, restart-db"})
         await peer.initialize()

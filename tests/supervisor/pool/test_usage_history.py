@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsmd.model.values import Client, ProjectMount
-from nsmd.pool.usage_history import MAX_COMERS, VISIT_S, Habits
+from nsmd.pool.usage_history import MAX_COMERS, VISIT_S, UsageHistory
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -18,11 +18,11 @@ EDITOR = Client(name="editor", scope="editor:/src/words", project=PROJECT)
 
 async def test_a_new_project_is_expected_to_want_python_and_bash(mock_clock: MockClock) -> None:
     del mock_clock
-    assert Habits().project_came(PROJECT) == ["python", "bash"]
+    assert UsageHistory().project_came(PROJECT) == ["python", "bash"]
 
 
 async def test_use_makes_an_environment_likely_and_disuse_unlikely(mock_clock: MockClock) -> None:
-    habits = Habits()
+    habits = UsageHistory()
     habits.project_came(PROJECT)
     habits.used(EDITOR, "node")
     habits.used(EDITOR, "python")
@@ -33,13 +33,13 @@ async def test_use_makes_an_environment_likely_and_disuse_unlikely(mock_clock: M
 
 async def test_coming_twice_at_once_is_one_visit(mock_clock: MockClock) -> None:
     del mock_clock
-    habits = Habits()
+    habits = UsageHistory()
     for _ in range(9):
         assert habits.project_came(PROJECT) == ["python", "bash"]
 
 
 async def test_a_program_is_expected_to_do_what_it_did(mock_clock: MockClock) -> None:
-    habits = Habits()
+    habits = UsageHistory()
     assert habits.program_came("nsm", "cli") == []
     shell = Client(name="nsm", scope="cli", project=PROJECT)
     habits.used(shell, "python")
@@ -51,7 +51,7 @@ async def test_a_program_is_expected_to_do_what_it_did(mock_clock: MockClock) ->
 
 
 async def test_comers_are_bounded(mock_clock: MockClock) -> None:
-    habits = Habits()
+    habits = UsageHistory()
     first = Client(name="first", scope="s")
     habits.program_came("first", "s")
     habits.used(first, "python")

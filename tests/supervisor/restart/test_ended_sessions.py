@@ -11,7 +11,7 @@ import trio
 
 from fake_fdstore import Held
 from nsmd.fdstore import records
-from nsmd.restart.ended_sessions import UNATTENDED, EndBook, drop_earlier
+from nsmd.restart.ended_sessions import UNATTENDED, EndedSessionFiles, drop_earlier
 from nsmd.sessions.ended import MAX_ENDED, EndedSessions
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Path:
 
 def next_one(directory: Path, live: Container[tuple[str, str]] = ()) -> EndedSessions:
     """Ends that the next supervisor knows."""
-    book = EndBook(str(directory))
+    book = EndedSessionFiles(str(directory))
     ended = EndedSessions(book)
     book.take_up(live, ended.restore)
     return ended

@@ -18,7 +18,7 @@ from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, laun
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionStart, SessionStart
 from nsmd.host.timer import Timers
-from nsmd.jail.cgroups import SessionKeeper, files
+from nsmd.jail.cgroups import SessionEnforcer, files
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of
 from nsmd.jail.cgroups.tree import GroupTree
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from nsmd.agent_link.frames import Noted, ResumedFrame
-    from nsmd.jail.cgroups import Keeper
+    from nsmd.jail.cgroups import LimitEnforcer
 
     Script = Callable[[FakeAgent], Awaitable[None]]
 
@@ -108,7 +108,7 @@ async def taken_up(
     script: Script,
     *,
     created_s: float = 0.0,
-    keeper: Keeper | None = None,
+    keeper: LimitEnforcer | None = None,
     group: str | None = None,
     earlier: bytes = b"",
     tenancy: Tenancy = TENANCY,
@@ -143,7 +143,7 @@ async def _bench(
     launcher: FakeLauncher,
     nursery: trio.Nursery,
     created_s: float,
-    keeper: Keeper | None,
+    keeper: LimitEnforcer | None,
     group: str | None,
     tenancy: Tenancy,
 ) -> Bench:
@@ -294,7 +294,7 @@ async def test_a_limit_that_was_reached_meanwhile_is_told(
         await agent.answer(frame)
         await serve(agent)
 
-    keeper = SessionKeeper(tree, limits=SessionLimits())
+    keeper = SessionEnforcer(tree, limits=SessionLimits())
     async with taken_up(script, keeper=keeper, group=group.directory) as it:
         await it.back()
         execution = it.watcher.executions["run"]

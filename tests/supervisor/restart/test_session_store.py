@@ -16,7 +16,7 @@ from nsmd.fdstore import records
 from nsmd.fdstore.store import copies_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 from nsmd.restart.load import sort_out
-from nsmd.restart.session_store import SessionBook, session_id_of
+from nsmd.restart.session_store import SessionStore, session_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -70,8 +70,8 @@ def session() -> Generator[Session]:
     assert len(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
 
 
-def book_with(store: Held) -> SessionBook:
-    return SessionBook(cast("DescriptorStore", store))
+def book_with(store: Held) -> SessionStore:
+    return SessionStore(cast("DescriptorStore", store))
 
 
 def taken_up(store: Held) -> Found:

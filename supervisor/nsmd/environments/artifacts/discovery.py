@@ -15,7 +15,7 @@ from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import Metadata, MetadataError, Programs
 from nsmd.environments.interpreters import reserved_mb
 from nsmd.host.paths import printable
-from nsmd.host.watching.trail import DistrustError, NoWay, Places, Trail
+from nsmd.host.watching.trail import DistrustError, NoWay, Trail, WatchedPaths
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.settings import Defaults
 from nsmd.model.values import Artifact, Environment, EnvironmentProblem
@@ -48,7 +48,7 @@ class Scan:
 
     environments: tuple[Environment, ...] = ()
     problems: tuple[EnvironmentProblem, ...] = ()
-    places: Places = field(default_factory=dict[str, frozenset[str]])
+    places: WatchedPaths = field(default_factory=dict[str, frozenset[str]])
 
 
 class ArtifactError(Exception):

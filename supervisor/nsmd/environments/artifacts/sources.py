@@ -15,7 +15,7 @@ from nsmd.environments.artifacts.discovery import (
 )
 from nsmd.environments.catalog import Catalog, Rank, Source, own_sources
 from nsmd.host.paths import printable
-from nsmd.host.watching.source_watcher import Keeper
+from nsmd.host.watching.source_watcher import SourceWatcher
 from nsmd.host.watching.trail import NoWay
 from nsmd.model.settings import Defaults
 from nsmd.model.values import Client, EnvironmentProblem, Sources
@@ -53,7 +53,7 @@ class Discovery:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: SourceWatcher,
         catalog: Catalog,
         defaults: Defaults,
         *,

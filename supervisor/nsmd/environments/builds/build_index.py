@@ -22,7 +22,7 @@ Look = Callable[[str, str, str], Environment]
 """The environment in a store path, of a reference, under a given name; raises NoSandboxError."""
 
 
-class Shelf:
+class BuildIndex:
     """See the module.
 
     Args:

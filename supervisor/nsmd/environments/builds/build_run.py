@@ -11,7 +11,7 @@ from dataclasses import replace
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.environments.builds.build_index import Shelf
+from nsmd.environments.builds.build_index import BuildIndex
 from nsmd.environments.builds.build_state import Attempt, Building, Built
 from nsmd.environments.builds.output import built_path, sandbox
 from nsmd.environments.nix.program import NixFinder
@@ -20,7 +20,7 @@ from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 
 
-class Builder:
+class BuildRun:
     """Asks nix for environments.
 
     Args:
@@ -35,7 +35,7 @@ class Builder:
     def __init__(
         self,
         finder: NixFinder,
-        shelf: Shelf,
+        shelf: BuildIndex,
         *,
         defaults: Defaults,
         configured: Mapping[str, EnvironmentSettings],

@@ -24,8 +24,8 @@ from nsm.wire.errors import (
 )
 from nsmd.environments.artifacts.discovery import METADATA_VARIABLE
 from nsmd.environments.builds import wording
-from nsmd.environments.builds.build_index import Shelf, to_remember
-from nsmd.environments.builds.build_run import Builder
+from nsmd.environments.builds.build_index import BuildIndex, to_remember
+from nsmd.environments.builds.build_run import BuildRun
 from nsmd.environments.builds.build_state import Attempt, Building, Failed
 from nsmd.environments.catalog import Catalog, Rank, Source
 from nsmd.environments.nix.program import NixFinder
@@ -59,8 +59,8 @@ MAX_INTERRUPTIONS = 2
 """After so many in a row a build is not begun again by itself: it may be what ends us."""
 
 
-class Workshop:
-    """See the module; made by `open_workshop`.
+class Builder:
+    """See the module; made by `open_builder`.
 
     Args:
         builder: builds.
@@ -72,8 +72,8 @@ class Workshop:
 
     def __init__(
         self,
-        builder: Builder,
-        shelf: Shelf,
+        builder: BuildRun,
+        shelf: BuildIndex,
         catalog: Catalog,
         configured: Mapping[str, EnvironmentSettings],
         nursery: trio.Nursery,
@@ -441,7 +441,7 @@ class Workshop:
 
 
 @asynccontextmanager
-async def open_workshop(
+async def open_builder(
     finder: NixFinder,
     catalog: Catalog,
     directory: str,
@@ -450,7 +450,7 @@ async def open_workshop(
     configured: Mapping[str, EnvironmentSettings],
     owners: Collection[int],
     timeout_s: float,
-) -> AsyncGenerator[Workshop]:
+) -> AsyncGenerator[Builder]:
     """A workshop; leaving the block stops its builds.
 
     Args:
@@ -462,8 +462,8 @@ async def open_workshop(
         owners: whose programs are run.
         timeout_s: of one build, seconds.
     """
-    shelf = Shelf(directory)
-    builder = Builder(
+    shelf = BuildIndex(directory)
+    builder = BuildRun(
         finder,
         shelf,
         defaults=defaults,
@@ -472,7 +472,7 @@ async def open_workshop(
         timeout_s=timeout_s,
     )
     async with trio.open_nursery() as nursery:
-        workshop = Workshop(builder, shelf, catalog, configured, nursery)
+        workshop = Builder(builder, shelf, catalog, configured, nursery)
         nursery.start_soon(workshop.keep_saving)
         try:
             yield workshop

@@ -12,7 +12,7 @@ import trio
 
 from nsmd.environments.nix.monitor import STEP_S
 from nsmd.environments.nix.progress import Progress
-from nsmd.host.monitors.monitored import MARGIN_S, Held
+from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.monitors.process_tree import SWEEP_S
 
 _CHUNK_BYTES = 64 * 1024
@@ -90,7 +90,7 @@ async def run_monitored(
 class _Run:
     """A monitor of nix, and what it has said so far."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: MonitoredProcess) -> None:
         assert held.process.stdout is not None
         self._held = held
         self._stdout = held.process.stdout
@@ -111,7 +111,7 @@ class _Run:
     ) -> _Run:
         """Start a monitor that starts the command."""
         numbers = [str(-1 if log_fd is None else log_fd), str(step_s)]
-        held = Held.start(
+        held = MonitoredProcess.start(
             "nsmd.environments.nix.monitor",
             [*numbers, *command],
             inherited=[] if log_fd is None else [log_fd],

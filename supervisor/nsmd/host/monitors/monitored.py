@@ -27,7 +27,7 @@ _START = "import sys; sys.path.append(sys.argv.pop(1)); from {} import main; mai
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-class Held:
+class MonitoredProcess:
     """A monitor, and our ends of its pipes.
 
     Its descriptor 0 is our hold: when that is closed, it ends what it watches, and itself. What it
@@ -77,7 +77,7 @@ class Held:
         stop_s: float,
         max_report_bytes: int,
         what: str,
-    ) -> Held:
+    ) -> MonitoredProcess:
         """Start one.
 
         Args:

@@ -20,7 +20,7 @@ from nsmd.host.watching.inotify import (
     Inotify,
     Notice,
 )
-from nsmd.host.watching.trail import ANY, Places
+from nsmd.host.watching.trail import ANY, WatchedPaths
 
 Stir = Callable[[], None]
 """Called for a change; quick."""
@@ -36,14 +36,14 @@ class Watches:
     def __init__(self, inotify: Inotify) -> None:
         self._inotify = inotify
         self._lock = threading.Lock()
-        self._wanted: dict[Stir, Places] = {}
+        self._wanted: dict[Stir, WatchedPaths] = {}
         self._watch_of: dict[str, int] = {}
         self._places_of: dict[int, set[str]] = {}
 
     def __repr__(self) -> str:
         return f"<Watches of {len(self._watch_of)} directories for {len(self._wanted)}>"
 
-    def want(self, stir: Stir, places: Places) -> tuple[bool, str | None]:
+    def want(self, stir: Stir, places: WatchedPaths) -> tuple[bool, str | None]:
         """Watch these places, and no others, for somebody.
 
         Args:

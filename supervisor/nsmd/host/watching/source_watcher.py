@@ -18,7 +18,7 @@ import trio
 
 from nsmd.host.watching.directory_watches import Stir, Watches
 from nsmd.host.watching.inotify import Inotify
-from nsmd.host.watching.trail import Places
+from nsmd.host.watching.trail import WatchedPaths
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Seen(Protocol):
     """What one look at a source found."""
 
     @property
-    def places(self) -> Places:
+    def places(self) -> WatchedPaths:
         """What it depended on."""
         ...
 
@@ -58,8 +58,8 @@ def _nothing() -> None:
     """Do nothing at once: the change is only looked at."""
 
 
-class Keeper:
-    """See the module; made by `open_keeper`.
+class SourceWatcher:
+    """See the module; made by `open_source_watcher`.
 
     Args:
         nursery: owns the sources' tasks.
@@ -167,7 +167,7 @@ class _Kept(Generic[SeenT]):
 
     Attributes:
         first: set after the first look.
-        quiet_s, patience_s, stirred: as in `Keeper.keep`.
+        quiet_s, patience_s, stirred: as in `SourceWatcher.keep`.
     """
 
     quiet_s = QUIET_S
@@ -271,10 +271,10 @@ class _Kept(Generic[SeenT]):
 
 
 @asynccontextmanager
-async def open_keeper() -> AsyncGenerator[Keeper]:
+async def open_source_watcher() -> AsyncGenerator[SourceWatcher]:
     """A keeper; leaving the block ends all it keeps."""
     async with trio.open_nursery() as nursery:
-        keeper = Keeper(nursery)
-        await nursery.start(partial(Keeper.watch, keeper))
+        keeper = SourceWatcher(nursery)
+        await nursery.start(partial(SourceWatcher.watch, keeper))
         yield keeper
         nursery.cancel_scope.cancel()

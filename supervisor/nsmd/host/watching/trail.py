@@ -23,7 +23,7 @@ ANY = ""
 
 NoWay = Callable[[str], str | None]
 
-Places = Mapping[str, frozenset[str]]
+WatchedPaths = Mapping[str, frozenset[str]]
 """Directories, and which of their entries matter. Where none does, only what becomes of the
 directory itself."""
 
@@ -47,7 +47,7 @@ class Trail:
         self._places: dict[str, set[str]] = {}
 
     @property
-    def places(self) -> Places:
+    def places(self) -> WatchedPaths:
         """What to watch."""
         return {place: frozenset(names) for place, names in self._places.items()}
 

@@ -18,15 +18,15 @@ enforcer         confine each jail by what this host has
 """
 
 from nsmd.jail.cgroups.confinement import Confinement
-from nsmd.jail.cgroups.enforcer import Keeper, SessionKeeper, find_keeper, open_keeper
+from nsmd.jail.cgroups.enforcer import LimitEnforcer, SessionEnforcer, find_enforcer, open_enforcer
 from nsmd.jail.cgroups.group import Group, memory_of
 
 __all__ = [
     "Confinement",
     "Group",
-    "Keeper",
-    "SessionKeeper",
-    "find_keeper",
+    "LimitEnforcer",
+    "SessionEnforcer",
+    "find_enforcer",
     "memory_of",
-    "open_keeper",
+    "open_enforcer",
 ]

@@ -36,7 +36,7 @@ class NoGroupsError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class GroupPlace:
     """Where we are.
 
     Attributes:
@@ -67,7 +67,7 @@ class Place:
         return self.alone and self.writable and (self.delegated or not self.managed)
 
 
-def find_place(root: str = "/") -> Place:
+def find_place(root: str = "/") -> GroupPlace:
     """Look.
 
     Args:
@@ -77,7 +77,7 @@ def find_place(root: str = "/") -> Place:
         NoGroupsError: there is no cgroup v2, or its controllers are elsewhere.
     """
     mount_point, directory = _directory(root, "self")
-    return Place(
+    return GroupPlace(
         mount_point=mount_point,
         directory=directory,
         unit=os.path.basename(directory) if directory != mount_point else "",

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 RUN_ONLY = "each execution has a jail of its own, whose processes are limited one by one"
 
 
-class Keeper(Protocol):
+class LimitEnforcer(Protocol):
     """Who confines sessions."""
 
     @property
@@ -68,7 +68,7 @@ class Keeper(Protocol):
         ...
 
 
-class SessionKeeper:
+class SessionEnforcer:
     """See the module.
 
     Args:
@@ -123,7 +123,7 @@ class SessionKeeper:
         return _enforcement(controllers, why)
 
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
-        """See `Keeper`."""
+        """See `LimitEnforcer`."""
         if self.tree is None:
             return None
         limits = limits_of(spec, self._limits)
@@ -136,7 +136,7 @@ class SessionKeeper:
     async def confine(
         self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
     ) -> Confinement:
-        """See `Keeper`."""
+        """See `LimitEnforcer`."""
         limits = limits_of(spec, self._limits)
         if group is not None and jail.pid > 0:
             try:
@@ -175,7 +175,7 @@ class SessionKeeper:
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
     ) -> Confinement:
-        """See `Keeper`."""
+        """See `LimitEnforcer`."""
         limits = limits_of(spec, self._limits)
         if jail.pid <= 0:
             return self._run_only(jail, limits)
@@ -307,14 +307,14 @@ def _lacking(controllers: frozenset[str]) -> str:
     return f"not delegated: {', '.join(missing)}" if missing else ""
 
 
-async def find_keeper(
+async def find_enforcer(
     limits: SessionLimits,
     environment: Mapping[str, str],
     *,
     root: str = "/",
     kept: Kept | None = None,
     again: bool = False,
-) -> SessionKeeper:
+) -> SessionEnforcer:
     """What this host allows; takes 50 ms or so where systemd is asked.
 
     Before anything is started: what is started is in the group where this process is.
@@ -333,8 +333,8 @@ async def find_keeper(
             found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
     except NoGroupsError as error:
         log.info("sessions have no control groups: %s", error.why)
-        return SessionKeeper(None, why=error.why, fix=error.fix, limits=limits, anchor=anchor)
-    return SessionKeeper(found, limits=limits, anchor=anchor)
+        return SessionEnforcer(None, why=error.why, fix=error.fix, limits=limits, anchor=anchor)
+    return SessionEnforcer(found, limits=limits, anchor=anchor)
 
 
 async def _find_tree(
@@ -374,22 +374,22 @@ async def _find_tree(
 
 
 @asynccontextmanager
-async def open_keeper(
+async def open_enforcer(
     limits: SessionLimits,
     environment: Mapping[str, str],
     *,
     store: DescriptorStore | None = None,
     kept: Kept | None = None,
     again: bool = False,
-) -> AsyncGenerator[SessionKeeper]:
+) -> AsyncGenerator[SessionEnforcer]:
     """What confines all sessions of a supervisor; leaving stops its tasks, not what it confines.
 
     Args:
         environment: of this process.
         store: keeps what holds the sessions' groups; None for nobody.
-        kept, again: see `find_keeper`.
+        kept, again: see `find_enforcer`.
     """
-    keeper = await find_keeper(limits, environment, kept=kept, again=again)
+    keeper = await find_enforcer(limits, environment, kept=kept, again=again)
     keeper.kept_by(store, environment)
     try:
         async with trio.open_nursery() as nursery:

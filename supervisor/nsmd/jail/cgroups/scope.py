@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import trio
 
-from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
 
 ANSWER_TIMEOUT_S = 3.0
 """Of each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and who
@@ -30,7 +30,7 @@ DELEGATE = (
 )
 
 
-async def is_delegated(place: Place, environment: Mapping[str, str]) -> bool:
+async def is_delegated(place: GroupPlace, environment: Mapping[str, str]) -> bool:
     """Whether systemd says that this process's own unit is for it to divide.
 
     Managers of users mark groups with nothing that could be seen without asking, at least up to
@@ -51,7 +51,7 @@ async def is_delegated(place: Place, environment: Mapping[str, str]) -> bool:
     return told is not None and told.returncode == 0 and told.stdout.strip() == b"yes"
 
 
-async def enter_scope(place: Place, environment: Mapping[str, str]) -> None:
+async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None:
     """Move this process into a scope of its own.
 
     Args:

@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 
 from nsmd.jail.cgroups import files
-from nsmd.jail.cgroups.discovery import CONTROLLERS, NoGroupsError, Place
+from nsmd.jail.cgroups.discovery import CONTROLLERS, GroupPlace, NoGroupsError
 
 log = logging.getLogger(__name__)
 
@@ -163,14 +163,14 @@ class GroupTree:
                 files.remove(each)
 
 
-def divided_around(place: Place) -> str | None:
+def divided_around(place: GroupPlace) -> str | None:
     """The part of the tree that is divided around this process's group; None if none is."""
     around, name = os.path.split(place.directory)
     ours = name == OWN and os.access(f"{around}/sessions/cgroup.procs", os.W_OK)
     return around if ours else None
 
 
-def make_own_directory(place: Place) -> str:
+def make_own_directory(place: GroupPlace) -> str:
     """A part of the tree for root, where nobody manages it.
 
     Raises:

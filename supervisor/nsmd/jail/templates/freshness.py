@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nsmd.host.paths import is_within
-from nsmd.host.watching.trail import Places, Trail
+from nsmd.host.watching.trail import Trail, WatchedPaths
 from nsmd.model.values import TemplateSpec
 
 
@@ -25,7 +25,7 @@ class Files:
 
     state: str
     changed_s: float = 0.0
-    places: Places
+    places: WatchedPaths
 
 
 def host_paths(spec: TemplateSpec, loaded: Mapping[str, Sequence[str]]) -> Sequence[str]:

@@ -16,8 +16,8 @@ import trio
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
-from nsmd.host.watching.source_watcher import Keeper as Watching
-from nsmd.host.watching.source_watcher import open_keeper as open_watching
+from nsmd.host.watching.source_watcher import SourceWatcher as Watching
+from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.project_copy import NoCopyError
@@ -32,7 +32,7 @@ from nsmd.jail.templates.template import (
     TemplateGoneError,
     start_template,
 )
-from nsmd.jail.templates.template_store import TemplateBook, close_all, made_of
+from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, TemplateSpec
 
@@ -94,14 +94,14 @@ class TemplateLauncher:
         cold: ColdLauncher,
         system_calls: bytes,
         nursery: trio.Nursery,
-        book: TemplateBook | None = None,
+        book: TemplateStore | None = None,
         watching: Watching | None = None,
     ) -> None:
         self._watching = watching
         self._outdated: list[int] = []
         self._tell: Callable[[int, bool], None] = _nobody
         self._cold = cold
-        self._book = book or TemplateBook(NoStore(), "")
+        self._book = book or TemplateStore(NoStore(), "")
         self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
         self._system_calls = system_calls
         self._nursery = nursery
@@ -462,7 +462,7 @@ async def open_templates(
         yield cold
         return
     async with open_watching() as watching, trio.open_nursery() as nursery:
-        book = TemplateBook(store or NoStore(), made_of(system_calls, uid))
+        book = TemplateStore(store or NoStore(), made_of(system_calls, uid))
         launcher = TemplateLauncher(cold, system_calls, nursery, book, watching)
         launcher.take_up(kept or {})
         yield launcher

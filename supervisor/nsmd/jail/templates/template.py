@@ -21,7 +21,7 @@ import trio
 from nsm.jail.failure import EXHAUSTED
 from nsmd.fdstore.holder import receive
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
-from nsmd.jail.handle import HeldJail
+from nsmd.jail.handle import JailHandle
 from nsmd.jail.templates.freshness import host_paths
 from nsmd.model.values import TemplateSpec
 
@@ -76,7 +76,7 @@ def refusal(text: str) -> TemplateError:
     return ShortageError(text) if short else TemplateError(text)
 
 
-class ForkedJail(HeldJail):
+class ForkedJail(JailHandle):
     """See `nsmd.jail.interface.Jail`: a session in namespaces of its own, in a template's jail.
 
     Args:

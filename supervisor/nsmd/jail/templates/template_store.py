@@ -76,7 +76,7 @@ def made_of(system_calls: bytes, uid: int) -> str:
     return hashlib.sha256(_programs() + system_calls + b"%d" % uid).hexdigest()
 
 
-class TemplateBook:
+class TemplateStore:
     """Has templates kept for the supervisor that comes after this one.
 
     Args:

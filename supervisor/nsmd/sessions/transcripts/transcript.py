@@ -43,7 +43,7 @@ class Subject:
         )
 
 
-class Keeper(Protocol):
+class TranscriptBudget(Protocol):
     """Who bounds all transcripts together."""
 
     def grown(self, transcript: Transcript, record: Record) -> None:
@@ -80,7 +80,7 @@ class Transcript:
         "subject",
     )
 
-    def __init__(self, subject: Subject, keeper: Keeper) -> None:
+    def __init__(self, subject: Subject, keeper: TranscriptBudget) -> None:
         self.subject = subject
         self.executions = 0
         self.started_s = trio.current_time()

@@ -18,7 +18,7 @@ from nsmd.environments.artifacts.sources import Discovery, sources_of
 from nsmd.environments.catalog import Catalog
 from nsmd.host.paths import trusted_owners
 from nsmd.host.watching import source_watcher
-from nsmd.host.watching.source_watcher import open_keeper
+from nsmd.host.watching.source_watcher import open_source_watcher
 from nsmd.model.settings import Defaults
 from nsmd.model.values import Client, Sources
 
@@ -32,7 +32,7 @@ TIMEOUT_S = 20
 async def discovering(
     home: Path, named: Sources | None = None
 ) -> AsyncGenerator[tuple[Discovery, Catalog]]:
-    async with open_keeper() as it:
+    async with open_source_watcher() as it:
         catalog = Catalog()
         found = Discovery(it, catalog, Defaults(), owners=trusted_owners(), home=str(home))
         await found.begin(named or Sources(), str(home / "usual"))

@@ -22,7 +22,7 @@ from nsm.wire.errors import (
 from nsmd.environments.builds import build_run
 from nsmd.environments.builds import builder as module
 from nsmd.environments.builds.build_state import Building
-from nsmd.environments.builds.builder import Workshop, open_workshop
+from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
 from nsmd.host.paths import trusted_owners
@@ -57,10 +57,10 @@ class Bench:
         *references: str,
         configured: dict[str, EnvironmentSettings] | None = None,
         timeout_s: float = 60.0,
-    ) -> AsyncGenerator[Workshop]:
+    ) -> AsyncGenerator[Builder]:
         """A supervisor's life."""
         self.catalog = Catalog()
-        async with open_workshop(
+        async with open_builder(
             NixFinder(str(self.nix.folder), {}, str(self.folder)),
             self.catalog,
             str(self.state),

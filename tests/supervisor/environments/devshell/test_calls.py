@@ -18,9 +18,9 @@ from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartF
 from nsmd.environments import pending
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.pending import EnvironmentPendingError, patiently
-from nsmd.environments.provider import Provision
-from nsmd.manager.run_service import Registry
-from nsmd.manager.session_manager import Fleet
+from nsmd.environments.provider import Provider
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_manager import SessionManager
 from nsmd.model.limits import MAX_INHERITED_BYTES, check_inherited
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import Client, RunRequest, RunResult
@@ -42,13 +42,13 @@ async def able(agent: FakeAgent, jail: FakeJail) -> None:
 @asynccontextmanager
 async def registry_of(
     world: World, *inherit: str, settings: Settings | None = None, launcher: FakeLauncher
-) -> AsyncGenerator[Registry]:
+) -> AsyncGenerator[RunService]:
     async with world.shells(*inherit) as shells, trio.open_nursery() as sessions:
         async with trio.open_nursery() as upkeep:
             settings = settings or Settings(pool=PoolSettings(max_spares=0))
-            fleet = Fleet(settings, launcher, sessions=sessions, upkeep=upkeep)
-            provision = Provision(Catalog([PYTHON, BASH], shells), shells=shells)
-            yield Registry(settings, provision, fleet, home="/home/user", measure=no_usage)
+            fleet = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
+            provision = Provider(Catalog([PYTHON, BASH], shells), shells=shells)
+            yield RunService(settings, provision, fleet, home="/home/user", measure=no_usage)
             upkeep.cancel_scope.cancel()
         fleet.close()
 
@@ -58,7 +58,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, QuickNix())
 
 
-async def run(registry: Registry, client: Client, session: str | None = None) -> RunResult:
+async def run(registry: RunService, client: Client, session: str | None = None) -> RunResult:
     request = RunRequest(client=client, env="project", code="x", session=session)
     execution = await patiently(lambda: registry.submit(request))
     return await execution.wait()

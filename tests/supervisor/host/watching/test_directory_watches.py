@@ -19,7 +19,7 @@ from nsmd.host.watching.trail import Trail
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from nsmd.host.watching.trail import Places
+    from nsmd.host.watching.trail import WatchedPaths
 
 
 class Watched:
@@ -32,12 +32,12 @@ class Watched:
     def stir(self) -> None:
         self.stirred += 1
 
-    def want(self, places: Places) -> bool:
+    def want(self, places: WatchedPaths) -> bool:
         new, refusal = self.watches.want(self.stir, places)
         assert refusal is None
         return new
 
-    def follow(self, path: Path) -> Places:
+    def follow(self, path: Path) -> WatchedPaths:
         """Want whatever looking up a path depends on; returns that."""
         trail = Trail(trusted_owners())
         with suppress(OSError):

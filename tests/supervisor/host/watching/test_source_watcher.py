@@ -18,7 +18,7 @@ from dummy_artifacts import PROGRAM, artifact
 from nsmd.environments.artifacts.discovery import Scan, scan_directory
 from nsmd.host.paths import trusted_owners
 from nsmd.host.watching import inotify, source_watcher
-from nsmd.host.watching.source_watcher import Keeper, open_keeper
+from nsmd.host.watching.source_watcher import SourceWatcher, open_source_watcher
 from nsmd.model.settings import Defaults
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from nsmd.host.watching.trail import Places
+    from nsmd.host.watching.trail import WatchedPaths
 
 TIMEOUT_S = 20
 
@@ -34,7 +34,7 @@ TIMEOUT_S = 20
 class Kept:
     """A directory that is kept, and what was reported of it."""
 
-    def __init__(self, keeper: Keeper, directory: Path) -> None:
+    def __init__(self, keeper: SourceWatcher, directory: Path) -> None:
         self.keeper = keeper
         self.last = Scan()
         self.looks = 0
@@ -66,7 +66,7 @@ class Kept:
 
 @asynccontextmanager
 async def keeping(directory: Path) -> AsyncGenerator[Kept]:
-    async with open_keeper() as it:
+    async with open_source_watcher() as it:
         kept = Kept(it, directory)
         await it.first_look(directory)
         yield kept
@@ -168,7 +168,7 @@ async def test_what_comes_between_a_look_and_its_watch_is_seen(tmp_path: Path) -
         looks.append(scan)
         return scan
 
-    async with open_keeper() as it:
+    async with open_source_watcher() as it:
         reported: list[Scan] = []
         it.keep("x", "/d", look, lambda scan, _: reported.append(scan), Scan)
         await it.first_look("x")
@@ -201,7 +201,7 @@ async def test_one_that_hangs_holds_up_nobody_else(
         return Scan()
 
     try:
-        async with open_keeper() as it:
+        async with open_source_watcher() as it:
             reported = trio.Event()
             it.keep("hangs", "/net/somewhere", hang, lambda _, __: reported.set(), Scan)
             await it.first_look("hangs")
@@ -222,7 +222,7 @@ class Failed:
     """Takes the place of what was not found."""
 
     is_of: str
-    places: Places = field(default_factory=dict[str, frozenset[str]])
+    places: WatchedPaths = field(default_factory=dict[str, frozenset[str]])
 
 
 async def test_a_fault_of_ours_costs_a_source_and_no_supervisor(
@@ -231,7 +231,7 @@ async def test_a_fault_of_ours_costs_a_source_and_no_supervisor(
     def fail() -> Failed:
         raise RecursionError
 
-    async with open_keeper() as it:
+    async with open_source_watcher() as it:
         reported: list[str] = []
         it.keep("x", "/d", fail, lambda scan, _: reported.append(scan.is_of), lambda: Failed("x"))
         await it.first_look("x")

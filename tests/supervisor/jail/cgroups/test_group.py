@@ -11,7 +11,7 @@ import pytest
 
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.jail.cgroups import SessionKeeper, files
+from nsmd.jail.cgroups import SessionEnforcer, files
 from nsmd.jail.cgroups.confinement import Confinement
 from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
 from nsmd.jail.cgroups.group import Group
@@ -73,7 +73,7 @@ def test_what_does_not_hold_is_said(
     group = group_in(fake)
     assert group.lacking.startswith(why)
     assert group.holds == {"memory", "pids", "cpu"} - {lost}
-    enforcement = SessionKeeper.holding(group.holds, group.lacking)
+    enforcement = SessionEnforcer.holding(group.holds, group.lacking)
     kept = {"memory": "watchdog", "pids": "rlimit", "cpu": "none"}
     assert enforcement.memory == (kept["memory"] if lost == "memory" else "cgroup")
     assert enforcement.processes == (kept["pids"] if lost == "pids" else "cgroup")
@@ -94,7 +94,7 @@ def test_controllers_that_are_not_there(fake: FakeTree) -> None:
     (fake.top / "cgroup.controllers").write_text("pids io\n")
     tree = GroupTree(str(fake.top))
     assert tree.controllers == {"pids"}
-    keeper = SessionKeeper(tree, limits=LIMITS)
+    keeper = SessionEnforcer(tree, limits=LIMITS)
     assert keeper.facts() == {
         "memory": "watchdog",
         "processes": "cgroup",
@@ -150,7 +150,7 @@ def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
     fake: FakeTree,
 ) -> None:
     tree, directory = left_by_another(fake, 17)
-    keeper = SessionKeeper(tree, limits=LIMITS)
+    keeper = SessionEnforcer(tree, limits=LIMITS)
     jail = FakeJail(17, spec())
     confinement = keeper.adopt("s1", jail, spec(), directory)
     assert confinement.group is not None
@@ -172,7 +172,7 @@ def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_session_whose_group_is_not_what_it_was_is_watched(fake: FakeTree, groups: bool) -> None:
     tree, directory = left_by_another(fake, 17)
-    keeper = SessionKeeper(tree if groups else None, why="" if groups else "none", limits=LIMITS)
+    keeper = SessionEnforcer(tree if groups else None, why="" if groups else "none", limits=LIMITS)
     jail = FakeJail(18, spec())
     for where, why in (
         (directory, "the control group that it had: the session is not in"),
@@ -215,7 +215,7 @@ def confined(group: Group, jail: FakeJail) -> Confinement:
         jail,
         program_bytes=group.limits.program_bytes,
         processes=99,
-        enforcement=SessionKeeper.holding(group.holds, ""),
+        enforcement=SessionEnforcer.holding(group.holds, ""),
         group=group,
     )
 

@@ -22,7 +22,7 @@ import trio
 import nsm
 from cgroup_world import ALL_FILES_MB, MEMORY_MB, PROCESSES, open_world
 from e2e_support import supervisor, variables_for
-from nsmd.jail.cgroups import SessionKeeper, files, find_keeper
+from nsmd.jail.cgroups import SessionEnforcer, files, find_enforcer
 from nsmd.jail.cgroups.limits import AGENT_MB
 from nsmd.jail.cgroups.share import PART
 from nsmd.jail.cgroups.tree import GroupTree
@@ -50,15 +50,15 @@ def skip(why: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def tree() -> GroupTree:
     """Groups of this process's own: it moves into a scope, where it stays."""
-    keeper = trio.run(find_keeper, LIMITS, os.environ)
+    keeper = trio.run(find_enforcer, LIMITS, os.environ)
     if keeper.tree is None:
         skip(keeper.enforcement.why)
     return keeper.tree
 
 
 @pytest.fixture
-def keeper(tree: GroupTree) -> SessionKeeper:
-    return SessionKeeper(tree, limits=LIMITS)
+def keeper(tree: GroupTree) -> SessionEnforcer:
+    return SessionEnforcer(tree, limits=LIMITS)
 
 
 def the_only(events: tuple[LimitEvent, ...], kind: str) -> LimitEvent:
@@ -135,7 +135,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_is_written_is_read_back(keeper: SessionKeeper, forked: bool) -> None:
+async def test_what_is_written_is_read_back(keeper: SessionEnforcer, forked: bool) -> None:
     async with open_world(keeper, forked=forked, weights={"heavy": 400}) as world:
         await world.run("a", "x = 1")
         await world.run("h", "x = 1", env="heavy")
@@ -172,7 +172,7 @@ async def test_what_is_written_is_read_back(keeper: SessionKeeper, forked: bool)
 
 
 async def test_an_interpreter_that_is_killed_is_told(
-    keeper: SessionKeeper,
+    keeper: SessionEnforcer,
 ) -> None:
     async with open_world(keeper) as world:
         await world.run("other", "y = 5")
@@ -193,7 +193,7 @@ async def test_an_interpreter_that_is_killed_is_told(
 
 
 async def test_a_child_that_is_killed_is_told_too(
-    keeper: SessionKeeper,
+    keeper: SessionEnforcer,
 ) -> None:
     async with open_world(keeper) as world:
         await world.run("a", "kept = 7")
@@ -204,7 +204,7 @@ async def test_a_child_that_is_killed_is_told_too(
         assert (await world.run("a", "print(kept)")).outcome.stdout == "7\n"
 
 
-async def test_too_many_processes_are_refused_counted_and_told(keeper: SessionKeeper) -> None:
+async def test_too_many_processes_are_refused_counted_and_told(keeper: SessionEnforcer) -> None:
     async with open_world(keeper) as world:
         result = await world.run("a", FORK_LOOP)
         started, refused = result.outcome.stdout.split()
@@ -216,7 +216,7 @@ async def test_too_many_processes_are_refused_counted_and_told(keeper: SessionKe
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_a_fork_bomb_left_takes_no_place(keeper: SessionKeeper, forked: bool) -> None:
+async def test_what_a_fork_bomb_left_takes_no_place(keeper: SessionEnforcer, forked: bool) -> None:
     async with open_world(keeper, forked=forked) as world:
         for _ in range(3):
             result = await world.run("a", BOMB, timeout_s=2)
@@ -224,7 +224,7 @@ async def test_what_a_fork_bomb_left_takes_no_place(keeper: SessionKeeper, forke
             assert (await world.run("a", "print(6 * 7)")).outcome.stdout == "42\n"
 
 
-async def test_a_full_file_system_is_no_lack_of_memory(keeper: SessionKeeper) -> None:
+async def test_a_full_file_system_is_no_lack_of_memory(keeper: SessionEnforcer) -> None:
     async with open_world(keeper) as world:
         result = await world.run("a", EIGHT_FULL)
         assert result.outcome.stdout.split()[0] == "28"  # ENOSPC
@@ -232,7 +232,7 @@ async def test_a_full_file_system_is_no_lack_of_memory(keeper: SessionKeeper) ->
         assert (await world.run("a", "x = bytearray(40 << 20); print(len(x))")).limit_events == ()
 
 
-async def test_weights_hold_between_busy_sessions(keeper: SessionKeeper) -> None:
+async def test_weights_hold_between_busy_sessions(keeper: SessionEnforcer) -> None:
     spin = """
 import os, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -259,7 +259,7 @@ print(time.process_time())
     assert used["heavy"] > 1.8 * used["light"], used
 
 
-async def test_a_long_execution_has_less_of_the_processor(keeper: SessionKeeper) -> None:
+async def test_a_long_execution_has_less_of_the_processor(keeper: SessionEnforcer) -> None:
     async with open_world(keeper) as world:
         if world.keeper.enforcement.cpu != "cgroup":
             skip("the cpu controller is not delegated")

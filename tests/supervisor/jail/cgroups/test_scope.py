@@ -9,10 +9,10 @@ import pytest
 
 from cgroup_programs import Programs
 from nsmd.jail.cgroups import scope
-from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
 from nsmd.jail.cgroups.scope import enter_scope, is_delegated
 
-HERE = Place(
+HERE = GroupPlace(
     mount_point="/sys/fs/cgroup",
     directory="/sys/fs/cgroup/user.slice/session-3.scope",
     unit="session-3.scope",
@@ -81,7 +81,7 @@ async def test_no_manager(programs: Programs, tmp_path: Path) -> None:
 
 
 async def test_a_services_main_process_stays_where_it_is(programs: Programs) -> None:
-    service = Place(
+    service = GroupPlace(
         mount_point="/sys/fs/cgroup",
         directory="/sys/fs/cgroup/nsm.service",
         unit="nsm.service",

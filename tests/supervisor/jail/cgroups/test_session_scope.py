@@ -17,9 +17,9 @@ from fake_cgroups import FakeTree
 from fakes import FakeJail, spec
 from nsmd.fdstore.store import NoStore
 from nsmd.jail.cgroups import enforcer as keepers
-from nsmd.jail.cgroups import files, find_keeper
+from nsmd.jail.cgroups import files, find_enforcer
 from nsmd.jail.cgroups import session_scope as anchors
-from nsmd.jail.cgroups.discovery import NoGroupsError, Place
+from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
 from nsmd.jail.cgroups.session_scope import Anchor
 from nsmd.jail.cgroups.tree import GroupTree
 from nsmd.model.values import SessionLimits
@@ -61,7 +61,7 @@ def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch)
     """Variables of a service's main process; its anchors are in the made-up tree."""
     programs.says("systemd-run", EXECS)
     monkeypatch.setattr(anchors, "directory_of", partial(_given, str(fake.top)))
-    here = Place(
+    here = GroupPlace(
         mount_point=str(fake.top),
         directory=f"{fake.top}/nsm-supervisor.service",
         unit="nsm-supervisor.service",
@@ -87,7 +87,7 @@ async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybo
     started: dict[str, str], programs: Programs, fake: FakeTree
 ) -> None:
     store = Store()
-    async with keepers.open_keeper(LIMITS, started, store=store) as keeper:
+    async with keepers.open_enforcer(LIMITS, started, store=store) as keeper:
         assert keeper.tree is not None
         assert keeper.anchor is not None
         pid = keeper.anchor.pid
@@ -101,7 +101,7 @@ async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybo
     # The supervisor has gone, and has emptied its store; what was handed on still holds the scope.
     assert store.kept == {}
     assert not has_ended(pid)
-    again = await find_keeper(LIMITS, started, kept=kept)
+    again = await find_enforcer(LIMITS, started, kept=kept)
     assert again.tree is not None
     assert again.anchor is not None
     assert (again.anchor.pid, again.tree.directory) == (0, str(fake.top))
@@ -117,7 +117,7 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
     """A supervisor that another one's program starts is in that one's group."""
     first = GroupTree(str(fake.top))
     first.make("new")  # and nobody is in it yet
-    inside = Place(
+    inside = GroupPlace(
         mount_point=str(fake.top),
         directory=f"{fake.top}/supervisor",
         unit="supervisor",
@@ -128,11 +128,11 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
     files.make(f"{fake.top}/scope")
     places = [replace(inside, directory=f"{fake.top}/scope"), inside]
 
-    def next_place(_: object) -> Place:
+    def next_place(_: object) -> GroupPlace:
         return places.pop()
 
     monkeypatch.setattr(keepers, "find_place", next_place)
-    keeper = await find_keeper(LIMITS, programs.variables, again=again)
+    keeper = await find_enforcer(LIMITS, programs.variables, again=again)
     assert keeper.tree is not None
     assert keeper.tree.directory == (first.directory if again else f"{fake.top}/scope")
     assert bool(programs.asked()) != again
@@ -147,7 +147,7 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
 ) -> None:
     store = Store()
     jail = FakeJail(17, spec())
-    async with keepers.open_keeper(LIMITS, started, store=store) as keeper:
+    async with keepers.open_enforcer(LIMITS, started, store=store) as keeper:
         assert keeper.anchor is not None
         first, before = keeper.anchor.pid, store.kept["scope"]
         shutil.rmtree(fake.top / "sessions")
@@ -180,7 +180,7 @@ async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(
     for fd in (pipe, other, record):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
-    keeper = await find_keeper(LIMITS, started, kept={"scope": []})
+    keeper = await find_enforcer(LIMITS, started, kept={"scope": []})
     assert isinstance(keeper.anchor, Anchor)
     keeper.anchor.close()
     ended(keeper.anchor.pid)

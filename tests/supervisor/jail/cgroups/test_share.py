@@ -10,7 +10,7 @@ import pytest
 
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.jail.cgroups import SessionKeeper, files
+from nsmd.jail.cgroups import SessionEnforcer, files
 from nsmd.jail.cgroups.confinement import Confinement, Look
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of
@@ -37,7 +37,7 @@ class Session:
             jail,
             program_bytes=1,
             processes=99,
-            enforcement=SessionKeeper.holding(self.group.holds, ""),
+            enforcement=SessionEnforcer.holding(self.group.holds, ""),
             group=self.group,
         )
 

@@ -9,7 +9,7 @@ import trio
 
 from cgroup_world import MEMORY_MB, PROCESSES, open_world
 from fakes import FakeJail, spec
-from nsmd.jail.cgroups import Confinement, SessionKeeper
+from nsmd.jail.cgroups import Confinement, SessionEnforcer
 from nsmd.jail.cgroups.confinement import Look
 from nsmd.jail.cgroups.limits import AGENT_MB
 from nsmd.jail.cgroups.watchdog import PERIOD_S, Watchdog
@@ -78,8 +78,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]))
 """
 
 
-def keeper() -> SessionKeeper:
-    return SessionKeeper(None, why="a test", limits=SessionLimits(processes=PROCESSES))
+def keeper() -> SessionEnforcer:
+    return SessionEnforcer(None, why="a test", limits=SessionLimits(processes=PROCESSES))
 
 
 def the_only(events: tuple[LimitEvent, ...]) -> LimitEvent:

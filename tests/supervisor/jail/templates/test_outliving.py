@@ -11,7 +11,7 @@ import trio
 
 from nsmd.fdstore.store import NoStore
 from nsmd.jail.templates import TemplateLauncher
-from nsmd.jail.templates.template_store import PREFIX, TemplateBook
+from nsmd.jail.templates.template_store import PREFIX, TemplateStore
 from nsmd.model.values import Environment
 from processes import ended
 from realjail import ANSWER_TIMEOUT_S, environments, jail_spec, needs_bwrap, new_launcher
@@ -50,7 +50,7 @@ async def launching(store: Store, made: str = "these") -> AsyncGenerator[Templat
     cold = new_launcher()
     assert cold.system_calls is not None
     async with trio.open_nursery() as nursery:
-        launcher = TemplateLauncher(cold, cold.system_calls, nursery, TemplateBook(store, made))
+        launcher = TemplateLauncher(cold, cold.system_calls, nursery, TemplateStore(store, made))
         launcher.take_up(store.given())
         yield launcher
         nursery.cancel_scope.cancel()
@@ -62,7 +62,7 @@ async def left_behind(python: Environment, store: Store) -> AsyncGenerator[int]:
     async with launching(Store()) as first:
         await first.prepare(jail_spec(python))
         (template,) = first.templates
-        TemplateBook(store, "these").keep(template)
+        TemplateStore(store, "these").keep(template)
         yield template.pid
 
 
