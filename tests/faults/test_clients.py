@@ -136,7 +136,7 @@ async def test_ten_thousand_calls_of_one_session(autojump_clock: trio.abc.Clock)
         came = await ask_all(it, peer, iter(["full"] * CALLS))
         # One runs, and in the end its agent is given up, with all that wait for it.
         assert came == {OverloadedError.__name__: CALLS - most - 1, "SessionEndedError": most + 1}
-        assert it.registry.unfinished() == []
+        assert it.run_service.unfinished() == []
         assert await works(worker)
 
 

@@ -60,9 +60,9 @@ async def test_sessions_live_by_the_monotonic_clock(
         times = [event.data["started_at"] for event in peer.events if "started_at" in event.data]
         assert min(times) < 0 < max(times), "the clock did jump"
         await trio.sleep(99)
-        assert [session.name for session in it.registry.live_sessions()] == ["a"]
+        assert [session.name for session in it.run_service.live_sessions()] == ["a"]
         await trio.sleep(2)
-        assert it.registry.live_sessions() == []
+        assert it.run_service.live_sessions() == []
 
 
 def jumps() -> Callable[[], float]:
@@ -116,10 +116,10 @@ def numbered(directory: Path) -> list[str]:
 async def test_clients_over_http_keep_their_sessions(
     jumping: None, autojump_clock: trio.abc.Clock
 ) -> None:
-    boundary = ClientLimits(
+    client_limits = ClientLimits(
         scope="http", directory=None, project=None, network=NetworkRule(mode="off"), programs=()
     )
-    attach = Attach().kept_to(boundary, confined=True)
+    attach = Attach().kept_to(client_limits, confined=True)
     opened = open_front(
         attach, FakeRunner(echo), None, max_result_chars=1000, max_body_bytes=100_000
     )

@@ -97,7 +97,7 @@ async def test_an_answer_that_came_meanwhile_counts(passing: Time, clock: trio.a
         hand.result("done")
         passing.stop(MINUTES_S)  # far beyond the time limit
         assert (await peer.answer(running))["stdout"] == "done"
-        assert it.registry.find("a").state.value == "idle"
+        assert it.run_service.find("a").state.value == "idle"
 
 
 @pytest.mark.parametrize("began_s", [0.0, 5.0, 29.0, 41.0])
@@ -116,7 +116,7 @@ async def test_time_in_which_all_stood_still_is_nobodys(
         await passing.go(max(0.0, 41.0 - began_s))
         hand.result("so far", timed_out=True)
         assert (await peer.answer(running))["timed_out"]
-        assert it.registry.find("a").state.value == "idle"
+        assert it.run_service.find("a").state.value == "idle"
 
 
 async def test_any_number_of_stops_is_harmless(passing: Time, clock: trio.abc.Clock) -> None:
@@ -139,7 +139,7 @@ async def test_an_agent_that_stays_silent_is_given_up_after_that(
         peer = await it.connect()
         await peer.start("run", env="python", code="x", session="a")
         await trio.testing.wait_all_tasks_blocked()
-        session = it.registry.find("a")
+        session = it.run_service.find("a")
         passing.stop(MINUTES_S)
         await passing.go(1)
         assert session.live

@@ -32,8 +32,8 @@ ALL_FILES_MB = DEFAULTS.workspace_mb + DEFAULTS.tmp_mb + DEFAULTS.shm_mb
 class World:
     """Runs code in sessions by name."""
 
-    def __init__(self, registry: RunService, keeper: SessionEnforcer) -> None:
-        self.registry = registry
+    def __init__(self, run_service: RunService, keeper: SessionEnforcer) -> None:
+        self.run_service = run_service
         self.keeper = keeper
 
     async def run(
@@ -47,10 +47,10 @@ class World:
             session=session,
             timeout_s=timeout_s,
         )
-        return await self.registry.submit(request).wait()
+        return await self.run_service.submit(request).wait()
 
     def session(self, name: str) -> Session:
-        return self.registry.find(f"test/{name}")
+        return self.run_service.find(f"test/{name}")
 
     def confinement(self, name: str) -> Confinement:
         found = self.session(name).confinement
@@ -80,15 +80,15 @@ async def open_world(
             tasks.start_soon(keeper.notices.run)
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
-                fleet = SessionManager(
+                session_manager = SessionManager(
                     settings, launcher, sessions=sessions, upkeep=upkeep, keeper=keeper
                 )
-                registry = RunService(
-                    settings, Provider(Catalog(found)), fleet, home="/nonexistent"
+                run_service = RunService(
+                    settings, Provider(Catalog(found)), session_manager, home="/nonexistent"
                 )
-                yield World(registry, keeper)
+                yield World(run_service, keeper)
                 upkeep.cancel_scope.cancel()
-            fleet.close()
+            session_manager.close()
         tasks.cancel_scope.cancel()
 
 

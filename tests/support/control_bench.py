@@ -113,14 +113,14 @@ class Peer:
 class Bench:
     def __init__(
         self,
-        registry: RunService,
-        workshop: Builder,
+        run_service: RunService,
+        builder: Builder,
         launcher: FakeLauncher,
         nursery: trio.Nursery,
         ending: Shutdown,
     ) -> None:
-        self.registry = registry
-        self.workshop = workshop
+        self.run_service = run_service
+        self.builder = builder
         self.launcher = launcher
         self.shut_down = False
         self.uid = os.getuid()
@@ -135,16 +135,16 @@ class Bench:
             load=lambda: self.wanted,
             find_environments=lambda _: [PYTHON, BASH, BROKEN],
             apply=self._apply,
-            events=registry.events,
+            events=run_service.events,
         )
         self.ending = ending
-        self.draining = Draining(registry, ending, nursery)
-        self.telemetry = Telemetry(registry)
+        self.draining = Draining(run_service, ending, nursery)
+        self.telemetry = Telemetry(run_service)
         self.boxes = Boxes(
-            partial(registry.check_project, point=None, mode=None),
-            gateway=registry.fleet.gateway,
+            partial(run_service.check_project, point=None, mode=None),
+            gateway=run_service.session_manager.gateway,
             store=NoStore(),
-            events=registry.events,
+            events=run_service.events,
         )
         self.bridge = Bridge(
             BridgePaths(
@@ -156,13 +156,13 @@ class Bench:
             SourceWatcher(nursery),
             nursery,
             ending=ending,
-            events=registry.events,
+            events=run_service.events,
             output_bytes=lambda: 40_000,
         )
         self.server = self.make_server(ALL_RIGHTS, os.getuid())
 
     async def _apply(self, settings: Settings, _environments: Sequence[Environment]) -> None:
-        self.registry.configure(settings)
+        self.run_service.configure(settings)
 
     def make_server(
         self,
@@ -173,8 +173,8 @@ class Bench:
     ) -> ControlServer:
         services = Services(
             limits={"memory": "watchdog", "processes": "rlimit", "cpu": "none", "why": "a test"},
-            registry=self.registry,
-            workshop=self.workshop,
+            run_service=self.run_service,
+            builder=self.builder,
             socket_path="/run/nsm/control.sock",
             pid=7,
             jail={"kind": "fake"},
@@ -188,11 +188,11 @@ class Bench:
             configuration=self.configuration,
             boxes=self.boxes,
             bridge=self.bridge,
-            events=self.registry.events,
+            events=self.run_service.events,
             telemetry=self.telemetry,
         )
-        boundary = None if scope is None else ClientLimits(scope=scope, programs=programs)
-        access = Access(uid=uid, rights=rights, boundary=boundary)
+        client_limits = None if scope is None else ClientLimits(scope=scope, programs=programs)
+        access = Access(uid=uid, rights=rights, client_limits=client_limits)
         return ControlServer(access, services, self._attach)
 
     def raw(self, server: ControlServer | None = None) -> socket.socket:
@@ -217,11 +217,11 @@ class Bench:
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        boundary: ClientLimits | None,
+        client_limits: ClientLimits | None,
         confined: bool,
     ) -> None:
         self.attached.append(first_bytes)
-        self.scopes.append((None if boundary is None else boundary.scope, confined))
+        self.scopes.append((None if client_limits is None else client_limits.scope, confined))
         self.peers.append(peer)
 
 
@@ -248,24 +248,24 @@ async def bench(
             configured={},
             owners=trusted_owners(),
             timeout_s=60,
-        ) as workshop,
+        ) as builder,
     ):
         settings = Settings(
             pool=PoolSettings(max_spares=max_spares),
             session=SessionSettings(idle_timeout_seconds=idle_timeout_s),
         )
-        fleet = SessionManager(settings, launcher, sessions=sessions, upkeep=nursery)
-        registry = RunService(
+        session_manager = SessionManager(settings, launcher, sessions=sessions, upkeep=nursery)
+        run_service = RunService(
             settings,
             Provider(catalog),
-            fleet,
+            session_manager,
             home="/home/user",
             measure=no_usage,
             ending=ending,
         )
-        it = Bench(registry, workshop, launcher, nursery, ending)
+        it = Bench(run_service, builder, launcher, nursery, ending)
         yield it
-        fleet.close()
+        session_manager.close()
         nursery.cancel_scope.cancel()
         for end in it.ends:
             end.close()

@@ -23,17 +23,17 @@ async def attachment(
     *,
     confined_to: str | None = None,
     programs: Programs | None = None,
-    boundary: ClientLimits | None = None,
+    client_limits: ClientLimits | None = None,
 ) -> AsyncGenerator[Peer, None]:
     """A connection that `serve_attachment` serves; nothing has been sent yet.
 
     Args:
         confined_to: the scope of a client that may only run code.
         programs: those of the bridge.
-        boundary: of a client that may only run code, in place of `confined_to`.
+        client_limits: of a client that may only run code, in place of `confined_to`.
     """
     if confined_to is not None:
-        boundary = ClientLimits(scope=confined_to)
+        client_limits = ClientLimits(scope=confined_to)
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
 
@@ -43,8 +43,8 @@ async def attachment(
                 b"",
                 runner,
                 endpoint=EndpointLoader(serve),
-                boundary=boundary,
-                confined=boundary is not None,
+                client_limits=client_limits,
+                confined=client_limits is not None,
                 programs=programs,
             )
 

@@ -103,9 +103,9 @@ class NetBench:
         client: who runs code.
     """
 
-    def __init__(self, registry: RunService, names: Names) -> None:
-        self.registry = registry
-        self.gateway = registry.fleet.gateway
+    def __init__(self, run_service: RunService, names: Names) -> None:
+        self.run_service = run_service
+        self.gateway = run_service.session_manager.gateway
         self.client = CLIENT
         self.names = names
 
@@ -113,7 +113,7 @@ class NetBench:
         """Run code to its end."""
         request = RunRequest(client=self.client, env=env, code=code, session=session, timeout_s=30)
         with trio.fail_after(60):
-            return await self.registry.submit(request).wait()
+            return await self.run_service.submit(request).wait()
 
     async def text(self, code: str, *, env: str = "python", session: str = "a") -> str:
         """Run code that must not fail, and return its output."""
@@ -123,7 +123,7 @@ class NetBench:
 
     def network(self, session: str = "a") -> SessionNetwork:
         """Network of a live session."""
-        return self.registry.find(session).network
+        return self.run_service.find(session).network
 
 
 @asynccontextmanager
@@ -151,14 +151,16 @@ async def open_netbench(
     ):
         async with trio.open_nursery() as upkeep:
             settings = Settings(pool=PoolSettings(min_spares=0, max_spares=0))
-            fleet = SessionManager(
+            session_manager = SessionManager(
                 settings,
                 launcher or made,
                 sessions=sessions,
                 upkeep=upkeep,
                 gateway=Gateway(names),
             )
-            registry = RunService(settings, Provider(Catalog(wanted)), fleet, home="/home/user")
-            yield NetBench(registry, names)
+            run_service = RunService(
+                settings, Provider(Catalog(wanted)), session_manager, home="/home/user"
+            )
+            yield NetBench(run_service, names)
             upkeep.cancel_scope.cancel()
-        fleet.close()
+        session_manager.close()

@@ -43,28 +43,28 @@ async def serve(setup: Startup) -> None:
         kept=setup.kept,
         again=setup.again,
     ) as keeper:
-        async with open_resources(setup, keeper) as ground:
-            async with open_services(setup, ground) as core:
-                how = await _serve_clients(setup, ground, core)
+        async with open_resources(setup, keeper) as resources:
+            async with open_services(setup, resources) as core:
+                how = await _serve_clients(setup, resources, core)
             if how != "end":
-                await ground.journal.close()
+                await resources.journal.close()
                 setup.leave(how)
             core.port.forget()
-            core.services.registry.fleet.close()
-            ground.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
+            core.services.run_service.session_manager.close()
+            resources.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
         log.info("ended")
 
 
-async def _serve_clients(setup: Startup, ground: Resources, core: AppServices) -> How:
+async def _serve_clients(setup: Startup, resources: Resources, core: AppServices) -> How:
     """Whoever connects is served until the supervisor is to end, which is how it is to."""
-    services, reception, events = core.services, core.reception, ground.events
-    registry, draining = services.registry, services.draining
+    services, frontends, events = core.services, core.frontends, resources.events
+    run_service, draining = services.run_service, services.draining
     status = ServiceStatus(
         setup.variables,
         lambda: (
-            len(registry.live_sessions()),
-            len(registry.unfinished()),
-            reception.connections,
+            len(run_service.live_sessions()),
+            len(run_service.unfinished()),
+            frontends.connections,
         ),
         draining.remaining_s,
     )
@@ -77,19 +77,19 @@ async def _serve_clients(setup: Startup, ground: Resources, core: AppServices) -
     )
     async with trio.open_nursery() as connections:
         await connections.start(
-            heed_signals, setup.store, ground.ending, draining, services.configuration
+            heed_signals, setup.store, resources.ending, draining, services.configuration
         )
         # Before whatever clients do: they may have waited for this.
-        ground.recorder.say(
+        resources.recorder.say(
             "supervisor_started", {"pid": os.getpid(), "version": program_version()}
         )
-        connections.start_soon(guard.serve, reception.handle, connections)
+        connections.start_soon(guard.serve, frontends.handle, connections)
         connections.start_soon(guard.watch)
-        await connections.start(services.boxes.serve, reception.of_box)
-        await connections.start(reception.http.serve)
+        await connections.start(services.boxes.serve, frontends.of_box)
+        await connections.start(frontends.http.serve)
         setup.announce()
         connections.start_soon(status.run, events)
-        connections.start_soon(reception.load)
+        connections.start_soon(frontends.load)
         connections.start_soon(
             serve_metrics,
             setup.metrics_path,
@@ -97,15 +97,15 @@ async def _serve_clients(setup: Startup, ground: Resources, core: AppServices) -
             services.telemetry.text,
         )
         log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
-        how = await ground.ending.wait()
+        how = await resources.ending.wait()
         status.ends(how)
         await services.bridge.finish(_patience_s(how, services.configuration.settings, draining))
-        how = ground.ending.how or how  # it may be to end after all
+        how = resources.ending.how or how  # it may be to end after all
         if how != "end":
             setup.leave.hold_place()
-            registry.fleet.leave()
+            run_service.session_manager.leave()
             services.boxes.leave()
-        ground.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
+        resources.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
         connections.cancel_scope.cancel()
     return how
 

@@ -44,13 +44,13 @@ class FrontEnds:
         self._server = ControlServer(
             Access(uid=os.geteuid()), services, self._attach, (self._everyone,)
         )
-        settings, registry = services.configuration.settings, services.registry
+        settings, run_service = services.configuration.settings, services.run_service
         self.http = HttpService(
             settings,
             paths.http_token_path(),
-            runner=registry,
+            runner=run_service,
             programs=services.bridge,
-            check=partial(registry.check_project, point=None, mode=None),
+            check=partial(run_service.check_project, point=None, mode=None),
             loaded=self._endpoint.serve,
             ending=lambda: services.ending.how is not None,
             events=services.events,
@@ -67,12 +67,12 @@ class FrontEnds:
         """Serve one over the user's own socket."""
         await self._server.handle(stream)
 
-    def of_box(self, boundary: ClientLimits) -> Serve:
+    def of_box(self, client_limits: ClientLimits) -> Serve:
         """What serves the socket of a box, whose programs may run code within that boundary."""
         rights: set[Right] = {"run"}
-        if boundary.programs:
+        if client_limits.programs:
             rights.add("bridge")
-        access = Access(uid=os.geteuid(), rights=frozenset(rights), boundary=boundary)
+        access = Access(uid=os.geteuid(), rights=frozenset(rights), client_limits=client_limits)
         quotas = Quota(BOX_CONNECTIONS, "The box has"), self._in_boxes, self._everyone
         return ControlServer(access, self._services, self._attach, quotas).handle
 
@@ -86,19 +86,19 @@ class FrontEnds:
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        boundary: ClientLimits | None,
+        client_limits: ClientLimits | None,
         confined: bool,
     ) -> None:
         services = self._services
         await serve_attachment(
             stream,
             first_bytes,
-            services.registry,
+            services.run_service,
             endpoint=self._endpoint,
             programs=services.bridge,
             ending=lambda: services.ending.how == "end",
             max_result_chars=services.configuration.settings.mcp.max_result_chars,
-            boundary=boundary,
+            client_limits=client_limits,
             confined=confined,
             peer=peer,
         )

@@ -178,22 +178,22 @@ class _Starter:
         os.umask(0o077)
         try:
             with ExitStack() as stack:
-                foothold = open_instance(stack)
+                instance = open_instance(stack)
                 if settings is not None and not mistakes:
                     failed_start.remember_config(config_path, paths.state_dir())
-                elif foothold.kept or foothold.handed is not None:
+                elif instance.kept or instance.handed is not None:
                     # Sessions wait: their end is not what a mistake is to cost.
                     settings = settings or _last_settings(mistakes)
                 else:
-                    failed_start.refuse_waiting(foothold.listener, mistakes)
+                    failed_start.refuse_waiting(instance.listener, mistakes)
                     return self._fail(mistakes, EXIT_USAGE)
-                self._serve(settings, config_path, foothold)
+                self._serve(settings, config_path, instance)
         except (PlaceError, service_manager.ServiceManagerError, OSError) as error:
             _refuse_waiting(str(error))
             return self._fail(str(error), EXIT_FAILED)
         return 0
 
-    def _serve(self, settings: Settings, config_path: str, foothold: Instance) -> None:
+    def _serve(self, settings: Settings, config_path: str, instance: Instance) -> None:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd.app import daemon  # noqa: PLC0415
@@ -207,7 +207,7 @@ class _Starter:
             faulthandler.enable()
         setup = gather(
             settings,
-            foothold,
+            instance,
             os.environ,
             search_path=_search_path(),
             load_settings=partial(_load, config_path),

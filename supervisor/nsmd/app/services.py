@@ -55,17 +55,17 @@ class AppServices:
 
     Attributes:
         services: what requests work on.
-        reception: serves whoever connects.
+        frontends: serves whoever connects.
         port: where clients over HTTP do.
     """
 
     services: Services
-    reception: FrontEnds
+    frontends: FrontEnds
     port: HeldPort
 
 
 @asynccontextmanager
-async def open_services(setup: Startup, ground: Resources) -> AsyncGenerator[AppServices]:
+async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[AppServices]:
     """While the block lasts, clients can be served; then nothing new is looked for, built or kept
     ready, and no program of the bridge runs any more. Sessions are the ground's, and stay.
 
@@ -77,152 +77,160 @@ async def open_services(setup: Startup, ground: Resources) -> AsyncGenerator[App
         open_watching() as watching,
         open_builder(
             setup.nix,
-            ground.catalog,
+            resources.catalog,
             setup.built_directory,
             defaults=setup.settings.defaults,
             configured=setup.settings.environments,
             owners=trusted_owners(),
             timeout_s=setup.settings.nix.build_timeout_seconds,
-        ) as workshop,
+        ) as builder,
         open_bridge(
             setup.bridge,
             watching,
-            ending=ground.ending,
-            events=ground.events,
+            ending=resources.ending,
+            events=resources.events,
             output_bytes=lambda: configuration.settings.mcp.max_result_chars - LEFT_OUT_CHARS,
         ) as bridge,
     ):
-        provision = await _provide(setup, ground, watching, workshop)
+        provider = await _provide(setup, resources, watching, builder)
         takeover = sort_out(setup.kept)
         for name in takeover.over:
             setup.store.drop(name)
         memory = HostMemory()
-        fleet = _fleet(setup, ground, takeover, memory, upkeep)
-        registry = RunService(
+        session_manager = _session_manager(setup, resources, takeover, memory, upkeep)
+        run_service = RunService(
             setup.settings,
-            provision,
-            fleet,
+            provider,
+            session_manager,
             home=setup.home,
             private=setup.private,
             unreadable=setup.unreadable,
-            ending=ground.ending,
+            ending=resources.ending,
         )
         telemetry = Telemetry(
-            registry,
+            run_service,
             Surroundings(
-                connections=lambda: reception.connections,
+                connections=lambda: frontends.connections,
                 max_connections=setup.shares.connections,
-                templates=_templates_of(ground.launcher),
-                audit_lost=lambda: ground.journal.dropped,
+                templates=_templates_of(resources.launcher),
+                audit_lost=lambda: resources.journal.dropped,
                 programs_running=lambda: bridge.calls,
                 unaudited=lambda: bridge.audit_problem,
                 unkept=lambda: setup.store.problem,
-                ending=ground.ending,
-                started_s=ground.started_s,
+                ending=resources.ending,
+                started_s=resources.started_s,
             ),
         )
         boxes = Boxes(
-            partial(registry.check_project, point=None, mode=None),
-            gateway=fleet.gateway,
+            partial(run_service.check_project, point=None, mode=None),
+            gateway=session_manager.gateway,
             store=setup.store,
-            events=ground.events,
+            events=resources.events,
             most=setup.shares.boxes,
         )
         boxes.take_up(boxes_left(setup.kept))
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
         for pid in setup.inherited:
             upkeep.start_soon(reap_child, pid)
-        everything = partial(_everything_kept, fleet, ground, boxes, port)
-        upkeep.start_soon(_keep, setup.store, everything, ground.ending)
+        everything = partial(_everything_kept, session_manager, resources, boxes, port)
+        upkeep.start_soon(_keep, setup.store, everything, resources.ending)
         drop_earlier(setup.store, setup.kept)
-        await fleet.take_up(takeover, all_seen=not isinstance(setup.store, SilentHolder))
-        if isinstance(ground.launcher, TemplateLauncher):
-            ground.launcher.tell(fleet.template_changed)
-            fleet.catch_up = ground.launcher.catch_up
-        pressure = Pressure(setup.settings.memory_pressure, memory, registry, fleet.pool)
-        fleet.pool.on_pressure = pressure.look
+        await session_manager.take_up(takeover, all_seen=not isinstance(setup.store, SilentHolder))
+        if isinstance(resources.launcher, TemplateLauncher):
+            resources.launcher.tell(session_manager.template_changed)
+            session_manager.catch_up = resources.launcher.catch_up
+        pressure = Pressure(
+            setup.settings.memory_pressure, memory, run_service, session_manager.pool
+        )
+        session_manager.pool.on_pressure = pressure.look
         upkeep.start_soon(pressure.run)
-        await workshop.begin(setup.sources.flakes, fleet.artifacts_in_use)
-        configuration = _configuration(setup, ground, registry, bridge)
+        await builder.begin(setup.sources.flakes, session_manager.artifacts_in_use)
+        configuration = _configuration(setup, resources, run_service, bridge)
         services = Services(
-            registry=registry,
-            workshop=workshop,
+            run_service=run_service,
+            builder=builder,
             socket_path=setup.socket_path,
             pid=os.getpid(),
             jail=setup.jail,
-            limits=ground.keeper.facts(),
-            audit=ground.journal.facts,
-            cold_starts=_cold_starts_of(ground.launcher),
-            unloaded=_unloaded_of(ground.launcher),
-            try_preloading=_try_preloading_of(ground.launcher),
-            started_s=ground.started_s,
-            shutdown=partial(ground.ending.ask, "end"),
-            ending=ground.ending,
+            limits=resources.keeper.facts(),
+            audit=resources.journal.facts,
+            cold_starts=_cold_starts_of(resources.launcher),
+            unloaded=_unloaded_of(resources.launcher),
+            try_preloading=_try_preloading_of(resources.launcher),
+            started_s=resources.started_s,
+            shutdown=partial(resources.ending.ask, "end"),
+            ending=resources.ending,
             store=setup.store,
             successor=setup.leave.command,
             draining=Draining(
-                Work(ground.events, (registry.unfinished, bridge.unfinished)),
-                ground.ending,
+                Work(resources.events, (run_service.unfinished, bridge.unfinished)),
+                resources.ending,
                 upkeep,
                 grace_s=setup.settings.defaults.interrupt_grace_seconds,
             ),
             configuration=configuration,
-            events=ground.events,
+            events=resources.events,
             telemetry=telemetry,
-            clients=lambda: reception.connections,
+            clients=lambda: frontends.connections,
             max_file_bytes=setup.settings.session.max_file_mb << 20,
             boxes=boxes,
-            http=lambda: reception.http.facts(),  # noqa: PLW0108 (there is none yet)
+            http=lambda: frontends.http.facts(),  # noqa: PLW0108 (there is none yet)
             bridge=bridge,
         )
         await bridge.configure(setup.settings.bridge)
-        reception = FrontEnds(services, setup.shares.connections, port)
-        yield AppServices(services=services, reception=reception, port=port)
+        frontends = FrontEnds(services, setup.shares.connections, port)
+        yield AppServices(services=services, frontends=frontends, port=port)
         upkeep.cancel_scope.cancel()
 
 
 async def _provide(
-    setup: Startup, ground: Resources, watching: Watching, workshop: Builder
+    setup: Startup, resources: Resources, watching: Watching, builder: Builder
 ) -> Provider:
     """What there is to run in, what lies in the file system included."""
     discovery = Discovery(
         watching,
-        ground.catalog,
+        resources.catalog,
         setup.settings.defaults,
         owners=trusted_owners(),
         home=setup.home,
         no_way=setup.no_way,
     )
     await discovery.begin(setup.sources, setup.sandbox_directory)
-    return Provider(ground.catalog, discovery=discovery, workshop=workshop, shells=ground.shells)
+    return Provider(
+        resources.catalog, discovery=discovery, builder=builder, shells=resources.shells
+    )
 
 
-def _fleet(
-    setup: Startup, ground: Resources, takeover: Takeover, memory: HostMemory, upkeep: trio.Nursery
+def _session_manager(
+    setup: Startup,
+    resources: Resources,
+    takeover: Takeover,
+    memory: HostMemory,
+    upkeep: trio.Nursery,
 ) -> SessionManager:
     return SessionManager(
         setup.settings,
-        ground.launcher,
-        sessions=ground.sessions,
+        resources.launcher,
+        sessions=resources.sessions,
         upkeep=upkeep,
         memory=memory,
         shares=setup.shares,
-        keeper=ground.keeper,
-        events=ground.events,
+        keeper=resources.keeper,
+        events=resources.events,
         book=SessionStore(setup.store, takeover.specs),
         ends=EndedSessionFiles(setup.ends_directory),
     )
 
 
 def _configuration(
-    setup: Startup, ground: Resources, registry: RunService, bridge: Bridge
+    setup: Startup, resources: Resources, run_service: RunService, bridge: Bridge
 ) -> Reconfiguration:
     """Has other settings hold where they are used."""
 
     async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
-        registry.configure(settings)
-        ground.journal.configure(settings.audit)
-        ground.catalog.put(Source(rank=Rank.HOST), environments)
+        run_service.configure(settings)
+        resources.journal.configure(settings.audit)
+        resources.catalog.put(Source(rank=Rank.HOST), environments)
         await bridge.configure(settings.bridge)
 
     return Reconfiguration(
@@ -230,7 +238,7 @@ def _configuration(
         load=setup.load_settings,
         find_environments=setup.find_environments,
         apply=apply,
-        events=ground.events,
+        events=resources.events,
     )
 
 
@@ -241,16 +249,16 @@ async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> Non
 
 
 def _everything_kept(
-    fleet: SessionManager, ground: Resources, boxes: Boxes, port: HeldPort
+    session_manager: SessionManager, resources: Resources, boxes: Boxes, port: HeldPort
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """See `nsmd.fdstore.store.Refill`."""
-    yield from fleet.everything_kept()
+    yield from session_manager.everything_kept()
     yield from boxes.everything_kept()
     yield from port.everything_kept()
-    if ground.keeper.anchor is not None:
-        yield session_scope.NAME, ground.keeper.anchor.descriptors()
-    if isinstance(ground.launcher, TemplateLauncher):
-        yield from ground.launcher.everything_kept()
+    if resources.keeper.anchor is not None:
+        yield session_scope.NAME, resources.keeper.anchor.descriptors()
+    if isinstance(resources.launcher, TemplateLauncher):
+        yield from resources.launcher.everything_kept()
 
 
 def _templates_of(launcher: Launcher) -> Callable[[], int]:

@@ -100,7 +100,7 @@ class Startup:
 
 def gather(
     settings: Settings,
-    foothold: Instance,
+    instance: Instance,
     variables: Mapping[str, str],
     *,
     search_path: str,
@@ -112,7 +112,7 @@ def gather(
 
     Args:
         settings: as the file says; what the host's metadata says is added.
-        foothold: listener, lock, and what was kept.
+        instance: listener, lock, and what was kept.
         variables: of this process.
         search_path: where programs of the host are looked for.
         load_settings: reads the file again.
@@ -134,12 +134,12 @@ def gather(
         search_path, settings.defaults.jail_uid, limits=session_limits(settings)
     )
     store, kept = open_store(
-        variables, os.path.join(paths.runtime_dir(), KEEPER), foothold.kept, foothold.handed
+        variables, os.path.join(paths.runtime_dir(), KEEPER), instance.kept, instance.handed
     )
     return Startup(
         settings=settings,
-        listener=foothold.listener,
-        socket_path=foothold.listener.getsockname(),
+        listener=instance.listener,
+        socket_path=instance.listener.getsockname(),
         home=paths.home(),
         private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
         variables=variables,
@@ -180,14 +180,14 @@ def gather(
         store=store,
         kept=kept,
         leave=Leaving(
-            listener=foothold.listener,
-            own=foothold.own,
-            lock=foothold.lock,
+            listener=instance.listener,
+            own=instance.own,
+            lock=instance.lock,
             store=store,
             command=command,
         ),
-        again=foothold.handed is not None,
-        inherited=children_of(os.getpid()) if foothold.handed is not None else (),
+        again=instance.handed is not None,
+        inherited=children_of(os.getpid()) if instance.handed is not None else (),
     )
 
 

@@ -67,7 +67,7 @@ class Box:
         self._proxy = proxy
         self._listener = way
         self._store = store
-        rule = record.boundary.network or NO_NETWORK
+        rule = record.client_limits.network or NO_NETWORK
         self.way = AllowedHosts(f"box {record.id}", rule, gateway=gateway)
         self._handing = trio.Semaphore(MAX_HANDING)
         self._failures = 0
@@ -141,19 +141,19 @@ class Box:
 
     def facts(self) -> dict[str, Any]:
         """For people."""
-        record, project = self.record, self.record.boundary.project
+        record, project = self.record, self.record.client_limits.project
         age_s = time.monotonic() - record.created_s if record.boot == boot_id() else 0.0
         return {
             "id": record.id,
             "pid": record.pid,
             "profile": record.profile,
             "directory": record.directory,
-            "scope": record.boundary.scope,
+            "scope": record.client_limits.scope,
             "project": None if project is None else project.path,
             "project_problem": record.project_problem or None,
             "age_s": max(0.0, age_s),
             "network": self.way.facts(),
-            "programs": list(record.boundary.programs),
+            "programs": list(record.client_limits.programs),
         }
 
     # The proxy.

@@ -143,7 +143,7 @@ class Boxes:
             raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")
         project, problem = self._project(directory) if shows_project else (None, _HIDES)
         box_id = names.fresh_id(self._boxes)
-        boundary = ClientLimits(
+        client_limits = ClientLimits(
             scope=_scope(directory, digest),
             directory=directory,
             project=project,
@@ -166,7 +166,7 @@ class Boxes:
                 pid=pid,
                 directory=directory,
                 profile=profile,
-                boundary=boundary,
+                client_limits=client_limits,
                 project_problem=problem,
                 created_s=time.monotonic(),
                 boot=boot_id(),
@@ -202,7 +202,7 @@ class Boxes:
     async def _run(self, box: Box) -> None:
         assert self._server is not None, "it is served"
         try:
-            await box.run(self._server(box.record.boundary))
+            await box.run(self._server(box.record.client_limits))
         except Exception:  # a fault of ours costs this box its sockets
             log.exception("box %s failed", box.record.id)
         log.info("box %s is over", box.record.id)
@@ -235,7 +235,7 @@ def _told(box: Box) -> dict[str, Any]:
         "pid": record.pid,
         "profile": record.profile,
         "directory": record.directory,
-        "scope": record.boundary.scope,
+        "scope": record.client_limits.scope,
         "network": box.way.mode,
     }
 

@@ -31,7 +31,7 @@ class BoxRecord:
         pid: of its first process, for people.
         directory: the agent's working directory.
         profile: name of what it was made by.
-        boundary: what its clients are kept to.
+        client_limits: what its clients are kept to.
         project_problem: why their sessions see no project; empty where they do.
         created_s: on the system's monotonic clock.
         boot: id of the boot in which that clock runs.
@@ -43,7 +43,7 @@ class BoxRecord:
     pid: int
     directory: str
     profile: str
-    boundary: ClientLimits
+    client_limits: ClientLimits
     project_problem: str = ""
     created_s: float
     boot: str

@@ -63,8 +63,8 @@ class Services:
         review: of what sessions have changed in projects.
     """
 
-    registry: RunService
-    workshop: Builder
+    run_service: RunService
+    builder: Builder
     socket_path: str
     pid: int
     jail: Mapping[str, Any]
@@ -98,7 +98,7 @@ class Call:
         client: from the connection's hello.
         scope: likewise, or as the socket says.
         project: directory of the client, whose sessions its names mean first; empty for none.
-        boundary: what the socket keeps its connections to; None where it lets them say.
+        client_limits: what the socket keeps its connections to; None where it lets them say.
         peer: process and user id of who connected, as the kernel has them.
         confined: the connection may know and reach nothing beyond its scope.
         manages: it has the right `manage`: what sessions have run is for it to know.
@@ -115,7 +115,7 @@ class Call:
     client: str
     scope: str
     project: str = ""
-    boundary: ClientLimits | None = None
+    client_limits: ClientLimits | None = None
     peer: tuple[int, int]
     confined: bool
     manages: bool
@@ -128,13 +128,13 @@ class Call:
 
     def as_client(self) -> Client:
         """Who asks; its project left out."""
-        bound = self.boundary.network if self.boundary is not None else None
+        bound = self.client_limits.network if self.client_limits is not None else None
         return Client(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
 
     @property
     def by_project(self) -> bool:
         """True if each project has its own names for this client's sessions."""
-        return self.scope == names.COMMAND_LINE and self.boundary is None and not self.confined
+        return self.scope == names.COMMAND_LINE and self.client_limits is None and not self.confined
 
     def names_in(self, project: ProjectMount | None) -> str:
         """The scope of the names that it gives sessions in a project."""
@@ -150,7 +150,7 @@ class Call:
         if self.project:
             # Where it must not be shown, code is run without it.
             with suppress(BadProjectError):
-                project = self.services.registry.check_project(self.project, None, None)
+                project = self.services.run_service.check_project(self.project, None, None)
         return Here(self.names_in(project), None if project is None else project.path)
 
     def target(self) -> Session:
@@ -164,7 +164,7 @@ class Call:
     def find(self, target: str) -> Session:
         """The live session that a text means to this client; raises as `target` does."""
         scope = self.scope if self.confined else None
-        return self.services.registry.find(target, scope, self.here())
+        return self.services.run_service.find(target, scope, self.here())
 
 
 Operation = Callable[[Call], Awaitable[dict[str, Any]]]

@@ -70,7 +70,7 @@ async def serve_connection(
     rights: frozenset[Right],
     services: Services,
     *,
-    boundary: ClientLimits | None = None,
+    client_limits: ClientLimits | None = None,
 ) -> None:
     """Serve a client until it is gone.
 
@@ -78,12 +78,14 @@ async def serve_connection(
         first: what was read from it already.
         rights: what it may ask for.
         services: what operations work on.
-        boundary: what it is kept to, whatever it says itself; None lets it say.
+        client_limits: what it is kept to, whatever it says itself; None lets it say.
     """
     broken: RemoteProtocolError | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = _Connection(stream.socket.fileno(), rights, services, nursery, boundary)
+            connection = _Connection(
+                stream.socket.fileno(), rights, services, nursery, client_limits
+            )
             try:
                 await connection.serve(first)
             except RemoteProtocolError as error:
@@ -121,12 +123,12 @@ class _Connection:
         rights: frozenset[Right],
         services: Services,
         nursery: trio.Nursery,
-        boundary: ClientLimits | None,
+        client_limits: ClientLimits | None,
     ) -> None:
         self._descriptor = descriptor
         self._rights = rights
-        self._boundary = boundary
-        self._scope = boundary.scope if boundary is not None else None
+        self._client_limits = client_limits
+        self._scope = client_limits.scope if client_limits is not None else None
         self._peer = peer_of(descriptor)
         self._pace = ReadRate()
         self._services = services
@@ -224,10 +226,10 @@ class _Connection:
                     capabilities=CAPABILITIES,
                     pid=os.getpid(),
                     rights=tuple(sorted(self._rights)),
-                    inherit=tuple(self._services.registry.inherit),
+                    inherit=tuple(self._services.run_service.inherit),
                 )
                 self._send(ours)
-                self._services.registry.greet(message.name or "unknown", self._scope)
+                self._services.run_service.greet(message.name or "unknown", self._scope)
 
     def _send(self, message: ServerMessage) -> None:
         data = self._protocol.send(message)
@@ -327,7 +329,7 @@ class _Connection:
             client=self._hello.name or "unknown",
             scope=self._scope,
             project=self._hello.project,
-            boundary=self._boundary,
+            client_limits=self._client_limits,
             peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},
             manages="manage" in self._rights,

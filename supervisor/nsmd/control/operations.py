@@ -61,8 +61,8 @@ async def _status(call: Call) -> dict[str, Any]:
         "version": program_version(),
         "pid": services.pid,
         "uptime_s": trio.current_time() - services.started_s,
-        "sessions": len(services.registry.live_sessions()),
-        "spares": services.registry.fleet.pool.spares,
+        "sessions": len(services.run_service.live_sessions()),
+        "spares": services.run_service.session_manager.pool.spares,
         "clients": services.clients(),
         "socket": services.socket_path,
         "jail": dict(services.jail),
@@ -78,7 +78,7 @@ async def _status(call: Call) -> dict[str, Any]:
 def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
     args = call.args
     inherited = check_inherited(
-        call.services.registry.inherit, arguments.optional_map(args, "variables") or {}
+        call.services.run_service.inherit, arguments.optional_map(args, "variables") or {}
     )
     project = _project(call)
     wanted = arguments.optional_map(args, "project") or {}
@@ -100,21 +100,21 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
         project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )
-    registry, name = call.services.registry, request.session
-    if not call.by_project or name is None or registry.named(request.client.scope, name):
-        return registry.submit(request, on_output)
-    session = registry.identified(name)
+    run_service, name = call.services.run_service, request.session
+    if not call.by_project or name is None or run_service.named(request.client.scope, name):
+        return run_service.submit(request, on_output)
+    session = run_service.identified(name)
     if session is not None and session.tenancy is not None and session.name is not None:
         client = replace(request.client, scope=session.tenancy.scope)
         request = replace(request, client=client, session=session.name)
     elif request.again and ("/" in name or names.may_be_id(name)):
-        return registry.retries.find_of_gone(request).join(on_output)
+        return run_service.retries.find_of_gone(request).join(on_output)
     elif "/" in name:
         raise UnknownSessionError(
             f"No session {name[:200]!r}.",
             hint="`nsm ps` lists the live ones; a new session has a name without '/'.",
         )
-    return registry.submit(request, on_output)
+    return run_service.submit(request, on_output)
 
 
 async def _find(call: Call) -> dict[str, Any]:
@@ -134,25 +134,25 @@ async def _find(call: Call) -> dict[str, Any]:
 
 async def _result_of(call: Call) -> dict[str, Any]:
     execution_id = arguments.text(call.args, "execution_id")
-    execution = call.services.registry.execution(
+    execution = call.services.run_service.execution(
         execution_id, call.scope if call.confined else None
     )
     return run.result_to_wire(await execution.wait())
 
 
 async def _sessions(call: Call) -> dict[str, Any]:
-    registry = call.services.registry
+    run_service = call.services.run_service
     scope = call.scope if call.confined else None
-    rows = [row for row in await registry.describe() if scope in (None, row.scope)]
+    rows = [row for row in await run_service.describe() if scope in (None, row.scope)]
     answer: dict[str, Any] = {"sessions": [as_row(row) for row in rows]}
     if arguments.flag(call.args, "all"):
-        ended = registry.describe_ended()
+        ended = run_service.describe_ended()
         answer["ended"] = [row._asdict() for row in ended if scope in (None, row.scope)]
     return answer
 
 
 async def _kill(call: Call) -> dict[str, Any]:
-    registry, args = call.services.registry, call.args
+    run_service, args = call.services.run_service, call.args
     targets = arguments.texts(args, "targets")
     idle_s = arguments.optional_number(args, "idle_s")
     everything = arguments.flag(args, "all")
@@ -164,9 +164,9 @@ async def _kill(call: Call) -> dict[str, Any]:
     errors: list[dict[str, Any]] = []
     chosen: dict[str, Session] = {}
     if everything:
-        chosen = {s.id: s for s in registry.live_sessions()}
+        chosen = {s.id: s for s in run_service.live_sessions()}
     elif idle_s is not None:
-        chosen = {s.id: s for s in registry.idle_longer_than(idle_s)}
+        chosen = {s.id: s for s in run_service.idle_longer_than(idle_s)}
     for target in targets:
         try:
             session = call.find(target)
@@ -187,12 +187,12 @@ async def _interrupt(call: Call) -> dict[str, Any]:
 
 
 async def _envs(call: Call) -> dict[str, Any]:
-    registry, services = call.services.registry, call.services
+    run_service, services = call.services.run_service, call.services
     if call.confined:
-        mine = registry.environments(call.as_client())
+        mine = run_service.environments(call.as_client())
         return {"environments": [_listed(Listed(item=each), services) for each in mine]}
-    await registry.look()
-    listed = list(registry.provision.catalog.listed())
+    await run_service.look()
+    listed = list(run_service.provider.catalog.listed())
     if arguments.flag(call.args, "preload"):
         await _try_preloading([each.item for each in listed], services)
     return {"environments": [_listed(each, services) for each in listed]}
@@ -295,7 +295,7 @@ def _project(call: Call) -> ProjectMount | None:
         return _project_within(call)
     if call.confined:
         return _chosen_within(call, wanted)
-    return call.services.registry.check_project(
+    return call.services.run_service.check_project(
         arguments.text(wanted, "path"),
         arguments.optional_text(wanted, "mount_point"),
         arguments.optional_text(wanted, "mode"),
@@ -308,21 +308,21 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
     Raises:
         ForbiddenError: it is somewhere else.
     """
-    boundary, path = call.boundary, arguments.text(wanted, "path")
-    if boundary is not None and boundary.project is not None:
+    client_limits, path = call.client_limits, arguments.text(wanted, "path")
+    if client_limits is not None and client_limits.project is not None:
         real = os.path.realpath(path)
-        if path.startswith("/") and is_within(real, boundary.project.path):
-            mount = call.services.registry.check_project(
+        if path.startswith("/") and is_within(real, client_limits.project.path):
+            mount = call.services.run_service.check_project(
                 real,
                 arguments.optional_text(wanted, "mount_point"),
                 arguments.optional_text(wanted, "mode"),
             )
-            if is_within(mount.path, boundary.project.path):  # a link may have come between
+            if is_within(mount.path, client_limits.project.path):  # a link may have come between
                 return mount
     elif (
-        boundary is not None
-        and boundary.directory is not None
-        and is_within(os.path.normpath(path), boundary.directory)
+        client_limits is not None
+        and client_limits.directory is not None
+        and is_within(os.path.normpath(path), client_limits.directory)
     ):
         return None  # parts of it are hidden there, and sessions would show them
     raise ForbiddenError(
@@ -333,7 +333,7 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
 
 def _project_within(call: Call) -> ProjectMount | None:
     """What connections of that socket see without asking."""
-    return None if call.boundary is None else call.boundary.project
+    return None if call.client_limits is None else call.client_limits.project
 
 
 def _listed(listed: Listed, services: Services) -> dict[str, Any]:

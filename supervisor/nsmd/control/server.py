@@ -35,7 +35,7 @@ class ServeAttachment(Protocol):
         first_bytes: bytes,
         *,
         peer: tuple[int, int],
-        boundary: ClientLimits | None,
+        client_limits: ClientLimits | None,
         confined: bool,
     ) -> None:
         """Serve it until it is gone.
@@ -43,7 +43,7 @@ class ServeAttachment(Protocol):
         Args:
             peer: process and user id of the shim, as the kernel has them.
             first_bytes: what was read from it already.
-            boundary: what it is kept to; None lets it say.
+            client_limits: what it is kept to; None lets it say.
             confined: it may only run code, within that.
         """
         ...
@@ -56,7 +56,7 @@ class Access:
     Attributes:
         uid: the only user who is let in, beside root.
         rights: of each connection; its hello may ask for fewer.
-        boundary: what each connection is kept to, whatever it says itself; None lets it say.
+        client_limits: what each connection is kept to, whatever it says itself; None lets it say.
 
     Raises:
         ValueError: connections that may only run code could choose whose sessions they run it in.
@@ -64,10 +64,10 @@ class Access:
 
     uid: int
     rights: frozenset[Right] = ALL_RIGHTS
-    boundary: ClientLimits | None = None
+    client_limits: ClientLimits | None = None
 
     def __post_init__(self) -> None:
-        if self.confined and self.boundary is None:
+        if self.confined and self.client_limits is None:
             raise ValueError("a listener whose clients may only run code needs a boundary")
 
     @property
@@ -108,8 +108,8 @@ class ControlServer:
         """One connection from accept to close; never raises but for cancellation."""
         # Of those that are too many for the first, the next ones hear nothing.
         drawn, full = draw(self._quotas)
-        if self._access.boundary is not None:
-            journald.about(box=self._access.boundary.scope)
+        if self._access.client_limits is not None:
+            journald.about(box=self._access.client_limits.scope)
         try:
             async with stream:
                 await self._admit(stream, full)
@@ -146,7 +146,7 @@ class ControlServer:
             await self._attach(stream, first, peer)
         else:
             await serve_connection(
-                stream, first, access.rights, self._services, boundary=access.boundary
+                stream, first, access.rights, self._services, client_limits=access.client_limits
             )
 
     async def _attach(self, stream: trio.SocketStream, first: bytes, peer: tuple[int, int]) -> None:
@@ -155,7 +155,11 @@ class ControlServer:
         services.events.publish("client_came", protocol="mcp")
         try:
             await self._serve_attachment(
-                counted, first, peer=peer, boundary=access.boundary, confined=access.confined
+                counted,
+                first,
+                peer=peer,
+                client_limits=access.client_limits,
+                confined=access.confined,
             )
         finally:
             services.events.publish("client_left", protocol="mcp")

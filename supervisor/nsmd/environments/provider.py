@@ -33,7 +33,7 @@ class Provider:
     Args:
         catalog: what there is now.
         discovery: looks for environments; None finds no others.
-        workshop: builds some; None builds none.
+        builder: builds some; None builds none.
         shells: of projects; None where they are not used.
     """
 
@@ -42,12 +42,12 @@ class Provider:
         catalog: Catalog,
         *,
         discovery: Discovery | None = None,
-        workshop: Builder | None = None,
+        builder: Builder | None = None,
         shells: DevShells | None = None,
     ) -> None:
         self.catalog = catalog
         self._discovery = discovery
-        self._workshop = workshop
+        self._builder = builder
         self._shells = shells
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class Provider:
         Args:
             sources: of its own environments, which have been looked for when the block begins.
         """
-        async with _opened(self._discovery, sources), _opened(self._workshop, sources):
+        async with _opened(self._discovery, sources), _opened(self._builder, sources):
             yield
 
     def expect(self, project: ProjectMount | None) -> None:

@@ -165,13 +165,13 @@ class HttpService:
                 return
             self._listener = listener
             log.info("MCP over HTTP: %s", listener.url)
-            boundary = self._boundary()
+            client_limits = self._client_limits()
             task_status.started()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_front, boundary)
+                nursery.start_soon(self._keep_front, client_limits)
                 await listener.serve(*opened)
 
-    def _boundary(self) -> ClientLimits:
+    def _client_limits(self) -> ClientLimits:
         """What all clients are kept to."""
         settings, project = self._settings, None
         if settings.project is not None:
@@ -198,10 +198,10 @@ class HttpService:
             scope[TAKEN_BACK] = lambda: not self._ending()
             await self._front(scope, receive, send)
 
-    async def _keep_front(self, boundary: ClientLimits) -> None:
+    async def _keep_front(self, client_limits: ClientLimits) -> None:
         """Have something that answers, once somebody asks. A fault of it ends its sessions, and
         nothing else."""
-        attach = Attach().kept_to(boundary, confined=True)
+        attach = Attach().kept_to(client_limits, confined=True)
         await self._front_wanted.wait()
         try:
             await self._loaded()

@@ -78,8 +78,8 @@ class RunService:
 
     Args:
         settings: limits.
-        provision: what there is to run in.
-        fleet: the sessions.
+        provider: what there is to run in.
+        session_manager: the sessions.
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
         unreadable: why the jails' user cannot be shown a directory; None if it can.
@@ -93,8 +93,8 @@ class RunService:
     def __init__(
         self,
         settings: Settings,
-        provision: Provider,
-        fleet: SessionManager,
+        provider: Provider,
+        session_manager: SessionManager,
         *,
         home: str,
         private: Sequence[str] = (),
@@ -102,24 +102,24 @@ class RunService:
         measure: Measure = measure_in_thread,
         ending: Shutdown | None = None,
     ) -> None:
-        self.events = fleet.events
-        self.fleet = fleet
-        self.provision = provision
+        self.events = session_manager.events
+        self.session_manager = session_manager
+        self.provider = provider
         self._ending = ending or Shutdown()
         self._settings = settings
         self._projects = Projects(
             settings.project, home=home, private=private, unreadable=unreadable
         )
         self._sizes = jail_sizes(settings)
-        self._directory = fleet.directory
-        self._executions = fleet.executions
-        self.retries = Deduplication(fleet.executions, fleet.fates)
+        self._directory = session_manager.directory
+        self._executions = session_manager.executions
+        self.retries = Deduplication(session_manager.executions, session_manager.fates)
         self._measure = measure
-        self._comers = Prewarm(provision, self._spec, fleet.pool.expect)
-        provision.subscribe(self._environments_changed)
+        self._comers = Prewarm(provider, self._spec, session_manager.pool.expect)
+        provider.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
-        return f"<Registry of {self.fleet!r}>"
+        return f"<Registry of {self.session_manager!r}>"
 
     def configure(self, settings: Settings) -> None:
         """Have other settings hold for calls and sessions that are new from now on.
@@ -130,29 +130,29 @@ class RunService:
         self._settings = settings
         self._projects.configure(settings.project)
         self._sizes = jail_sizes(settings)
-        self.fleet.configure(settings)
+        self.session_manager.configure(settings)
 
     # What there is.
 
     def environments(self, client: Client) -> Sequence[Environment]:
         """See `Provider`."""
-        return self.provision.environments(client)
+        return self.provider.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """See `Provider`."""
-        return self.provision.subscribe(changed)
+        return self.provider.subscribe(changed)
 
     @property
     def inherit(self) -> Sequence[str]:
         """See `Provider`."""
-        return self.provision.inherit
+        return self.provider.inherit
 
     async def look(self, client: Client | None = None) -> None:
         """See `Provider`."""
-        await self.provision.look(client)
+        await self.provider.look(client)
 
     def _environments_changed(self) -> None:
-        self.fleet.pool.keep_only(self.provision.catalog.reachable())
+        self.session_manager.pool.keep_only(self.provider.catalog.reachable())
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to somebody."""
@@ -196,7 +196,7 @@ class RunService:
             variables, cwd: as for `resolve_project`.
             sources: of its own environments, which have been looked for when the block begins.
         """
-        async with self.provision.opened(sources):
+        async with self.provider.opened(sources):
             try:
                 mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
             except BadProjectError:
@@ -241,7 +241,7 @@ class RunService:
             check_same(request, live.network.rule, live.spec.project)
             environment = live.spec.environment
         else:
-            environment = self.provision.find(request.client, request.env)
+            environment = self.provider.find(request.client, request.env)
         check_code(request.code)
         limit = time_limit(request.timeout_s, environment)
         execution_id = self._execution_id(
@@ -315,7 +315,7 @@ class RunService:
 
     def _first_finished(self, execution: Execution) -> None:
         self._executions.finished(execution)
-        self.fleet.pool.answered(execution.session)
+        self.session_manager.pool.answered(execution.session)
 
     def unfinished(self) -> Sequence[Execution]:
         """Executions that run or are queued, in the order in which they came."""
@@ -324,7 +324,7 @@ class RunService:
     def _check_open(self, *, live: bool) -> None:
         if (refusal := self._ending.refusal(live=live)) is not None:
             raise refusal
-        if self.fleet.closing:
+        if self.session_manager.closing:
             raise ShuttingDownError(
                 "The supervisor is shutting down; the code was not run.",
                 hint="Try again in a moment: the next call starts a new supervisor.",
@@ -409,12 +409,12 @@ class RunService:
             ending = session.tenancy is not None and not session.live
             if ending and session.transcript.subject.means(target):
                 return session.transcript, session
-        transcript = self.fleet.transcripts.find(target)
+        transcript = self.session_manager.transcripts.find(target)
         return None if transcript is None else (transcript, None)
 
     def describe_ended(self) -> list[EndedRow]:
         """A row for each ended session whose transcript is kept, the newest last."""
-        return [ended_row(transcript) for transcript in self.fleet.transcripts.ended()]
+        return [ended_row(transcript) for transcript in self.session_manager.transcripts.ended()]
 
     def idle_longer_than(self, seconds: float) -> list[Session]:
         """Sessions that have been idle for that long; running ones never are."""
@@ -451,7 +451,7 @@ class RunService:
                     hint="Use another session name, or name the environment.",
                 )
             return own.name
-        usable = {e.name: e for e in self.provision.environments(client) if e.problem is None}
+        usable = {e.name: e for e in self.provider.environments(client) if e.problem is None}
         if default is not None and request.language:
             chosen = usable.get(OTHER_NAMES.get(default, default))
             if chosen is not None and chosen.interpreter != request.language:
@@ -496,9 +496,11 @@ class RunService:
             raise wrong_environment(name, session.spec.environment, environment)
         created = self._new_session(client, environment, name)
         if session is not None:  # it is ending right now, and has not reported yet
-            self.fleet.ended.add(client.scope, name, session.end_reason, lost=session.lost)
+            self.session_manager.ended.add(
+                client.scope, name, session.end_reason, lost=session.lost
+            )
         self._directory.give_name(created)
-        return created, True, self.fleet.ended.begin(client.scope, name)
+        return created, True, self.session_manager.ended.begin(client.scope, name)
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)
@@ -506,7 +508,7 @@ class RunService:
             spec = replace(spec, network=client.network)
         if client.bound is not None:
             check_can_be_bound(environment, client.bound)
-            self.fleet.check_share(client.scope)
+            self.session_manager.check_share(client.scope)
             spec = replace(spec, network=narrowed(spec.network, client.bound))
         configured = self._settings.session
         tenancy = Tenancy(
@@ -515,9 +517,9 @@ class RunService:
             client=client.name,
             idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
             max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
-            own=self.provision.catalog.own_of(client, environment),
+            own=self.provider.catalog.own_of(client, environment),
         )
-        session = self.fleet.take(spec, tenancy, confined=client.bound is not None)
+        session = self.session_manager.take(spec, tenancy, confined=client.bound is not None)
         self._comers.used(client, environment.name)
         return session
 

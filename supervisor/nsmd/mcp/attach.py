@@ -84,7 +84,7 @@ class Attach:
     programs: frozenset[str] | None = None
     writable: tuple[str, ...] = ()
 
-    def kept_to(self, boundary: ClientLimits, *, confined: bool) -> Attach:
+    def kept_to(self, client_limits: ClientLimits, *, confined: bool) -> Attach:
         """The same for a client of a listener with that boundary.
 
         Of the entry of one that may only run code there are left the limits that it sets itself:
@@ -94,25 +94,25 @@ class Attach:
         Args:
             confined: it is one of those.
         """
-        programs = frozenset(boundary.programs)
+        programs = frozenset(client_limits.programs)
         if self.programs is not None:
             programs &= self.programs
         if not confined:
             return replace(
                 self,
-                scope=boundary.scope,
-                bound=boundary.network,
+                scope=client_limits.scope,
+                bound=client_limits.network,
                 programs=programs,
-                writable=boundary.writable,
+                writable=client_limits.writable,
             )
         return Attach(
             programs=programs,
-            writable=boundary.writable,
-            project=boundary.project,
+            writable=client_limits.writable,
+            project=client_limits.project,
             pid=self.pid,
             program_version=self.program_version,
-            scope=boundary.scope,
-            bound=boundary.network,
+            scope=client_limits.scope,
+            bound=client_limits.network,
             peer=self.peer,
             idle_timeout_s=self.idle_timeout_s,
             max_lifetime_s=self.max_lifetime_s,

@@ -42,7 +42,7 @@ async def serve_attachment(
     endpoint: EndpointLoader,
     max_result_chars: int = MAX_RESULT_CHARS,
     peer: tuple[int, int] | None = None,
-    boundary: ClientLimits | None = None,
+    client_limits: ClientLimits | None = None,
     confined: bool = False,
     ending: Callable[[], bool] = lambda: False,
     programs: Programs | None = None,
@@ -59,7 +59,7 @@ async def serve_attachment(
         endpoint: has the `mcp` package, now or soon.
         max_result_chars: `[mcp] max_result_chars`.
         peer: process and user id of the shim, as the kernel has them; None where unknown.
-        boundary: what the client is kept to, whatever it says itself; None lets it say.
+        client_limits: what the client is kept to, whatever it says itself; None lets it say.
         confined: the client may only run code, and has a boundary.
         ending: whether the supervisor ends, and all sessions: the shim is told, else it would start
             another one for the answers.
@@ -73,8 +73,8 @@ async def serve_attachment(
             line, rest = await _first_line(stream, first_bytes)
             attach = parse_attach(line)
             attach = replace(attach, peer=peer)
-            if boundary is not None:
-                attach = attach.kept_to(boundary, confined=confined)
+            if client_limits is not None:
+                attach = attach.kept_to(client_limits, confined=confined)
             if attach.project is not None:
                 runner.expect(Client(name="", scope="", project=attach.project, bound=attach.bound))
             if not attach.confined:

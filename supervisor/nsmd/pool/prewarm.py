@@ -17,18 +17,18 @@ class Prewarm:
     """See the module.
 
     Args:
-        provision: has the environments.
+        provider: has the environments.
         spec: of a session.
         expect: tells the pool of a kind that will be wanted.
     """
 
     def __init__(
         self,
-        provision: Provider,
+        provider: Provider,
         spec: Callable[[Environment, ProjectMount | None], JailSpec],
         expect: Callable[[JailSpec], None],
     ) -> None:
-        self._provision = provision
+        self._provider = provider
         self._spec = spec
         self._expect = expect
         self._habits = UsageHistory()
@@ -40,7 +40,7 @@ class Prewarm:
             client: its project and sources, as far as they are known yet.
         """
         if client.bound is None:
-            self._provision.expect(client.project)
+            self._provider.expect(client.project)
         for env in self._habits.project_came(client.project):
             self._warm(env, client)
 
@@ -54,7 +54,7 @@ class Prewarm:
         self._habits.used(client, env)
 
     def _warm(self, env: str, client: Client) -> None:
-        environment = self._provision.find_at_hand(client, env)
+        environment = self._provider.find_at_hand(client, env)
         if environment is None:
             return
         try:

@@ -2,8 +2,8 @@
 
 What ran or was queued when it began may finish until a deadline, and is interrupted then, so that
 whoever waits has an answer with the output so far. Sessions stay as they are. Code that comes
-meanwhile is refused before anything of it has run (`Shutdown.refusal`), and files, logs and lists go
-on working.
+meanwhile is refused before anything of it has run (`Shutdown.refusal`). Files, logs and lists go on
+working.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Telemetry:
     """See the module. Made within the event loop.
 
     Args:
-        registry: whose events are counted.
+        run_service: whose events are counted.
         surroundings: see there.
 
     Attributes:
@@ -80,15 +80,15 @@ class Telemetry:
         traffic: by protocol, `control`, `mcp` and `http`.
     """
 
-    def __init__(self, registry: RunService, surroundings: Surroundings | None = None) -> None:
-        self._registry = registry
+    def __init__(self, run_service: RunService, surroundings: Surroundings | None = None) -> None:
+        self._run_service = run_service
         self._around = surroundings or Surroundings()
-        self.counts = Counts(registry.events, self._for_everyone)
+        self.counts = Counts(run_service.events, self._for_everyone)
         self.recent = Ring()
         self.lag = LoopLag()
         self.traffic = {"control": Traffic(), "mcp": Traffic(), "http": Traffic()}
         self._writing = trio.CapacityLimiter(1)
-        registry.events.subscribe(self._take)
+        run_service.events.subscribe(self._take)
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.recent.count} events>"
@@ -106,7 +106,7 @@ class Telemetry:
 
     def _for_everyone(self, name: str) -> bool:
         # A client without an entry of its own sees what there is for everyone.
-        catalog = self._registry.provision.catalog
+        catalog = self._run_service.provider.catalog
         return name == SHELL or name in catalog.view(Client(name="", scope="")).names
 
     def read(self) -> list[Reading]:
@@ -146,7 +146,7 @@ class Telemetry:
     def _of_sessions(self) -> Iterator[Reading]:
         counts = self.counts
         states: defaultdict[Labels, int] = defaultdict(int)
-        for session in self._registry.live_sessions():
+        for session in self._run_service.live_sessions():
             states[counts.environment_of(session), session.state.value] += 1
         yield f.SESSIONS, states
         yield f.STARTS, _copied(counts.starts)
@@ -155,7 +155,7 @@ class Telemetry:
         yield f.TAKEN_UP, _single(counts.taken_up)
 
     def _of_the_pool(self) -> Iterator[Reading]:
-        counts, pool = self.counts, self._registry.fleet.pool
+        counts, pool = self.counts, self._run_service.session_manager.pool
         spares: defaultdict[Labels, int] = defaultdict(int)
         wanted: defaultdict[Labels, int] = defaultdict(int)
         for kind in pool.kinds:
@@ -182,7 +182,7 @@ class Telemetry:
         yield f.BYTES, moved
 
     def _of_the_network(self) -> Iterator[Reading]:
-        gateway = self._registry.fleet.gateway
+        gateway = self._run_service.session_manager.gateway
         counters = gateway.counters
         yield f.PROXY_REQUESTS, {(name,): count for name, count in counters.verdicts.items()}
         yield (

@@ -29,7 +29,7 @@ class Trail:
         self.path = path
         self.journal = Journal(str(path), AuditSettings(), wall=lambda: 0.0)
         self.recorder = Recorder(self.journal)
-        it.registry.events.subscribe(self.recorder)
+        it.run_service.events.subscribe(self.recorder)
 
     def lines(self, *events: str) -> list[dict[str, Any]]:
         self.journal.write(self.journal.take())  # no thread: the clock would jump meanwhile
@@ -164,9 +164,9 @@ async def test_a_session_that_was_taken_up_began_earlier(
         peer = await it.it.connect()
         await peer.call("run", env="python", code="1", session="a")
         began = len(it.lines())
-        session = it.it.registry.find("here/a")
+        session = it.it.run_service.find("here/a")
         session.taken_up = 2
-        events = it.it.registry.events
+        events = it.it.run_service.events
         events.publish("session_claimed", session=session.id, subject=session)
         events.publish("session_taken_up", session=session.id, subject=session)
         events.publish("restarted", restarts=2, sessions=1)

@@ -31,7 +31,7 @@ async def _confined(it: Bench, scope: str = "box") -> Peer:
 def test_a_listener_for_code_alone_has_a_scope() -> None:
     with pytest.raises(ValueError, match="needs a boundary"):
         Access(uid=1, rights=RUN)
-    assert Access(uid=1, rights=RUN, boundary=ClientLimits(scope="box")).confined
+    assert Access(uid=1, rights=RUN, client_limits=ClientLimits(scope="box")).confined
     assert not Access(uid=1).confined
 
 
@@ -40,9 +40,9 @@ async def test_the_scope_is_the_sockets_not_the_clients(autojump_clock: trio.abc
         peer = Peer(it.raw(it.make_server(RUN, os.getuid(), "box")))
         await peer.hello(scope="cli")
         await peer.call("run", env="python", code="1", session="a")
-        assert it.registry.find("box/a").name == "a"
+        assert it.run_service.find("box/a").name == "a"
         with pytest.raises(UnknownSessionError):
-            it.registry.find("cli/a")
+            it.run_service.find("cli/a")
 
 
 async def test_its_rows_are_its_own(autojump_clock: trio.abc.Clock) -> None:
@@ -70,7 +70,7 @@ async def test_others_sessions_are_not_there(autojump_clock: trio.abc.Clock, by:
         person = await it.connect()
         await person.call("run", env="python", code="1", session="a")
         running = await person.start("run", env="python", code="wait", session="a")
-        session = it.registry.find("here/a")
+        session = it.run_service.find("here/a")
         target = {"id": session.id, "name": "a", "scope/name": "here/a"}[by]
         peer = await _confined(it)
         with pytest.raises(UnknownSessionError) as refused:
@@ -92,7 +92,7 @@ async def test_its_own_of_the_same_name_is_the_only_one(autojump_clock: trio.abc
         await trio.testing.wait_all_tasks_blocked()
         assert (await other.call("interrupt", target="a"))["interrupted"]
         assert (await peer.answer(running))["interrupted"]
-        assert it.registry.find("here/a").state.value == "running"
+        assert it.run_service.find("here/a").state.value == "running"
 
 
 async def test_others_results_are_not_there(autojump_clock: trio.abc.Clock) -> None:

@@ -70,7 +70,7 @@ async def test_another_projects_session_is_named_by_id_or_scope(
         id_ = str((await _run(there, "work", shop))["id"])
         for target in (id_, id_[:4], f"cli:{shop}/work"):
             assert (await _run(here, target, words))["id"] == id_
-        assert it.registry.find(id_).spec.project is not None
+        assert it.run_service.find(id_).spec.project is not None
         with pytest.raises(UnknownSessionError):
             await _run(here, f"cli:{words}/work", words)
         mine = await _run(here, "work", words)
@@ -115,7 +115,7 @@ async def test_commands_prefer_this_projects_session(
         found = await here.call("find", target="work")
         assert (found["id"], found["elsewhere"]) == (ours["id"], False)
         await here.call("kill", targets=["work"])
-        assert it.registry.find("work").id == theirs["id"]
+        assert it.run_service.find("work").id == theirs["id"]
 
 
 async def test_logs_prefer_this_projects_session_also_when_it_has_ended(
@@ -155,9 +155,9 @@ async def test_code_is_not_run_twice_when_it_is_sent_again(
         here = await _client(it, words)
         id_ = str((await _run(here, "work", shop))["id"])
         await _run(here, id_, words, execution_id="one")
-        executions = it.registry.find(id_).transcript.executions
+        executions = it.run_service.find(id_).transcript.executions
         await _run(here, id_, words, execution_id="one", again=True)
-        assert it.registry.find(id_).transcript.executions == executions
+        assert it.run_service.find(id_).transcript.executions == executions
         await here.call("kill", targets=[id_])
         # Nothing tells whether an id means a session that is gone, or is a new name.
         with pytest.raises(FateUnknownError):

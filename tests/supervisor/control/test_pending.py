@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Making:
     """Steps until an environment exists."""
 
-    def __init__(self, registry: RunService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, run_service: RunService, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settled = trio.Event()
         self.asked = trio.Event()
-        self._submit = registry.submit
-        monkeypatch.setattr(registry, "submit", self._try)
+        self._submit = run_service.submit
+        monkeypatch.setattr(run_service, "submit", self._try)
 
     def _try(self, *arguments: Any) -> Execution:
         self.asked.set()
@@ -38,7 +38,7 @@ async def test_it_is_waited_for(
     stream: bool, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench() as it:
-        making = Making(it.registry, monkeypatch)
+        making = Making(it.run_service, monkeypatch)
         peer = await it.connect()
         call = await peer.start("run", env="python", code="x", stream=stream)
         await making.asked.wait()
@@ -52,7 +52,7 @@ async def test_not_for_ever(
     stream: bool, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench() as it:
-        Making(it.registry, monkeypatch)
+        Making(it.run_service, monkeypatch)
         peer = await it.connect()
         began = trio.current_time()
         with pytest.raises(NsmError, match=r"it is being built\. The code was not run") as error:
@@ -66,7 +66,7 @@ async def test_whoever_cancels_waits_no_more(
     stream: bool, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench() as it:
-        making = Making(it.registry, monkeypatch)
+        making = Making(it.run_service, monkeypatch)
         peer = await it.connect()
         began = trio.current_time()
         call = await peer.start("run", env="python", code="x", stream=stream)

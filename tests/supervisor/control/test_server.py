@@ -47,7 +47,7 @@ async def test_code_runs_with_all_there_is_to_say(autojump_clock: trio.abc.Clock
         assert result["stdout"] == "1"
         assert result["exit_code"] == 0
         assert result["session"] == {
-            "id": it.registry.find("here/a").id,
+            "id": it.run_service.find("here/a").id,
             "name": "a",
             "created": True,
             "replaced": None,
@@ -94,7 +94,7 @@ async def test_a_session_that_ends_while_its_output_streams_is_told(
         peer = await it.connect()
         id_ = await peer.start("run", env="python", code="wait", session="a", stream=True)
         await trio.testing.wait_all_tasks_blocked()
-        it.registry.find("a").end("test")
+        it.run_service.find("a").end("test")
         with pytest.raises(SessionEndedError, match="test"):
             await peer.answer(id_)
 
@@ -136,7 +136,7 @@ async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
         await trio.testing.wait_all_tasks_blocked()
         await peer.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
-        assert [s.name for s in it.registry.live_sessions()] == ["kept"]
+        assert [s.name for s in it.run_service.live_sessions()] == ["kept"]
         other = await it.connect()
         await other.call("interrupt", target="kept")
         assert (await other.call("result", execution_id="k"))["interrupted"] is True
@@ -214,12 +214,12 @@ async def test_a_program_that_comes_again_finds_a_session_ready(
     async with bench(max_spares=3) as it:
         await (await it.connect()).call("run", env="python", code="x")
         await trio.sleep(1000)  # nothing is kept any more
-        assert it.registry.fleet.pool.spares == 0
+        assert it.run_service.session_manager.pool.spares == 0
         peer = await it.connect()
         await trio.sleep(1)
-        assert it.registry.fleet.pool.spares == 1
+        assert it.run_service.session_manager.pool.spares == 1
         await peer.call("run", env="python", code="x")
-        assert it.registry.fleet.pool.hits == 1
+        assert it.run_service.session_manager.pool.hits == 1
 
 
 async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> None:
@@ -266,7 +266,7 @@ async def test_a_fault_of_ours_is_one_answer(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
 ) -> None:
     async with bench() as it:
-        monkeypatch.setattr(it.registry.provision.catalog, "listed", lambda: 1 / 0)
+        monkeypatch.setattr(it.run_service.provider.catalog, "listed", lambda: 1 / 0)
         peer = await it.connect()
         with pytest.raises(NsmError, match="failed inside the supervisor"):
             await peer.call("envs")
@@ -422,7 +422,7 @@ async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
             await trio.sleep(1)
             await peer.stream.aclose()
             await trio.sleep(1)
-            assert it.registry.live_sessions() == []
+            assert it.run_service.live_sessions() == []
     assert [record.getMessage() for record in caplog.records] == []
 
 
@@ -511,7 +511,7 @@ async def test_nor_does_one_that_wants_all_output_as_it_comes(
             args = {"session": f"s{n}", "execution_id": execution_id, "stream": True}
             await deaf.start("run", env="python", code="x", **args)
         await trio.testing.wait_all_tasks_blocked()
-        ended = [weakref.ref(it.registry.execution(execution_id)) for execution_id in ids]
+        ended = [weakref.ref(it.run_service.execution(execution_id)) for execution_id in ids]
         monkeypatch.setattr(ended, "MAX_RESULTS", 0)
         gc.disable()
         try:

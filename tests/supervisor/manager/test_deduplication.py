@@ -14,7 +14,7 @@ from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
 from nsmd.agent_link.frames import Noted
 from nsmd.model.values import Client, Output, RunRequest
 from nsmd.sessions.execution import interrupted_early
-from registrybench import ALICE, BOB, bench
+from run_service_bench import ALICE, BOB, bench
 
 if TYPE_CHECKING:
     from nsmd.sessions.execution import Execution
@@ -74,9 +74,9 @@ class Halting:
 async def test_what_is_under_way_is_waited_for_and_not_run_twice() -> None:
     agent = Halting()
     async with bench(behave=agent) as it:
-        first = it.registry.submit(request(again=False))
+        first = it.run_service.submit(request(again=False))
         await trio.testing.wait_all_tasks_blocked()
-        second = it.registry.submit(request())
+        second = it.run_service.submit(request())
         assert second is first
         agent.go_on.set()
         assert (await second.wait()).outcome.stdout == "done"
@@ -85,85 +85,85 @@ async def test_what_is_under_way_is_waited_for_and_not_run_twice() -> None:
 
 async def test_a_remembered_result_is_given_again() -> None:
     async with bench() as it:
-        first = await it.registry.submit(request(again=False)).wait()
-        assert await it.registry.submit(request()).wait() == first
+        first = await it.run_service.submit(request(again=False)).wait()
+        assert await it.run_service.submit(request()).wait() == first
 
 
 async def test_in_a_session_of_any_scope_likewise() -> None:
     agent = Halting()
     async with bench(behave=agent) as it:
-        session = it.registry.submit(request("other", again=False)).session
+        session = it.run_service.submit(request("other", again=False)).session
         await trio.testing.wait_all_tasks_blocked()
-        first = it.registry.submit_in(session, request(again=False, client=BOB))
-        assert it.registry.submit_in(session, request(client=BOB)) is first
-        assert it.registry.retries.find_of_gone(request(client=BOB)) is first
+        first = it.run_service.submit_in(session, request(again=False, client=BOB))
+        assert it.run_service.submit_in(session, request(client=BOB)) is first
+        assert it.run_service.retries.find_of_gone(request(client=BOB)) is first
         agent.go_on.set()
         await first.wait()
 
 
 async def test_somebody_elses_execution_is_not_found() -> None:
     async with bench() as it:
-        await it.registry.submit(request(again=False)).wait()
+        await it.run_service.submit(request(again=False)).wait()
         with pytest.raises(FateUnknownError):
-            it.registry.submit(request(client=BOB))
+            it.run_service.submit(request(client=BOB))
 
 
 async def test_one_session_does_not_answer_for_another() -> None:
     """An agent that was reattached says which execution it has."""
     async with bench() as it:
-        await it.registry.submit(request(again=False)).wait()
+        await it.run_service.submit(request(again=False)).wait()
         for session in ("b", None):
             with pytest.raises(FateUnknownError):
-                it.registry.submit(request(session=session))
-        assert (await it.registry.submit(request(session="new")).wait()).session_name == "a"
+                it.run_service.submit(request(session=session))
+        assert (await it.run_service.submit(request(session="new")).wait()).session_name == "a"
 
 
 async def test_what_nobody_knows_is_not_run() -> None:
     async with bench() as it:
         with pytest.raises(FateUnknownError, match="unknown") as caught:
-            it.registry.submit(request())
+            it.run_service.submit(request())
         assert caught.value.data == {"execution_id": "e"}
-        assert it.registry.live_sessions() == []
+        assert it.run_service.live_sessions() == []
         with pytest.raises(FateUnknownError):
-            it.registry.retries.find_of_gone(request())
+            it.run_service.retries.find_of_gone(request())
 
 
 async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
     async with bench() as it:
-        it.fleet.fates.complete = True
-        it.fleet.fates.surviving.add(("alice", "a"))
-        answer = await it.registry.submit(request()).wait()
+        it.session_manager.fates.complete = True
+        it.session_manager.fates.surviving.add(("alice", "a"))
+        answer = await it.run_service.submit(request()).wait()
         assert answer.execution_id == "e"
-        assert (await it.registry.submit(request(session=None, execution_id="f")).wait()).created
+        assert (await it.run_service.submit(request(session=None, execution_id="f")).wait()).created
 
 
 async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
     async with bench() as it:
-        it.fleet.fates.complete = True
-        it.fleet.fates.surviving.add(("alice", "a"))
-        session = it.registry.submit(request("first", again=False)).session
-        await it.registry.submit_in(session, request(client=BOB)).wait()
+        it.session_manager.fates.complete = True
+        it.session_manager.fates.surviving.add(("alice", "a"))
+        session = it.run_service.submit(request("first", again=False)).session
+        await it.run_service.submit_in(session, request(client=BOB)).wait()
         with pytest.raises(FateUnknownError):
-            it.registry.submit(request("g", client=BOB))
+            it.run_service.submit(request("g", client=BOB))
 
 
 async def test_what_was_run_to_its_end_is_not_run_again() -> None:
     async with bench() as it:
-        it.fleet.fates.was_done("e", "alice", "a")
+        it.session_manager.fates.was_done("e", "alice", "a")
         with pytest.raises(ResultLostError, match="run to its end"):
-            it.registry.submit(request())
+            it.run_service.submit(request())
         with pytest.raises(ResultLostError):
-            it.registry.submit(request(session="new"))
+            it.run_service.submit(request(session="new"))
         with pytest.raises(ResultLostError):
-            it.registry.retries.find_of_gone(request())
+            it.run_service.retries.find_of_gone(request())
 
 
 async def test_an_agent_says_of_its_own_session_alone_what_was_run() -> None:
     async with bench() as it:
-        it.fleet.fates.complete = True
-        it.fleet.fates.surviving.add(("alice", "b"))
-        it.fleet.fates.was_done("e", "alice", "a")
-        assert (await it.registry.submit(request(session="b")).wait()).execution_id == "e"
+        it.session_manager.fates.complete = True
+        it.session_manager.fates.surviving.add(("alice", "b"))
+        it.session_manager.fates.was_done("e", "alice", "a")
+        assert (await it.run_service.submit(request(session="b")).wait()).execution_id == "e"
 
 
 def claimed(agent_id: str, **note: object) -> Noted:
@@ -173,54 +173,58 @@ def claimed(agent_id: str, **note: object) -> Noted:
 async def test_an_agent_that_claims_anothers_execution_does_not_get_it_run_twice() -> None:
     """Such an agent knows its own ids, and a client's next ones are easy to guess."""
     async with bench() as it:
-        sessions = [it.registry.submit(request(None, again=False, session=x)).session for x in "ab"]
-        it.fleet.fates.complete = True
-        it.fleet.fates.surviving |= {("alice", "a"), ("alice", "b")}
-        liar, honest = (it.fleet.execution_resumed(x, claimed("1.e")) for x in sessions)
-        assert it.registry.submit(request(session="a")) is liar
-        assert it.registry.submit(request(session="b")) is honest
+        sessions = [
+            it.run_service.submit(request(None, again=False, session=x)).session for x in "ab"
+        ]
+        it.session_manager.fates.complete = True
+        it.session_manager.fates.surviving |= {("alice", "a"), ("alice", "b")}
+        liar, honest = (it.session_manager.execution_resumed(x, claimed("1.e")) for x in sessions)
+        assert it.run_service.submit(request(session="a")) is liar
+        assert it.run_service.submit(request(session="b")) is honest
 
 
 async def test_an_agent_that_claims_ids_to_come_keeps_no_code_out_of_other_sessions() -> None:
     async with bench() as it:
-        session = it.registry.submit(request(None, again=False)).session
-        lies = it.fleet.execution_resumed(session, claimed("1.e"))
+        session = it.run_service.submit(request(None, again=False)).session
+        lies = it.session_manager.execution_resumed(session, claimed("1.e"))
         with pytest.raises(BadRequestError, match="exists already"):
-            it.registry.submit(request(again=False))
-        answer = await it.registry.submit(request(session="b", again=False)).wait()
+            it.run_service.submit(request(again=False))
+        answer = await it.run_service.submit(request(session="b", again=False)).wait()
         assert (answer.execution_id, answer.session_name) == ("e", "b")
         assert lies.id != "e"
-        assert it.registry.execution(lies.id) is lies
+        assert it.run_service.execution(lies.id) is lies
         lies.finish(interrupted_early())
-        assert it.registry.submit(request(session="a")) is lies
+        assert it.run_service.submit(request(session="a")) is lies
 
 
 async def test_an_agent_does_not_lengthen_its_own_time() -> None:
     async with bench() as it:
-        session = it.registry.submit(request(None, again=False)).session
+        session = it.run_service.submit(request(None, again=False)).session
         limit_s = session.spec.environment.timeout_s
         for said_s, holds_s in ((1e8, limit_s), (1.5, 1.5), ("x", limit_s)):
-            execution = it.fleet.execution_resumed(session, claimed("1.e", timeout_s=said_s))
+            execution = it.session_manager.execution_resumed(
+                session, claimed("1.e", timeout_s=said_s)
+            )
             assert execution.origin.timeout_s == holds_s
 
 
 async def test_an_agent_says_when_its_execution_was_sent() -> None:
     async with bench() as it:
-        session = it.registry.submit(request(None, again=False)).session
+        session = it.run_service.submit(request(None, again=False)).session
         for said, holds in (
             (1.8e9, 1.8e9),
             (float("nan"), None),
             (float("inf"), None),
             ("x", None),
         ):
-            execution = it.fleet.execution_resumed(session, claimed("1.e", sent_at=said))
+            execution = it.session_manager.execution_resumed(session, claimed("1.e", sent_at=said))
             assert execution.sent_at == holds
 
 
 async def test_without_an_id_there_is_nothing_to_find() -> None:
     async with bench() as it:
         with pytest.raises(BadRequestError, match="execution_id"):
-            it.registry.submit(request(None))
+            it.run_service.submit(request(None))
 
 
 async def test_output_goes_to_all_who_wait_and_begins_late() -> None:
@@ -232,11 +236,11 @@ async def test_output_goes_to_all_who_wait_and_begins_late() -> None:
         to.append(output.text)
 
     async with bench(behave=agent) as it:
-        execution = it.registry.submit(request(again=False))
+        execution = it.run_service.submit(request(again=False))
         await trio.testing.wait_all_tasks_blocked()
         put_first, put_late = partial(put, first), partial(put, late)
-        it.registry.submit(request(), put_first)
-        it.registry.submit(request(), put_late)
+        it.run_service.submit(request(), put_first)
+        it.run_service.submit(request(), put_late)
         await print_to(agent, execution, "one")
         execution.abandon(put_first)
         await print_to(agent, execution, "two")
@@ -257,9 +261,9 @@ async def print_to(agent: Halting, execution: Execution, text: str) -> None:
 async def test_a_one_shot_goes_on_as_long_as_somebody_waits() -> None:
     agent = Halting()
     async with bench(behave=agent) as it:
-        execution = it.registry.submit(request(again=False, session=None))
+        execution = it.run_service.submit(request(again=False, session=None))
         await trio.testing.wait_all_tasks_blocked()
-        it.registry.submit(request(session=None))
+        it.run_service.submit(request(session=None))
         execution.abandon()
         await trio.testing.wait_all_tasks_blocked()
         assert execution.session.live

@@ -40,13 +40,13 @@ SESSION_KIB = 13
 
 
 class Bench:
-    def __init__(self, registry: RunService) -> None:
-        self.registry = registry
+    def __init__(self, run_service: RunService) -> None:
+        self.run_service = run_service
         self._client = Client(name="test", scope="test")
 
     async def run(self, session: str | None) -> None:
         request = RunRequest(client=self._client, env="python", code="x", session=session)
-        await self.registry.submit(request).wait()
+        await self.run_service.submit(request).wait()
 
     async def open(self, prefix: str, count: int) -> None:
         for number in range(count):
@@ -62,12 +62,16 @@ async def bench(
     )
     async with launching() as echoing, trio.open_nursery() as sessions:
         async with trio.open_nursery() as upkeep:
-            fleet = SessionManager(settings, launcher or echoing, sessions=sessions, upkeep=upkeep)
-            provision = Provider(Catalog([PYTHON]))
-            registry = RunService(settings, provision, fleet, home="/home/user", measure=no_usage)
-            yield Bench(registry)
+            session_manager = SessionManager(
+                settings, launcher or echoing, sessions=sessions, upkeep=upkeep
+            )
+            provider = Provider(Catalog([PYTHON]))
+            run_service = RunService(
+                settings, provider, session_manager, home="/home/user", measure=no_usage
+            )
+            yield Bench(run_service)
             upkeep.cancel_scope.cancel()
-        fleet.close()
+        session_manager.close()
 
 
 class Steps(trio.abc.Instrument):
@@ -90,7 +94,7 @@ async def test_idle_sessions_wake_nobody(autojump_clock: trio.abc.Clock) -> None
         await trio.sleep(12 * 3600)
         trio.lowlevel.remove_instrument(steps)
         assert steps.count < 5
-        assert len(it.registry.live_sessions()) == MANY
+        assert len(it.run_service.live_sessions()) == MANY
 
 
 class Script:
@@ -148,7 +152,7 @@ async def test_what_a_session_takes(autojump_clock: trio.abc.Clock) -> None:
                 taken, _ = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            assert len(it.registry.live_sessions()) == 20 + MANY
+            assert len(it.run_service.live_sessions()) == 20 + MANY
             assert taken / MANY < SESSION_KIB * 1024
 
 
@@ -176,7 +180,7 @@ async def test_a_call_costs_the_same_beside_many_others(
     session: str | None, autojump_clock: trio.abc.Clock
 ) -> None:
     async def cost() -> int:
-        name = f"fresh{len(it.registry.live_sessions())}" if session == "fresh" else session
+        name = f"fresh{len(it.run_service.live_sessions())}" if session == "fresh" else session
         return await calls_of(lambda: it.run(name))
 
     async with bench() as it:
@@ -236,5 +240,5 @@ async def test_a_thousand_at_once_beyond_the_limit(autojump_clock: trio.abc.Cloc
             assert len(launcher.jails) == 40
             with pytest.raises(SessionLimitError, match="Yours that could be ended"):
                 await it.run("another")
-            it.registry.find(f"s{served[0]}").end("room for another")
+            it.run_service.find(f"s{served[0]}").end("room for another")
             await it.run("another")

@@ -36,7 +36,7 @@ from nsmd.model.values import (
     RunRequest,
     Sources,
 )
-from registrybench import ALICE, BOB, bench
+from run_service_bench import ALICE, BOB, bench
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ async def test_a_remembered_result_keeps_no_code(autojump_clock: trio.abc.Clock)
 
     async with bench(behave=brief) as it:
         await it.run("x" * 1_000_000, execution_id="k")
-        kept = it.registry.execution("k")
+        kept = it.run_service.execution("k")
         assert (await kept.wait()).outcome.stdout == "done"
         assert len(kept.request.code) <= kept.answer_bytes < 10_000
 
@@ -68,12 +68,12 @@ async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
         alice, bob = await it.run(client=ALICE), await it.run(client=BOB)
         assert alice.session_id != bob.session_id
         with pytest.raises(AmbiguousSessionError) as error:
-            it.registry.find("a")
+            it.run_service.find("a")
         assert set(error.value.data["ids"]) == {alice.session_id, bob.session_id}
-        assert it.registry.find("bob/a").id == bob.session_id
-        assert it.registry.find(alice.session_id).id == alice.session_id
+        assert it.run_service.find("bob/a").id == bob.session_id
+        assert it.run_service.find(alice.session_id).id == alice.session_id
         with pytest.raises(UnknownSessionError, match="nsm ps"):
-            it.registry.find("b")
+            it.run_service.find("b")
 
 
 async def test_many_sessions_of_one_name_are_counted_and_not_all_listed(
@@ -83,10 +83,10 @@ async def test_many_sessions_of_one_name_are_counted_and_not_all_listed(
         for n in range(30):
             await it.run(client=dataclasses.replace(ALICE, scope=f"scope{n}"))
         with pytest.raises(AmbiguousSessionError, match="30 sessions are called 'a'") as error:
-            it.registry.find("a")
+            it.run_service.find("a")
         assert len(error.value.message) < 500
         assert len(error.value.data["ids"]) == 30
-        assert it.registry.find("scope7/a").id == error.value.data["ids"][7]
+        assert it.run_service.find("scope7/a").id == error.value.data["ids"][7]
 
 
 async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock) -> None:
@@ -95,7 +95,7 @@ async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock)
         assert first.session_id != second.session_id
         assert first.session_name is None
         await trio.testing.wait_all_tasks_blocked()
-        assert it.registry.live_sessions() == []
+        assert it.run_service.live_sessions() == []
 
 
 async def test_new_gives_a_fresh_readable_name(autojump_clock: trio.abc.Clock) -> None:
@@ -127,16 +127,16 @@ async def test_a_markdown_fence_is_taken_off(autojump_clock: trio.abc.Clock) -> 
         assert result.notes == (
             "the Markdown fence around the code was removed; it says js, and python ran the code",
         )
-        session = it.registry.find(result.session_id)
+        session = it.run_service.find(result.session_id)
         request = RunRequest(client=ALICE, env="", code="```\ny\n```")
-        result = await it.registry.submit_in(session, request).wait()
+        result = await it.run_service.submit_in(session, request).wait()
         assert (result.outcome.stdout, len(result.notes)) == ("y\n", 1)
 
 
 async def test_a_lost_session_is_told_once(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.run()
-        it.registry.find("a").end("killed by nsm")
+        it.run_service.find("a").end("killed by nsm")
         await trio.sleep(12 * 60)
         again = await it.run()
         assert again.created
@@ -147,10 +147,10 @@ async def test_a_lost_session_is_told_once(autojump_clock: trio.abc.Clock) -> No
 async def test_a_name_taken_again_while_its_session_ends(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.run()
-        it.registry.find("a").end("killed by nsm")
+        it.run_service.find("a").end("killed by nsm")
         again = await it.run()  # nothing awaited in between: the old jail is not gone yet
         assert again.replaced == "ended 0 s ago (killed by nsm)"
-        it.registry.find("a").end("second end")
+        it.run_service.find("a").end("second end")
         await trio.testing.wait_all_tasks_blocked()
         assert (await it.run()).replaced == "ended 0 s ago (second end)"
 
@@ -185,7 +185,7 @@ async def test_bad_requests_say_what_is_wrong(
     async with bench() as it:
         request = RunRequest(client=ALICE, env="python", code="x", session="a")
         with pytest.raises(error) as caught:
-            it.registry.submit(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
+            it.run_service.submit(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
         assert says in str(caught.value)
         assert it.launcher.jails == []
 
@@ -217,12 +217,12 @@ async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
     client = dataclasses.replace(ALICE, project=mount)
     async with bench(Settings()) as it:
         variables = {"PROJECT_DIR": str(tmp_path)}
-        async with it.registry.attached(variables=variables, cwd=None, sources=None):
+        async with it.run_service.attached(variables=variables, cwd=None, sources=None):
             await trio.sleep(1)
         assert len(it.launcher.jails) == 2  # Python and Bash; there is no Node here
         await it.run(client=client)
         await it.run(client=client, env="bash", session="b")
-        assert (it.fleet.pool.hits, it.fleet.pool.misses) == (2, 0)
+        assert (it.session_manager.pool.hits, it.session_manager.pool.misses) == (2, 0)
 
 
 async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
@@ -230,7 +230,7 @@ async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
 ) -> None:
     async with bench(Settings()) as it:
         for variables, cwd in (({"PROJECT_DIR": "/nowhere"}, None), ({}, "/")):
-            async with it.registry.attached(variables=variables, cwd=cwd, sources=None):
+            async with it.run_service.attached(variables=variables, cwd=cwd, sources=None):
                 await trio.sleep(1)
         assert it.launcher.jails == []
 
@@ -242,9 +242,9 @@ async def test_an_execution_id_is_used_once_and_its_result_kept(
         await it.run("text", execution_id="mine")
         with pytest.raises(BadRequestError, match="not run again"):
             await it.run(execution_id="mine")
-        assert (await it.registry.execution("mine").wait()).outcome.stdout == "text"
+        assert (await it.run_service.execution("mine").wait()).outcome.stdout == "text"
         with pytest.raises(UnknownExecutionError):
-            it.registry.execution("other")
+            it.run_service.execution("other")
 
 
 async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
@@ -252,8 +252,8 @@ async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
         for n in range(10):
             await it.run("#" * MAX_CODE_BYTES, execution_id=f"e{n}")
         with pytest.raises(UnknownExecutionError):
-            it.registry.execution("e0")
-        it.registry.execution("e9")
+            it.run_service.execution("e0")
+        it.run_service.execution("e9")
 
 
 @pytest.mark.parametrize("session", [None, "work"])
@@ -282,17 +282,17 @@ async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing(
             ),
         ):
             with pytest.raises(BadRequestError, match=f"{why}; the code was not run"):
-                it.registry.submit(request)
+                it.run_service.submit(request)
         same = dataclasses.replace(ALICE, network=NetworkRule())
-        await it.registry.submit(dataclasses.replace(plain, client=same)).wait()
+        await it.run_service.submit(dataclasses.replace(plain, client=same)).wait()
 
 
 async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        execution = it.registry.submit(
+        execution = it.run_service.submit(
             RunRequest(client=ALICE, env="python", code="wait", session="a")
         )
-        it.fleet.close()
+        it.session_manager.close()
         with pytest.raises(SessionEndedError, match="shutting down"):
             await execution.wait()
         with pytest.raises(ShuttingDownError):
@@ -302,10 +302,10 @@ async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -
 async def test_idle_ones_are_found_running_ones_not(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.run(session="idle")
-        it.registry.submit(RunRequest(client=ALICE, env="python", code="wait", session="busy"))
+        it.run_service.submit(RunRequest(client=ALICE, env="python", code="wait", session="busy"))
         await trio.sleep(20)
-        assert [s.name for s in it.registry.idle_longer_than(10)] == ["idle"]
-        assert it.registry.idle_longer_than(30) == []
+        assert [s.name for s in it.run_service.idle_longer_than(10)] == ["idle"]
+        assert it.run_service.idle_longer_than(30) == []
 
 
 async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
@@ -313,7 +313,7 @@ async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
         await it.run(session="first")
         await trio.sleep(10)
         await it.run(session="second", env="bash", client=BOB)
-        first, second = await it.registry.describe()
+        first, second = await it.run_service.describe()
         assert (first.name, first.env, first.scope, first.executions) == (
             "first",
             "python",
@@ -337,8 +337,8 @@ async def test_a_replaced_project_directory_is_mounted_anew(
         directory.rename(tmp_path / "old")
         directory.mkdir()
         await it.run(session="after", client=client)
-        before = it.registry.find("before").spec.project
-        after = it.registry.find("after").spec.project
+        before = it.run_service.find("before").spec.project
+        after = it.run_service.find("after").spec.project
         assert before == mount
         assert after is not None
         assert after.inode != mount.inode
@@ -364,18 +364,18 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:
-        it.registry.provision.catalog.put(DIRECTORY, [SCIENCE])
+        it.run_service.provider.catalog.put(DIRECTORY, [SCIENCE])
         old = await it.run(env="science", session="old")
-        it.registry.provision.catalog.put(DIRECTORY, [NEWER])
+        it.run_service.provider.catalog.put(DIRECTORY, [NEWER])
         again = await it.run(env="science", session="old", timeout_s=60)
         assert (again.session_id, again.timeout_s) == (old.session_id, 10.0)
         new = await it.run(env="science", session="new-one", timeout_s=60)
         assert new.timeout_s == 5.0
-        sessions = {s.name: s.spec.environment for s in it.registry.live_sessions()}
+        sessions = {s.name: s.spec.environment for s in it.run_service.live_sessions()}
         assert sessions == {"old": SCIENCE, "new-one": NEWER}
-        kinds = {kind.spec.environment for kind in it.fleet.pool.kinds}
+        kinds = {kind.spec.environment for kind in it.session_manager.pool.kinds}
         assert SCIENCE not in kinds
-        it.registry.provision.catalog.put(DIRECTORY, [])
+        it.run_service.provider.catalog.put(DIRECTORY, [])
         assert (await it.run(env="science", session="old")).session_id == old.session_id
         with pytest.raises(UnknownEnvironmentError, match="was removed"):
             await it.run(env="science", session="another")
@@ -391,10 +391,10 @@ async def test_a_session_is_found_by_an_older_name_that_something_else_bears_now
     async with bench() as it:
         first = await it.run(env="shell")
         shell = dataclasses.replace(SCIENCE, name="shell", interpreter="bash")
-        it.registry.provision.catalog.put(DIRECTORY, [shell])
+        it.run_service.provider.catalog.put(DIRECTORY, [shell])
         assert (await it.run(env="shell")).session_id == first.session_id
         await it.run(env="shell", session="another")
-        assert it.registry.find("another").spec.environment == shell
+        assert it.run_service.find("another").spec.environment == shell
 
 
 async def test_an_environment_without_state_has_no_sessions(
@@ -402,7 +402,7 @@ async def test_an_environment_without_state_has_no_sessions(
 ) -> None:
     once = dataclasses.replace(SCIENCE, name="once", artifact=Artifact(run="/s/run"))
     async with bench() as it:
-        it.registry.provision.catalog.put(DIRECTORY, [once])
+        it.run_service.provider.catalog.put(DIRECTORY, [once])
         for name in ("a", "new"):
             with pytest.raises(BadRequestError, match=r"keeps no state.*Name no session"):
                 await it.run(env="once", session=name)
@@ -412,7 +412,9 @@ async def test_an_environment_without_state_has_no_sessions(
 async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.Clock) -> None:
     own = Sources(directory="/own")
     async with bench() as it:
-        it.registry.provision.catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
+        it.run_service.provider.catalog.put(
+            Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE]
+        )
         client = dataclasses.replace(ALICE, sources=own)
         assert (await it.run(env="science", client=client)).env == "science"
         with pytest.raises(UnknownEnvironmentError):
@@ -424,7 +426,7 @@ async def test_a_session_is_for_those_who_have_its_environment(
 ) -> None:
     other = dataclasses.replace(SCIENCE, source="/other/science", description="Other")
     async with bench() as it:
-        catalog = it.registry.provision.catalog
+        catalog = it.run_service.provider.catalog
         catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
         catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [other])
         alice = dataclasses.replace(ALICE, sources=Sources(directory="/own"))

@@ -22,7 +22,7 @@ from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
 from nsmd.restart.load import Found, Takeover
 from nsmd.sessions.agent_session import Earlier
-from registrybench import ALICE, BOB, bench
+from run_service_bench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def test_the_session_limit_names_what_could_be_ended(
         assert "one (idle 2 min), two (idle 60 s)" in error.value.message
         assert "secret" not in str(error.value)
         assert "nsm kill" in error.value.hint
-        it.registry.find("one").end("killed by nsm")
+        it.run_service.find("one").end("killed by nsm")
         await it.run(session="four")
 
 
@@ -98,9 +98,9 @@ async def test_who_waits_for_a_place_can_go(autojump_clock: trio.abc.Clock) -> N
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         request = RunRequest(client=ALICE, env="python", code="wait")
-        running = it.registry.submit(request)
+        running = it.run_service.submit(request)
         await trio.testing.wait_all_tasks_blocked()
-        gone, interrupted, last = (it.registry.submit(request) for _ in range(3))
+        gone, interrupted, last = (it.run_service.submit(request) for _ in range(3))
         await trio.testing.wait_all_tasks_blocked()
         assert len(it.launcher.jails) == 1
         gone.abandon()
@@ -119,7 +119,7 @@ async def test_a_place_that_does_not_become_free_is_not_waited_for_long(
 ) -> None:
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
-        it.registry.submit(RunRequest(client=ALICE, env="python", code="wait", timeout_s=30))
+        it.run_service.submit(RunRequest(client=ALICE, env="python", code="wait", timeout_s=30))
         began = trio.current_time()
         with pytest.raises(SessionLimitError, match="waited 30 s for a place"):
             await it.run(session="named")
@@ -132,12 +132,12 @@ async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do(
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         request = RunRequest(client=ALICE, env="python", code="wait")
-        it.registry.submit(request)
+        it.run_service.submit(request)
         for _ in range(MAX_WAITING):
-            it.registry.submit(request)
+            it.run_service.submit(request)
         for _ in range(1000):
             with pytest.raises(SessionLimitError, match="256 calls wait") as error:
-                it.registry.submit(request)
+                it.run_service.submit(request)
             assert "max_sessions" in error.value.hint
 
 
@@ -189,13 +189,13 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
                 [("cli", shop), ("cli", None), ("editor", shop)]
             )
         ]
-        await it.fleet.take_up(Takeover(found=found, gone=[], over=[], specs=[], newer=0))
-        sessions = [it.registry.find(each.record.id) for each in found]
+        await it.session_manager.take_up(Takeover(found=found, gone=[], over=[], specs=[], newer=0))
+        sessions = [it.run_service.find(each.record.id) for each in found]
         scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]
         assert scopes == ["cli:/home/user/shop", "cli:-", "editor"]
         for scope, session in zip(scopes, sessions, strict=True):
-            assert it.registry.named(scope, "work") is session
-        assert it.registry.named("cli", "work") is None
+            assert it.run_service.named(scope, "work") is session
+        assert it.run_service.named("cli", "work") is None
 
 
 async def _kept(

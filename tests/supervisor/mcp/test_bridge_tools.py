@@ -171,8 +171,10 @@ async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:
 
 async def test_a_client_entry_narrows_and_cannot_widen() -> None:
     programs = FakePrograms("deploy", "restart-db", "wipe", auto=succeed)
-    boundary = ClientLimits(scope="box", programs=("deploy", "wipe"), writable=("/home/u/work",))
-    async with attachment(FakeRunner(), programs=programs, boundary=boundary) as peer:
+    client_limits = ClientLimits(
+        scope="box", programs=("deploy", "wipe"), writable=("/home/u/work",)
+    )
+    async with attachment(FakeRunner(), programs=programs, client_limits=client_limits) as peer:
         await peer.attach({"NSM_BRIDGE": "deploy, restart-db"})
         await peer.initialize()
         assert text_of(await call(peer, "list_programs", {})) == "- deploy: Does deploy."

@@ -66,14 +66,14 @@ class Stage:
     async def open(self, *names: str, code: str = "x") -> None:
         for name in names:
             request = RunRequest(client=WORKER, env="python", code=code, session=name)
-            execution = self.it.registry.submit(request)
+            execution = self.it.run_service.submit(request)
             if code != "wait":
                 await execution.wait()
             await trio.sleep(1)  # so that they are idle for different times
 
     @property
     def alive(self) -> list[str | None]:
-        return [session.name for session in self.it.registry.live_sessions()]
+        return [session.name for session in self.it.run_service.live_sessions()]
 
 
 @asynccontextmanager
@@ -83,9 +83,9 @@ async def stage(
     settings = MemoryPressureSettings(end_idle_sessions=end_idle_sessions, idle_seconds=600)
     async with bench(*([behave] if behave else [])) as it, trio.open_nursery() as nursery:
         memory, pool = SomeMemory(), SomePool()
-        pressure = Pressure(settings, memory, it.registry, pool)
+        pressure = Pressure(settings, memory, it.run_service, pool)
         on = Stage(it, pressure, memory, pool)
-        it.registry.events.subscribe(
+        it.run_service.events.subscribe(
             lambda h: on.told.append(h) if h.kind == "memory_pressure" else None
         )
         nursery.start_soon(pressure.run)
@@ -142,7 +142,7 @@ async def test_they_are_told_why(autojump_clock: trio.abc.Clock) -> None:
         on.pressure.look()
         await trio.testing.wait_all_tasks_blocked()
         request = RunRequest(client=WORKER, env="python", code="x", session="a")
-        result = await on.it.registry.submit(request).wait()
+        result = await on.it.run_service.submit(request).wait()
         assert result.created
         assert result.replaced is not None
         assert REASON in result.replaced
@@ -194,14 +194,14 @@ async def test_those_in_use_stay(autojump_clock: trio.abc.Clock) -> None:
     async with stage(behave=busy_behind) as on:
         await on.open("background", code="server &")
         await on.open("running", "watched", "idle")
-        on.it.registry.find("watched").follow()
+        on.it.run_service.find("watched").follow()
         await trio.sleep(600)
         await on.open("running", code="wait")
         on.memory.now = PRESSED
         on.pressure.look()
         await trio.sleep(2.5 * STEP_S)
         assert on.alive == ["background", "running", "watched"]
-        on.it.registry.find("watched").unfollow()
+        on.it.run_service.find("watched").unfollow()
         await trio.sleep(STEP_S)
         assert len(on.told) == 3, "only what is news"
         assert on.alive == ["background", "running"]
@@ -219,7 +219,7 @@ async def test_an_agent_that_does_not_answer_has_nothing_to_lose(
 
     async with stage(behave=mute) as on:
         await on.open("a")
-        session = on.it.registry.find("a")
+        session = on.it.run_service.find("a")
         await trio.sleep(600)
         on.memory.now = PRESSED
         on.pressure.look()
@@ -251,7 +251,7 @@ async def test_where_the_kernel_does_not_tell_what_happens_anyway_wakes_it(
         pressed = MemorySeen(total_bytes=100, available_bytes=5, pressure_percent=50.0)
         on.memory.now = pressed
         for _ in range(100):
-            await on.it.registry.submit(
+            await on.it.run_service.submit(
                 RunRequest(client=WORKER, env="python", code="x", session="young")
             ).wait()
         assert on.memory.looks <= quiet + 2, "and a busy one does so now and then"

@@ -87,7 +87,7 @@ async def test_what_an_earlier_supervisor_began_is_counted_apart(
         execution = await execution_of(it)
         before = dict(values(it, f.EXECUTIONS)), values(it, f.WAIT)[("python",)].count
         execution.earlier = True
-        it.registry.events.publish(
+        it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )
         assert values(it, f.RUNS_TAKEN_UP) == {("python", "ok"): 1}
@@ -117,9 +117,12 @@ async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
         await peer.call("run", env="python", session="b", code="1")
         await trio.sleep(1)
         assert values(it, f.HANDED_OUT) == {("python", "miss"): 1, ("python", "hit"): 1}
-        ready = len(it.registry.fleet.pool.kinds[0].ready)
+        ready = len(it.run_service.session_manager.pool.kinds[0].ready)
         assert values(it, f.SPARES)["python", "ready"] == ready > 0
-        assert values(it, f.WANTED)[("python",)] == it.registry.fleet.pool.kinds[0].plan.wanted
+        assert (
+            values(it, f.WANTED)[("python",)]
+            == it.run_service.session_manager.pool.kinds[0].plan.wanted
+        )
         refills, starts = values(it, f.REFILLS)[("python",)], values(it, f.STARTS)
         assert (refills.count, starts["python", "cold"].count) == (ready + 1, ready + 2)
 
@@ -159,7 +162,7 @@ async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
             asked = Asked(id=outcome, caller=caller, program="deploy", arguments=())
             call = ProgramCall(asked, None, nursery)
             call.settle(answer)
-            events = it.registry.events
+            events = it.run_service.events
             events.publish("program_ended", subject=call, program="", outcome=outcome)
         assert values(it, f.PROGRAM_CALLS) == dict.fromkeys([(each,) for each in answers], 1)
         took = values(it, f.PROGRAM_TIME)
@@ -196,18 +199,18 @@ def _ping(number: int) -> Any:
 async def execution_of(it: Bench) -> Execution:
     peer = await it.connect()
     wire = await peer.call("run", env="python", session="a", code="1")
-    return it.registry.execution(wire["execution_id"])
+    return it.run_service.execution(wire["execution_id"])
 
 
 async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         execution = await execution_of(it)
         told: list[Happening] = []
-        it.registry.events.subscribe(told.append)
+        it.run_service.events.subscribe(told.append)
         execution.limit_events = (
             LimitEvent(kind="memory", limit=512, enforced_by="watchdog", what="a process", times=3),
         )
-        it.registry.events.publish(
+        it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )
         assert values(it, f.LIMITS_HIT) == {("memory", "watchdog"): 3}
@@ -240,7 +243,7 @@ async def test_names_that_clients_choose_are_no_labels(
 
 async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        events = it.registry.events
+        events = it.run_service.events
         session = (await execution_of(it)).session
         events.publish("restarted", restarts=4)
         events.publish("session_taken_up", session=session.id, subject=session)
@@ -259,7 +262,7 @@ async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> Non
     async with bench() as it:
         around = Surroundings(templates=lambda: 3, audit_lost=lambda: 7, unkept=lambda: "no keeper")
         around.ending.draining = "maintenance"
-        told = dict(Telemetry(it.registry, around).read())
+        told = dict(Telemetry(it.run_service, around).read())
         assert told[f.TEMPLATES] == {(): 3}
         assert told[f.AUDIT_LOST] == {(): 7}
         assert told[f.UNKEPT] == {(): 1}
@@ -274,7 +277,7 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
         answer = execution.answer
         assert isinstance(answer, RunResult)
         object.__setattr__(answer, "denials", ("no network",))
-        it.registry.events.publish(
+        it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )
         assert values(it, f.DENIALS) == {("python",): 1}
@@ -282,7 +285,7 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
 
 async def test_the_event_loop_is_seen_to_hang(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        lag, events = it.telemetry.lag, it.registry.events
+        lag, events = it.telemetry.lag, it.run_service.events
         events.publish("configuration_reloaded")
         begin = time.perf_counter()
         while time.perf_counter() - begin < 0.06:

@@ -28,10 +28,10 @@ PROMPT_TIMEOUT_S = 5.0
 
 async def logs(call: Call) -> dict[str, Any]:
     """The transcript of a session, live or ended; its entries are events."""
-    registry = call.services.registry
+    run_service = call.services.run_service
     last = arguments.optional_count(call.args, "executions")
     follow = arguments.flag(call.args, "follow")
-    transcript, session = registry.transcript(arguments.text(call.args, "target"), call.here())
+    transcript, session = run_service.transcript(arguments.text(call.args, "target"), call.here())
     reader = transcript.read(last=last, follow=follow)
     call.on_cancel(reader.stop)
     if follow and session is not None:
@@ -65,7 +65,7 @@ async def _send_entries(call: Call, reader: Reader) -> None:
 
 def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
     """Code in a live session."""
-    args, registry = call.args, call.services.registry
+    args, run_service = call.args, call.services.run_service
     request = RunRequest(
         client=call.as_client(),
         env="",  # as its session has it
@@ -79,9 +79,9 @@ def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
     except UnknownSessionError:
         if not request.again:
             raise
-        return registry.retries.find_of_gone(request).join(on_output)
+        return run_service.retries.find_of_gone(request).join(on_output)
     request = replace(request, env=session.spec.environment.name, session=session.name)
-    return registry.submit_in(session, request, on_output)
+    return run_service.submit_in(session, request, on_output)
 
 
 async def complete(call: Call) -> dict[str, Any]:

@@ -158,14 +158,14 @@ def _lines_to(stream: OutputStream) -> OnLine:
 
 
 def _caller(call: Call) -> Caller:
-    boundary = call.boundary
+    client_limits = call.client_limits
     return Caller(
         client=call.client,
         scope=call.scope,
         way="control",
         peer=call.peer,
-        granted=None if boundary is None else frozenset(boundary.programs),
-        writable=() if boundary is None else boundary.writable,
+        granted=None if client_limits is None else frozenset(client_limits.programs),
+        writable=() if client_limits is None else client_limits.writable,
     )
 
 

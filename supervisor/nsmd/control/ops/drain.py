@@ -23,7 +23,7 @@ async def drain(call: Call) -> dict[str, Any]:
     draining = call.services.draining
     if arguments.flag(call.args, "cancel"):
         cancelled = draining.cancel()
-        left = len(call.services.registry.unfinished())
+        left = len(call.services.run_service.unfinished())
         return {
             "drained": False,
             "left": left,
@@ -53,4 +53,4 @@ async def drain(call: Call) -> dict[str, Any]:
 
 
 def _sessions(call: Call) -> int:
-    return len(call.services.registry.live_sessions())
+    return len(call.services.run_service.live_sessions())

@@ -25,7 +25,7 @@ LOG_PIECE_BYTES = 64 * 1024
 async def env_add(call: Call) -> dict[str, Any]:
     """Want an environment, and tell how its build comes along."""
     name = arguments.optional_text(call.args, "name") or ""
-    building = call.services.workshop.add(arguments.text(call.args, "reference"), name)
+    building = call.services.builder.add(arguments.text(call.args, "reference"), name)
     await _wait(call, [building])
     return {"environment": _row(building)}
 
@@ -33,14 +33,14 @@ async def env_add(call: Call) -> dict[str, Any]:
 async def env_update(call: Call) -> dict[str, Any]:
     """Build environments again."""
     targets = arguments.texts(call.args, "targets")
-    buildings = call.services.workshop.update(targets)
+    buildings = call.services.builder.update(targets)
     await _wait(call, buildings)
     return {"environments": [_row(building) for building in buildings]}
 
 
 async def env_list(call: Call) -> dict[str, Any]:
     """All that are built by us."""
-    return {"environments": [_row(building) for building in call.services.workshop.buildings]}
+    return {"environments": [_row(building) for building in call.services.builder.buildings]}
 
 
 async def env_remove(call: Call) -> dict[str, Any]:
@@ -52,7 +52,7 @@ async def env_remove(call: Call) -> dict[str, Any]:
     errors: list[dict[str, Any]] = []
     for target in targets:
         try:
-            building = await call.services.workshop.remove(target)
+            building = await call.services.builder.remove(target)
         except NsmError as error:
             errors.append({"target": target, "error": error.to_wire()})
         else:
@@ -62,8 +62,8 @@ async def env_remove(call: Call) -> dict[str, Any]:
 
 async def env_log(call: Call) -> dict[str, Any]:
     """The log of an environment's last build, in pieces; with `follow`, until that ends."""
-    workshop = call.services.workshop
-    building = workshop.find(arguments.text(call.args, "target"))
+    builder = call.services.builder
+    building = builder.find(arguments.text(call.args, "target"))
     attempt = building.attempt if arguments.flag(call.args, "follow") else None
     stopped = trio.Event()
     call.on_cancel(stopped.set)
@@ -74,7 +74,7 @@ async def env_log(call: Call) -> dict[str, Any]:
         # end itself.
         change = building.next_change
         ended = attempt is None or attempt.done.is_set() or stopped.is_set()
-        while data := await trio.to_thread.run_sync(read_log, workshop.log_path(building), offset):
+        while data := await trio.to_thread.run_sync(read_log, builder.log_path(building), offset):
             offset += len(data)
             await call.emit("log", {"text": decoder.decode(data)})
         if ended:

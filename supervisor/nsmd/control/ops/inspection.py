@@ -38,7 +38,7 @@ async def inspect(call: Call) -> dict[str, Any]:
         if not call.manages:
             raise
         target = arguments.text(call.args, "target")
-        transcript, ending = call.services.registry.transcript(target, call.here())
+        transcript, ending = call.services.run_service.transcript(target, call.here())
         if ending is None:
             return _past(transcript)
         session = ending

@@ -61,7 +61,7 @@ def streaming(submit: Submit) -> Operation:
         try:
             execution = submit(call, stream.put)
         except NO_ENVIRONMENT:
-            await call.services.registry.look(call.as_client())
+            await call.services.run_service.look(call.as_client())
             execution = await patiently(partial(submit, call, stream.put), call.on_cancel)
         call.on_cancel(execution.interrupt)
         try:
@@ -80,7 +80,7 @@ async def _carry_out(call: Call, submit: Submit) -> dict[str, Any]:
     try:
         execution = submit(call)
     except NO_ENVIRONMENT:
-        await call.services.registry.look(call.as_client())
+        await call.services.run_service.look(call.as_client())
         execution = await patiently(partial(submit, call), call.on_cancel)
     call.on_cancel(execution.interrupt)
     try:

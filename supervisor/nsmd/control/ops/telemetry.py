@@ -55,7 +55,7 @@ def _session(call: Call, ring: Ring, target: str) -> str:
         UnknownSessionError, AmbiguousSessionError: none is meant, or several.
     """
     try:
-        return call.services.registry.transcript(target)[0].subject.id
+        return call.services.run_service.transcript(target)[0].subject.id
     except UnknownSessionError:
         # A one-shot that has ended, or one whose transcript is gone.
         if any(told.session == target for told in ring.after(0)):

@@ -63,7 +63,7 @@ class Builder:
     """See the module; made by `open_builder`.
 
     Args:
-        builder: builds.
+        build_run: runs one build.
         shelf: keeps what was built.
         catalog: is told what there is.
         configured: environments of config.toml that name a flake.
@@ -72,13 +72,13 @@ class Builder:
 
     def __init__(
         self,
-        builder: BuildRun,
+        build_run: BuildRun,
         shelf: BuildIndex,
         catalog: Catalog,
         configured: Mapping[str, EnvironmentSettings],
         nursery: trio.Nursery,
     ) -> None:
-        self._builder = builder
+        self._builder = build_run
         self._shelf = shelf
         self._catalog = catalog
         self._configured = configured
@@ -463,7 +463,7 @@ async def open_builder(
         timeout_s: of one build, seconds.
     """
     shelf = BuildIndex(directory)
-    builder = BuildRun(
+    build_run = BuildRun(
         finder,
         shelf,
         defaults=defaults,
@@ -472,13 +472,13 @@ async def open_builder(
         timeout_s=timeout_s,
     )
     async with trio.open_nursery() as nursery:
-        workshop = Builder(builder, shelf, catalog, configured, nursery)
-        nursery.start_soon(workshop.keep_saving)
+        builder = Builder(build_run, shelf, catalog, configured, nursery)
+        nursery.start_soon(builder.keep_saving)
         try:
-            yield workshop
+            yield builder
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(LAST_SAVE_S):
-                await workshop.save()
+                await builder.save()
             nursery.cancel_scope.cancel()
 
 

@@ -156,7 +156,7 @@ async def test_what_is_interrupted_in_the_queue_or_dies_in_it_is_told(
         await other.answer(queued)
         await peer.start("run", env="python", code="doomed", session="a")
         await trio.testing.wait_all_tasks_blocked()
-        it.registry.find("a").end("test")
+        it.run_service.find("a").end("test")
         await trio.testing.wait_all_tasks_blocked()
         found, _ = await logs(other, "a")
         ends = [entry for entry in found if isinstance(entry, ExecutionEnd)]
@@ -268,7 +268,7 @@ async def test_followers_that_vanish_are_forgotten(autojump_clock: trio.abc.Cloc
         await trio.testing.wait_all_tasks_blocked()
         await follower.start("logs", target="a", follow=True)
         await trio.testing.wait_all_tasks_blocked()
-        session = it.registry.find("a")
+        session = it.run_service.find("a")
         assert session.transcript.followers == 1
         await follower.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
@@ -340,7 +340,7 @@ async def test_joining_code_is_interrupted_by_its_own_client_only(
         await trio.testing.wait_all_tasks_blocked()
         await joiner.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
-        assert it.registry.find("a").state.value == "running"
+        assert it.run_service.find("a").state.value == "running"
 
 
 # What a prompt asks
@@ -421,7 +421,7 @@ async def test_an_answer_to_something_else_ends_that_session(
         await peer.call("run", env="bash", code="x", session="b")
         with pytest.raises(SessionEndedError, match="broke the protocol"):
             await peer.call("complete", **COMPLETE)
-        assert [s.name for s in it.registry.live_sessions()] == ["b"]
+        assert [s.name for s in it.run_service.live_sessions()] == ["b"]
 
 
 async def test_an_agent_that_refuses_says_why(autojump_clock: trio.abc.Clock) -> None:
@@ -455,7 +455,7 @@ async def test_a_session_that_ends_while_a_prompt_asks(autojump_clock: trio.abc.
         peer = await prompt(it)
         asking = await peer.start("complete", **COMPLETE)
         await trio.testing.wait_all_tasks_blocked()
-        it.registry.find("a").end("test")
+        it.run_service.find("a").end("test")
         with pytest.raises(SessionEndedError, match="test"):
             await peer.answer(asking)
 

@@ -109,7 +109,7 @@ async def test_a_drain_goes_on_without_who_asked_for_it_and_can_be_taken_back(
         assert not (await third.call("drain", cancel=True))["cancelled"]
         assert (await peer.answer(waiting))["cancelled"]
         assert (await third.call("run", env="python", code="3"))["stdout"] == "3"
-        assert it.registry.find("a").state.value == "running"
+        assert it.run_service.find("a").state.value == "running"
         assert (await third.call("status"))["draining"] is None
 
 
@@ -192,7 +192,7 @@ async def test_where_sessions_stay_nothing_of_them_is_stopped(
             await peer.call("run", env="python", code="3", session="b")
         later = await peer.start("run", env="python", code="3", session="a")
         assert await it.ending.wait() == "leave"
-        assert it.registry.find("a").state.value == "running"
+        assert it.run_service.find("a").state.value == "running"
         await (await it.connect()).call("interrupt", target="a")
         assert (await other.answer(running))["interrupted"]
         assert (await peer.answer(later))["stdout"] == "3"

@@ -264,7 +264,7 @@ async def test_a_session_that_ends_in_the_middle(autojump_clock: trio.abc.Clock)
         agent.silent.set()
         writing = await peer.start("file_write", file=file, data=b"x")
         await trio.testing.wait_all_tasks_blocked()
-        it.registry.find("a").end("test")
+        it.run_service.find("a").end("test")
         with pytest.raises(SessionEndedError, match="test"):
             await peer.answer(writing)
         with pytest.raises(FileError):
@@ -323,7 +323,7 @@ async def test_a_transfer_is_activity(autojump_clock: trio.abc.Clock) -> None:
         for _ in range(5):
             await trio.sleep(90)
             await peer.call("file_write", file=file, data=b"x")
-        session = it.registry.find("a")
+        session = it.run_service.find("a")
         start_s = trio.current_time()
         await session.wait_ended()
         assert session.end_reason == "idle timeout"
@@ -351,7 +351,7 @@ async def test_activity_overtakes_the_question_for_it(autojump_clock: trio.abc.C
         await peer.call("check", target="a", code="x")
         answer.set()
         await trio.sleep(50)
-        assert it.registry.find("a").state.value == "idle"
+        assert it.run_service.find("a").state.value == "idle"
 
 
 # Lies
@@ -417,7 +417,7 @@ async def test_a_lying_agent_loses_its_own_session(
         with pytest.raises(SessionEndedError, match="broke the protocol"):
             await transfer(peer)
         await trio.testing.wait_all_tasks_blocked()
-        assert [session.name for session in it.registry.live_sessions()] == ["b"]
+        assert [session.name for session in it.run_service.live_sessions()] == ["b"]
         assert await peer.call("ping") == {}
 
 

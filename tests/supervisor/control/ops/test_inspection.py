@@ -42,7 +42,7 @@ async def test_a_spare_says_for_how_long_it_was_kept(autojump_clock: trio.abc.Cl
         await trio.sleep(60)
         await peer.call("run", env="python", code="x", session="a")
         # Not by `inspect`: its thread would confuse virtual time.
-        start = session_history.start_of(it.registry.find("a"), {})
+        start = session_history.start_of(it.run_service.find("a"), {})
         assert 50 < start["spare_s"] <= 60
         assert start["start_s"] < 1
 
@@ -68,9 +68,9 @@ async def test_what_runs_and_what_waits() -> None:
         peer = await it.connect()
         first = await peer.start("run", env="python", code="wait", session="a")
         await peer.start("run", env="python", code="two", session="a")
-        while "a" not in [session.name for session in it.registry.live_sessions()]:
+        while "a" not in [session.name for session in it.run_service.live_sessions()]:
             await trio.testing.wait_all_tasks_blocked()
-        while not (session := it.registry.find("a")).runs.queued or session.running is None:
+        while not (session := it.run_service.find("a")).runs.queued or session.running is None:
             await trio.testing.wait_all_tasks_blocked()
         other = await it.connect()
         found = await inspected(other, "a")

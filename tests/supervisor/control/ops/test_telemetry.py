@@ -124,7 +124,7 @@ async def flood(it: Bench, rounds: int) -> int:
     """Events faster than anybody reads."""
     for _ in range(rounds):
         for number in range(MAX_KEPT - 1):
-            it.registry.events.publish("draining", left=number, why="x" * 150)
+            it.run_service.events.publish("draining", left=number, why="x" * 150)
         await trio.testing.wait_all_tasks_blocked()
     return rounds * (MAX_KEPT - 1)
 
@@ -137,7 +137,7 @@ async def test_a_slow_reader_is_told_how_many_it_missed_and_takes_no_memory(
         await peer.start("events", follow=True, last=0)
         await trio.testing.wait_all_tasks_blocked()
         total = await flood(it, 6)
-        it.registry.events.publish("configuration_reloaded")
+        it.run_service.events.publish("configuration_reloaded")
         received, missed, last = 0, 0, 0
         while True:
             message = await peer.next()

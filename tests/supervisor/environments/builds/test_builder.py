@@ -68,9 +68,9 @@ class Bench:
             configured=configured or {},
             owners=trusted_owners(),
             timeout_s=timeout_s,
-        ) as workshop:
-            await workshop.begin(references, lambda: self.used)
-            yield workshop
+        ) as builder:
+            await builder.begin(references, lambda: self.used)
+            yield builder
 
     def names(self, client: Client = SOMEBODY) -> set[str]:
         """Environments that can be used."""
@@ -108,18 +108,18 @@ def it(tmp_path: Path) -> Bench:
 async def test_an_environment_is_added(it: Bench) -> None:
     path = it.artifact()
     reference = it.nix.builds("science", ("log", ["making it"]), ("out", path))
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         assert (building.state, it.names()) == ("queued", set())
         await ended(building)
-        assert workshop.find(reference).state == "ready"
+        assert builder.find(reference).state == "ready"
         assert it.names() == {"science"}
         environment = it.catalog.find(SOMEBODY, "science")
         assert environment.source == reference
         assert environment.artifact is not None
         assert environment.artifact.run == f"{path}/bin/run"
         assert list(it.roots().values()) == [path]
-        assert "science> making it" in Path(workshop.log_path(building)).read_text()
+        assert "science> making it" in Path(builder.log_path(building)).read_text()
     (call,) = it.nix.calls()
     assert call["arguments"][-2:] == ["--", reference]
     assert "--no-write-lock-file" in call["arguments"]
@@ -127,16 +127,16 @@ async def test_an_environment_is_added(it: Bench) -> None:
 
 async def test_it_has_the_name_that_it_was_given(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as workshop:
-        await ended(workshop.add(reference, "lab"))
+    async with it.open() as builder:
+        await ended(builder.add(reference, "lab"))
         assert it.names() == {"lab"}
-        assert workshop.find("lab").state == "ready"
+        assert builder.find("lab").state == "ready"
 
 
 async def test_it_is_there_at_once_after_a_restart(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as workshop:
-        await ended(workshop.add(reference))
+    async with it.open() as builder:
+        await ended(builder.add(reference))
         roots = it.roots()
     async with it.open():
         assert it.names() == {"science"}
@@ -147,12 +147,12 @@ async def test_it_is_there_at_once_after_a_restart(it: Bench) -> None:
 async def test_it_is_built_again_where_the_store_has_lost_it(it: Bench) -> None:
     path = Path(it.artifact())
     reference = it.nix.builds("science", ("out", str(path)))
-    async with it.open() as workshop:
-        await ended(workshop.add(reference))
+    async with it.open() as builder:
+        await ended(builder.add(reference))
     elsewhere = path.rename(path.with_name("elsewhere"))
     it.nix.builds("science", ("out", str(elsewhere)))
-    async with it.open() as workshop:
-        await ended(workshop.find(reference))
+    async with it.open() as builder:
+        await ended(builder.find(reference))
         assert it.names() == {"science"}
         assert list(it.roots().values()) == [str(elsewhere)]
 
@@ -161,13 +161,13 @@ async def test_adding_the_same_again_joins(it: Bench) -> None:
     gate = it.folder / "gate"
     os.mkfifo(gate)
     reference = it.nix.builds("science", ("gate", str(gate)), ("out", it.artifact()))
-    async with it.open() as workshop:
-        first = workshop.add(reference)
-        assert workshop.add(reference) is first
+    async with it.open() as builder:
+        first = builder.add(reference)
+        assert builder.add(reference) is first
         async with await trio.open_file(gate, "w"):
-            assert workshop.add(reference, "science") is first
+            assert builder.add(reference, "science") is first
         await ended(first)
-        assert workshop.add(reference) is first
+        assert builder.add(reference) is first
         assert first.attempt is None
     assert len(it.nix.calls()) == 1
 
@@ -175,25 +175,25 @@ async def test_adding_the_same_again_joins(it: Bench) -> None:
 async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
     good = it.nix.builds("science", ("out", it.artifact()))
     bad = it.nix.builds("bad", ("log", ["gcc: no"]), ("fail", "builder failed"))
-    async with it.open() as workshop:
-        buildings = [workshop.add(good), workshop.add(bad)]
+    async with it.open() as builder:
+        buildings = [builder.add(good), builder.add(bad)]
         for building in buildings:
             await ended(building)
         assert it.names() == {"science"}
         assert "its build failed: error: builder failed" in it.why("bad")
         assert "nsm env log bad" in it.why("bad")
-        failed = workshop.find("bad").failed
+        failed = builder.find("bad").failed
         assert failed is not None
         assert "bad> gcc: no" in failed.message
         assert (
-            Path(workshop.log_path(buildings[1])).read_text().endswith(": error: builder failed\n")
+            Path(builder.log_path(buildings[1])).read_text().endswith(": error: builder failed\n")
         )
-    async with it.open() as workshop:
-        building = workshop.find("bad")
+    async with it.open() as builder:
+        building = builder.find("bad")
         assert building.attempt is None, "it waits for somebody to look at it"
         assert "error: builder failed" in it.why("bad")
         it.nix.builds("bad", ("out", it.artifact("bad")))
-        workshop.add(bad)
+        builder.add(bad)
         await ended(building)
         assert it.names() == {"science", "bad"}
 
@@ -202,8 +202,8 @@ async def test_one_that_is_being_built_says_so(it: Bench) -> None:
     gate = it.folder / "gate"
     os.mkfifo(gate)
     reference = it.nix.builds("science", ("gate", str(gate)), ("out", it.artifact()))
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         assert re.search(r"it waits for other builds, for \d+ s so far", it.why("science"))
         attempt = building.attempt
         assert attempt is not None
@@ -228,27 +228,27 @@ async def test_one_that_is_being_built_says_so(it: Bench) -> None:
 async def test_what_is_no_sandbox_is_refused(it: Bench, out: str, why: str) -> None:
     (it.folder / "store").mkdir()
     out = out.format(store=it.folder / "store")
-    async with it.open() as workshop:
-        building = workshop.add(it.nix.builds("hello", ("out", out)))
+    async with it.open() as builder:
+        building = builder.add(it.nix.builds("hello", ("out", out)))
         await ended(building)
         assert building.failed is not None
         assert "yields no sandbox" in building.failed.message
         assert why in building.failed.message
         assert "lib.mkSandbox" in building.failed.hint
-        assert "yields no sandbox" in Path(workshop.log_path(building)).read_text()
+        assert "yields no sandbox" in Path(builder.log_path(building)).read_text()
         assert it.roots() == {}
 
 
 async def test_without_nix_it_says_how_to_get_it_and_finds_it_later(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     hidden = it.nix.folder.rename(it.folder / "hidden")
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         await ended(building)
         assert building.failed is not None
         assert "https://nixos.org" in building.failed.hint
         hidden.rename(it.nix.folder)
-        workshop.update([reference])
+        builder.update([reference])
         await ended(building)
         assert it.names() == {"science"}
 
@@ -256,11 +256,11 @@ async def test_without_nix_it_says_how_to_get_it_and_finds_it_later(it: Bench) -
 async def test_an_update_replaces_and_a_failed_one_keeps(it: Bench) -> None:
     first, second = it.artifact(), str(write_artifact(it.folder / "second", "science"))
     reference = it.nix.builds("science", ("out", first))
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         await ended(building)
         it.nix.builds("science", ("fail", "no network"))
-        assert workshop.update([]) == [building]
+        assert builder.update([]) == [building]
         assert it.names() == {"science"}
         await ended(building)
         assert building.state == "failed"
@@ -268,7 +268,7 @@ async def test_an_update_replaces_and_a_failed_one_keeps(it: Bench) -> None:
         (problem,) = it.catalog.view(SOMEBODY).problems
         assert "its update failed: error: no network; the one built before is used" in problem.why
         it.nix.builds("science", ("out", second))
-        workshop.update(["science"])
+        builder.update(["science"])
         await ended(building)
         artifact = it.catalog.find(SOMEBODY, "science").artifact
         assert artifact is not None
@@ -281,17 +281,17 @@ async def test_an_update_replaces_and_a_failed_one_keeps(it: Bench) -> None:
 async def test_the_root_of_what_sessions_run_in_stays(it: Bench) -> None:
     first, second = it.artifact(), str(write_artifact(it.folder / "second", "science"))
     reference = it.nix.builds("science", ("out", first))
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         await ended(building)
         artifact = it.catalog.find(SOMEBODY, "science").artifact
         assert artifact is not None
         it.used.append(artifact)
         it.nix.builds("science", ("out", second))
-        workshop.update([])
+        builder.update([])
         await ended(building)
         assert set(it.roots().values()) == {first, second}
-        await workshop.remove("science")
+        await builder.remove("science")
         assert list(it.roots().values()) == [first]
     async with it.open():
         assert it.roots() == {}
@@ -299,38 +299,38 @@ async def test_the_root_of_what_sessions_run_in_stays(it: Bench) -> None:
 
 async def test_removing_stops_a_build(it: Bench) -> None:
     reference = it.nix.builds("slow", ("hang", None))
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         attempt = building.attempt
         assert attempt is not None
         await until(building, lambda: attempt.started_s is not None)
-        await workshop.remove("slow")
+        await builder.remove("slow")
         assert attempt.done.is_set()
-        assert workshop.buildings == []
+        assert builder.buildings == []
         assert it.catalog.view(SOMEBODY).problems == ()
-        assert not Path(workshop.log_path(building)).exists()
+        assert not Path(builder.log_path(building)).exists()
         with pytest.raises(UnknownEnvironmentError):
-            await workshop.remove("slow")
-    async with it.open() as workshop:
-        assert workshop.buildings == []
+            await builder.remove("slow")
+    async with it.open() as builder:
+        assert builder.buildings == []
 
 
 async def test_a_build_that_a_supervisor_ended_in_goes_on_with_the_next_but_not_for_ever(
     it: Bench,
 ) -> None:
     reference = it.nix.builds("slow", ("hang", None))
-    async with it.open() as workshop:
-        await until_building(workshop.add(reference))
+    async with it.open() as builder:
+        await until_building(builder.add(reference))
     for _ in range(module.MAX_INTERRUPTIONS - 1):
-        async with it.open() as workshop:
-            await until_building(workshop.find(reference))
-    async with it.open() as workshop:
-        building = workshop.find(reference)
+        async with it.open() as builder:
+            await until_building(builder.find(reference))
+    async with it.open() as builder:
+        building = builder.find(reference)
         assert building.attempt is None
         assert building.failed is not None
         assert "ended during it 2 times" in building.failed.cause
         it.nix.builds("slow", ("out", it.artifact("slow")))
-        workshop.update(["slow"])
+        builder.update(["slow"])
         await ended(building)
         assert it.names() == {"slow"}
 
@@ -343,8 +343,8 @@ async def until_building(building: Building) -> None:
 
 async def test_a_limit_of_time(it: Bench) -> None:
     reference = it.nix.builds("slow", ("hang", None))
-    async with it.open(timeout_s=0.3) as workshop:
-        building = workshop.add(reference)
+    async with it.open(timeout_s=0.3) as builder:
+        building = builder.add(reference)
         await ended(building)
         assert building.failed is not None
         assert "was stopped after 0.3 s" in building.failed.cause
@@ -353,66 +353,64 @@ async def test_a_limit_of_time(it: Bench) -> None:
 async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED", 1)
     references = [it.nix.builds(f"slow{n}", ("hang", None)) for n in range(4)]
-    async with it.open() as workshop:
+    async with it.open() as builder:
         for reference in references[:2]:
-            await until_building(workshop.add(reference))
-        assert workshop.add(references[2]).state == "queued"
+            await until_building(builder.add(reference))
+        assert builder.add(references[2]).state == "queued"
         with pytest.raises(OverloadedError, match="1 builds wait"):
-            workshop.add(references[3])
-        assert len(workshop.buildings) == 3
+            builder.add(references[3])
+        assert len(builder.buildings) == 3
 
 
 @pytest.mark.parametrize("name", ["Lab", "../x", "a b", "-x"])
 async def test_names_are_checked(it: Bench, name: str) -> None:
-    async with it.open() as workshop:
+    async with it.open() as builder:
         with pytest.raises(BadRequestError, match="no name"):
-            workshop.add("path:/x#y", name)
+            builder.add("path:/x#y", name)
         with pytest.raises(BadRequestError, match="no reference"):
-            workshop.add("--help")
+            builder.add("--help")
 
 
 async def test_two_of_one_name(it: Bench) -> None:
     path = it.artifact()
     one, two = it.nix.builds("one", ("out", path)), it.nix.builds("two", ("out", path))
-    async with it.open() as workshop:
-        await ended(workshop.add(one))
-        second = workshop.add(two)
+    async with it.open() as builder:
+        await ended(builder.add(one))
+        second = builder.add(two)
         await ended(second)
         assert second.failed is not None
         assert "is called 'science'" in second.failed.cause
         assert "--name" in second.failed.hint
         with pytest.raises(BadRequestError, match="already"):
-            workshop.add(two, "science")
-        await ended(workshop.add(two, "other"))
+            builder.add(two, "science")
+        await ended(builder.add(two, "other"))
         assert it.names() == {"science", "other"}
-        assert [b.name for b in workshop.buildings] == ["other", "science"], (
-            "the failed one is gone"
-        )
+        assert [b.name for b in builder.buildings] == ["other", "science"], "the failed one is gone"
 
 
 async def test_a_name_that_several_have_means_none_of_them(it: Bench) -> None:
     it.nix.builds("x", ("out", it.artifact()))
     one, two = "path:/one#x", "path:/two#x"
-    async with it.open() as workshop:
+    async with it.open() as builder:
         for reference in (one, two):
-            await ended(workshop.add(reference, "lab" if reference == one else ""))
-        await ended(workshop.add("path:/three#lab"))
-        assert workshop.find("science").reference == two
+            await ended(builder.add(reference, "lab" if reference == one else ""))
+        await ended(builder.add("path:/three#lab"))
+        assert builder.find("science").reference == two
         with pytest.raises(BadRequestError, match=r"several .*path:/one#x.*path:/three#lab"):
-            await workshop.remove("lab")
-        await workshop.remove(one)
-        assert workshop.find("lab").reference == "path:/three#lab"
+            await builder.remove("lab")
+        await builder.remove(one)
+        assert builder.find("lab").reference == "path:/three#lab"
 
 
 async def test_all_that_is_known_may_be_updated_at_once(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     references = [it.nix.builds(f"x{i}", ("out", it.artifact(f"x{i}"))) for i in range(4)]
-    async with it.open() as workshop:
+    async with it.open() as builder:
         for reference in references:
-            await ended(workshop.add(reference))
+            await ended(builder.add(reference))
         monkeypatch.setattr(module, "MAX_QUEUED", 0)
-        for building in workshop.update([]):
+        for building in builder.update([]):
             await ended(building)
             assert building.failed is None
     assert len(it.nix.calls()) == 8
@@ -425,14 +423,14 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
         raise LookupError
 
     reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as workshop:
+    async with it.open() as builder:
         with monkeypatch.context() as patch:
             patch.setattr(build_run, "built_path", wrong)
-            building = workshop.add(reference)
+            building = builder.add(reference)
             await ended(building)
             assert building.failed is not None
             assert "nsm failed to have it built" in building.failed.cause
-        workshop.update([])
+        builder.update([])
         await ended(building)
         assert it.names() == {"science"}
 
@@ -441,15 +439,15 @@ async def test_who_comes_while_it_is_being_removed_has_it_built(it: Bench) -> No
     reference = it.nix.builds("slow", ("hang", None))
     own = Sources(flakes=(reference,))
     theirs = Client(name="editor", scope="theirs", sources=own)
-    async with it.open() as workshop, trio.open_nursery() as nursery:
-        building = workshop.add(reference)
+    async with it.open() as builder, trio.open_nursery() as nursery:
+        building = builder.add(reference)
         await until_building(building)
         it.nix.builds("slow", ("out", it.artifact("slow")))
-        nursery.start_soon(workshop.remove, "slow")
+        nursery.start_soon(builder.remove, "slow")
         while building.added:
             await trio.lowlevel.checkpoint()
         assert building.attempt is not None, "nix takes longer to end"
-        async with workshop.opened(own):
+        async with builder.opened(own):
             await until(building, lambda: building.built is not None)
             assert it.names(theirs) == {"slow"}
 
@@ -458,23 +456,23 @@ async def test_logs_of_what_is_forgotten_are_removed(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_UNWANTED", 1)
-    async with it.open() as workshop:
+    async with it.open() as builder:
         for name in ("one", "two", "three"):
             reference = it.nix.builds(name, ("log", ["made"]), ("out", it.artifact(name)))
-            async with workshop.opened(Sources(flakes=(reference,))):
-                await ended(workshop.find(reference))
+            async with builder.opened(Sources(flakes=(reference,))):
+                await ended(builder.find(reference))
     assert len(list((it.state / "logs").iterdir())) <= 2
 
 
 async def test_those_of_the_supervisors_own_variable(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open(reference, "./bad#x") as workshop:
-        building = workshop.find("science")
+    async with it.open(reference, "./bad#x") as builder:
+        building = builder.find("science")
         await ended(building)
         assert it.names() == {"science"}
         assert "its path is not absolute" in it.why("anything")
         with pytest.raises(BadRequestError, match="NIX_SANDBOX_ENVS names it"):
-            await workshop.remove("science")
+            await builder.remove("science")
     async with it.open(reference):
         assert it.names() == {"science"}, "from the last time, while it is built again"
     async with it.open():
@@ -484,32 +482,32 @@ async def test_those_of_the_supervisors_own_variable(it: Bench) -> None:
 async def test_those_of_config_toml_with_its_limits(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     entry = EnvironmentSettings(flake=reference, timeout_seconds=7.0, description="Mine")
-    async with it.open(configured={"lab": entry}) as workshop:
+    async with it.open(configured={"lab": entry}) as builder:
         assert "being built" in it.why("lab") or "waits" in it.why("lab")
-        await ended(workshop.find("lab"))
+        await ended(builder.find("lab"))
         environment = it.catalog.find(SOMEBODY, "lab")
         assert (environment.timeout_s, environment.description) == (7.0, "Mine")
         with pytest.raises(BadRequestError, match=r"config\.toml names it"):
-            await workshop.remove("lab")
+            await builder.remove("lab")
 
 
 async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     own = Sources(flakes=(reference, "-bad"))
     theirs = Client(name="editor", scope="theirs", sources=own)
-    async with it.open() as workshop:
-        async with workshop.opened(own):
-            building = workshop.find(reference)
+    async with it.open() as builder:
+        async with builder.opened(own):
+            building = builder.find(reference)
             await ended(building)
             assert it.names(theirs) == {"science"}
             assert it.names() == set()
             assert "begins with '-'" in it.why("anything", theirs)
-            async with workshop.opened(own):
+            async with builder.opened(own):
                 pass
             assert it.names(theirs) == {"science"}
         assert it.names(theirs) == set()
-        assert workshop.buildings == []
-        async with workshop.opened(own):
+        assert builder.buildings == []
+        async with builder.opened(own):
             assert it.names(theirs) == {"science"}
     assert len(it.nix.calls()) == 1
 
@@ -517,11 +515,11 @@ async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
 async def test_a_state_directory_that_cannot_be_written(it: Bench) -> None:
     it.state.write_text("no directory")
     reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as workshop:
-        building = workshop.add(reference)
+    async with it.open() as builder:
+        building = builder.add(reference)
         await ended(building)
         assert building.failed is not None
         assert "state directory cannot be used" in building.failed.cause
         it.state.unlink()
-    async with it.open() as workshop:
-        assert [b.reference for b in workshop.buildings] == [reference], "written at the end"
+    async with it.open() as builder:
+        assert [b.reference for b in builder.buildings] == [reference], "written at the end"

@@ -46,11 +46,13 @@ async def registry_of(
     async with world.shells(*inherit) as shells, trio.open_nursery() as sessions:
         async with trio.open_nursery() as upkeep:
             settings = settings or Settings(pool=PoolSettings(max_spares=0))
-            fleet = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
-            provision = Provider(Catalog([PYTHON, BASH], shells), shells=shells)
-            yield RunService(settings, provision, fleet, home="/home/user", measure=no_usage)
+            session_manager = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
+            provider = Provider(Catalog([PYTHON, BASH], shells), shells=shells)
+            yield RunService(
+                settings, provider, session_manager, home="/home/user", measure=no_usage
+            )
             upkeep.cancel_scope.cancel()
-        fleet.close()
+        session_manager.close()
 
 
 @pytest.fixture
@@ -58,9 +60,9 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, QuickNix())
 
 
-async def run(registry: RunService, client: Client, session: str | None = None) -> RunResult:
+async def run(run_service: RunService, client: Client, session: str | None = None) -> RunResult:
     request = RunRequest(client=client, env="project", code="x", session=session)
-    execution = await patiently(lambda: registry.submit(request))
+    execution = await patiently(lambda: run_service.submit(request))
     return await execution.wait()
 
 
@@ -69,23 +71,23 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
     world.has_shell(("gate", gate))
     async with (
         launching(able) as launcher,
-        registry_of(world, launcher=launcher) as registry,
+        registry_of(world, launcher=launcher) as run_service,
         trio.open_nursery() as nursery,
     ):
         client = world.client()
         request = RunRequest(client=client, env="project", code="x")
         with pytest.raises(EnvironmentPendingError, match=r"nix has been at .* its log is"):
-            registry.submit(request)
+            run_service.submit(request)
         results: list[RunResult] = []
 
         async def call() -> None:
-            results.append(await run(registry, client))
+            results.append(await run(run_service, client))
 
         nursery.start_soon(call)
-        other = registry.submit(RunRequest(client=client, env="bash", code="x"))
+        other = run_service.submit(RunRequest(client=client, env="bash", code="x"))
         assert (await other.wait()).outcome.stdout == "None []"
         assert not results
-        names = [e.name for e in registry.environments(client) if e.problem is None]
+        names = [e.name for e in run_service.environments(client) if e.problem is None]
         assert names == ["python", "bash", "project"]
         gate.opened.set()
     assert results[0].outcome.stdout == "bash ['the development shell', 'shellHook', 'the end']"
@@ -94,20 +96,20 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
 
 async def test_a_failed_evaluation_is_an_error_of_the_call(world: World) -> None:
     world.nix.builds(ATTRIBUTE, ("fail", "undefined variable 'foo'"))
-    async with launching(able) as launcher, registry_of(world, launcher=launcher) as registry:
+    async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
         with pytest.raises(EnvironmentUnavailableError, match="undefined variable 'foo'"):
-            await run(registry, world.client())
+            await run(run_service, world.client())
         request = RunRequest(client=world.client(), env="bash", code="x")
-        assert (await registry.submit(request).wait()).outcome.exit_code == 0
+        assert (await run_service.submit(request).wait()).outcome.exit_code == 0
 
 
 async def test_without_a_flake_it_is_said_what_is_missing(world: World) -> None:
     (world.project / "flake.nix").unlink()
-    async with launching(able) as launcher, registry_of(world, launcher=launcher) as registry:
+    async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
         with pytest.raises(EnvironmentUnavailableError, match=r"project has no flake\.nix"):
-            await run(registry, world.client())
+            await run(run_service, world.client())
         with pytest.raises(EnvironmentUnavailableError, match="there is no project"):
-            await run(registry, replace(world.client(), project=None))
+            await run(run_service, replace(world.client(), project=None))
 
 
 async def test_sessions_have_their_own_clients_values(world: World) -> None:
@@ -115,39 +117,44 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
     settings = Settings(pool=PoolSettings(min_spares=1))
     async with (
         launching(able) as launcher,
-        registry_of(world, "TOKEN", settings=settings, launcher=launcher) as registry,
+        registry_of(world, "TOKEN", settings=settings, launcher=launcher) as run_service,
     ):
-        assert registry.inherit == ("TOKEN",)
+        assert run_service.inherit == ("TOKEN",)
         one = world.client(inherited=(("TOKEN", "first secret"),))
         other = world.client(inherited=(("TOKEN", "second secret"),))
         for client, name in ((one, "a"), (one, "b"), (other, "c"), (other, "d")):
-            await run(registry, client, name)
+            await run(run_service, client, name)
         values = {
-            session.name: session.spec.environment.variables for session in registry.live_sessions()
+            session.name: session.spec.environment.variables
+            for session in run_service.live_sessions()
         }
         assert values == {
             **dict.fromkeys("ab", (("TOKEN", "first secret"),)),
             **dict.fromkeys("cd", (("TOKEN", "second secret"),)),
         }
-        for kind in registry.fleet.pool.kinds:
+        for kind in run_service.session_manager.pool.kinds:
             spares = {s.spec.environment.variables for s in [*kind.ready, *kind.starting]}
             assert spares <= {kind.spec.environment.variables}
         told = repr(
-            [*registry.live_sessions(), *registry.fleet.pool.kinds, await registry.describe()]
+            [
+                *run_service.live_sessions(),
+                *run_service.session_manager.pool.kinds,
+                await run_service.describe(),
+            ]
         )
         assert "secret" not in told
 
 
 async def test_a_session_outlives_a_change_of_the_flake(world: World) -> None:
     world.has_shell()
-    async with launching(able) as launcher, registry_of(world, launcher=launcher) as registry:
-        before = await run(registry, world.client(), "a")
+    async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
+        before = await run(run_service, world.client(), "a")
         (world.project / "flake.nix").write_text("{ broken")
         world.nix.builds(ATTRIBUTE, ("fail", "syntax error"))
-        again = await run(registry, world.client(), "a")
+        again = await run(run_service, world.client(), "a")
         assert (again.session_id, again.created) == (before.session_id, False)
         with pytest.raises(EnvironmentUnavailableError, match="syntax error"):
-            await run(registry, world.client(), "b")
+            await run(run_service, world.client(), "b")
 
 
 async def test_spares_of_an_older_shell_go(world: World) -> None:
@@ -155,14 +162,22 @@ async def test_spares_of_an_older_shell_go(world: World) -> None:
     settings = Settings(pool=PoolSettings(min_spares=1))
     async with (
         launching(able) as launcher,
-        registry_of(world, settings=settings, launcher=launcher) as registry,
+        registry_of(world, settings=settings, launcher=launcher) as run_service,
     ):
-        await run(registry, world.client())
-        (older,) = [k for k in registry.fleet.pool.kinds if k.spec.environment.name == "project"]
+        await run(run_service, world.client())
+        (older,) = [
+            k
+            for k in run_service.session_manager.pool.kinds
+            if k.spec.environment.name == "project"
+        ]
         (world.project / "flake.nix").write_text("{ }")
         world.nix.builds(ATTRIBUTE, *shell_of(world, "other-env"))
-        await run(registry, world.client())
-        (newer,) = [k for k in registry.fleet.pool.kinds if k.spec.environment.name == "project"]
+        await run(run_service, world.client())
+        (newer,) = [
+            k
+            for k in run_service.session_manager.pool.kinds
+            if k.spec.environment.name == "project"
+        ]
         assert newer.spec != older.spec
 
 
@@ -185,9 +200,9 @@ async def test_an_agent_that_is_too_old_is_said_to_be(
         with pytest.raises(EOFError):
             await agent.receive()
 
-    async with launching(old) as launcher, registry_of(world, launcher=launcher) as registry:
+    async with launching(old) as launcher, registry_of(world, launcher=launcher) as run_service:
         with pytest.raises(StartFailedError, match="its agent is too old to set an environment up"):
-            await run(registry, world.client())
+            await run(run_service, world.client())
 
 
 # Waiting, without anything to wait for.

@@ -164,7 +164,7 @@ async def test_what_is_written_is_read_back(keeper: SessionEnforcer, forked: boo
         pids = group.pids()
         assert world.session("a").pid in pids
         assert len(pids) == 3
-        rows = {row.name: row for row in await world.registry.describe()}
+        rows = {row.name: row for row in await world.run_service.describe()}
         assert rows["a"].limited_by == "cgroup"
         assert (rows["a"].memory_bytes or 0) >= (group.memory_bytes() or 0) > 0
     assert not Path(group.directory).exists()

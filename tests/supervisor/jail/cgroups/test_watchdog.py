@@ -112,7 +112,7 @@ async def test_what_is_too_much_is_ended_and_told() -> None:
         assert "MemoryError" in result.outcome.stderr
         assert result.limit_events == ()
         assert (await world.run("other", "print(y)")).outcome.stdout == "5\n"
-        rows = {row.name: row.limited_by for row in await world.registry.describe()}
+        rows = {row.name: row.limited_by for row in await world.run_service.describe()}
         assert rows == {"a": "watchdog", "other": "watchdog"}
 
 

@@ -27,12 +27,12 @@ BOB = Client(name="editor", scope="bob")
 
 @dataclasses.dataclass
 class Bench:
-    registry: RunService
+    run_service: RunService
     launcher: FakeLauncher
 
     @property
-    def fleet(self) -> SessionManager:
-        return self.registry.fleet
+    def session_manager(self) -> SessionManager:
+        return self.run_service.session_manager
 
     async def run(
         self,
@@ -52,7 +52,7 @@ class Bench:
             timeout_s=timeout_s,
             execution_id=execution_id,
         )
-        return await self.registry.submit(request).wait()
+        return await self.run_service.submit(request).wait()
 
 
 @asynccontextmanager
@@ -63,12 +63,14 @@ async def bench(
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 settings = settings or Settings(pool=PoolSettings(min_spares=1))
-                fleet = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
-                provision = Provider(Catalog([PYTHON, BASH, BROKEN]))
-                registry = RunService(
-                    settings, provision, fleet, home="/home/user", measure=no_usage
+                session_manager = SessionManager(
+                    settings, launcher, sessions=sessions, upkeep=upkeep
                 )
-                yield Bench(registry, launcher)
+                provider = Provider(Catalog([PYTHON, BASH, BROKEN]))
+                run_service = RunService(
+                    settings, provider, session_manager, home="/home/user", measure=no_usage
+                )
+                yield Bench(run_service, launcher)
                 upkeep.cancel_scope.cancel()
-            fleet.close()
+            session_manager.close()
         assert all(jail.released for jail in launcher.jails)
