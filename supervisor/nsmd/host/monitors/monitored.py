@@ -14,6 +14,8 @@ from typing import Any
 
 import trio
 
+import nsmd
+
 log = logging.getLogger(__name__)
 
 MARGIN_S = 1.0
@@ -24,7 +26,7 @@ _CHUNK_BYTES = 64 * 1024
 _START = "import sys; sys.path.append(sys.argv.pop(1)); from {} import main; main()"
 """Isolated and without `site`, for a quick start; where the package lies is named."""
 
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(nsmd.__file__)))
 
 
 class MonitoredProcess:
