@@ -33,7 +33,7 @@ MOST_WORKERS = 4
 """Each has jails and supervisors of its own, which take memory."""
 
 LONG_FIRST = tuple(
-    "soak e2e nix conformance agent isolation templates jail docs box boxes setup faults".split()
+    "soak e2e nix conformance agent isolation templates jail docs nsmbox boxes setup faults".split()
 )
 """Folders of the tests with real processes, which take longest; the others are seconds."""
 
