@@ -196,7 +196,8 @@ def parse_nix(block: Block) -> None:
         pytest.skip("no nix-instantiate; `make test` brings it")
     # Parsing takes no store, and the one of this machine may be closed to us.
     variables = {**os.environ, "NIX_REMOTE": "dummy://"}
-    said = [
+    texts = (f"known: with known; {block.text}", f"known: with known; {{ {block.text} }}")
+    said = (
         subprocess.run(
             [program, "--parse", "-"],
             input=text,
@@ -205,6 +206,6 @@ def parse_nix(block: Block) -> None:
             text=True,
             check=False,
         ).stderr
-        for text in (f"known: with known; {block.text}", f"known: with known; {{ {block.text} }}")
-    ]
-    assert "" in said, said[0]
+        for text in texts
+    )
+    assert "" in said, block.text

@@ -128,6 +128,7 @@ async def ask_all(it: Bench, peer: Peer, names: Iterator[str | None]) -> Counter
     return came
 
 
+@pytest.mark.slow
 async def test_ten_thousand_calls_of_one_session(autojump_clock: trio.abc.Clock) -> None:
     most = SessionSettings().max_queued
     async with bench() as it:

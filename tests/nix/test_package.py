@@ -60,6 +60,7 @@ def home() -> Generator[Home]:
         end_supervisor(home.socket)
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 def test_its_shim_starts_its_supervisor_which_has_its_presets(
     built: Callable[[str], Path], home: Home
@@ -75,12 +76,14 @@ def test_its_shim_starts_its_supervisor_which_has_its_presets(
     assert "defaults hold" in home.run(programs / "nsm-supervisor", "--check-config")
 
 
+@pytest.mark.slow
 def test_its_shim_starts_without_a_wrapper(built: Callable[[str], Path]) -> None:
     first, *rest = (built("default") / "bin/nsm-mcp").read_text().splitlines()
     assert first.endswith("/bin/python3 -IS")
     assert sum("site-packages" in line for line in rest) == 1
 
 
+@pytest.mark.slow
 def test_its_units_start_it(built: Callable[[str], Path]) -> None:
     package = built("default")
     units = package / "share/systemd/user"  # where home-manager looks

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 import trio
 import trio.testing
 from mcp import Client, StdioServerParameters
@@ -25,7 +26,7 @@ from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
 
-ERAS = ["legacy", "auto", "2026-07-28"]
+ERAS = ["legacy", pytest.param("auto", marks=pytest.mark.slow), "2026-07-28"]
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
 

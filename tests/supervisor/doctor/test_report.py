@@ -246,8 +246,8 @@ def doctor(
 ) -> subprocess.CompletedProcess[str]:
     """Run it as the supervisor does: in a process that nothing else happens in."""
     program = (
-        "import sys\nfrom nsmd import doctor\nfrom nsmd.model.settings import *\n"
-        f"sys.exit(doctor.report({settings}, {path!r}, as_json=True))\n"
+        "import sys\nfrom nsmd.doctor import report\nfrom nsmd.model.settings import *\n"
+        f"sys.exit(report.report({settings}, {path!r}, as_json=True))\n"
     )
     environment = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": path}
     return subprocess.run(
