@@ -252,7 +252,7 @@ def policy_of(
             )
         )
     enforcement = limits.enforcement
-    if not environment.keeps_state:  # jails that come and go, without agent: `nsmd.jail.runonly`
+    if not environment.keeps_state:  # jails that come and go, without agent: `nsmd.jail.run_only`
         enforcement = _WITHOUT_AGENT
     elif older and enforcement.processes == "rlimit":  # `nsmd.jail.starting.with_limits`
         enforcement = replace(enforcement, processes="none")
