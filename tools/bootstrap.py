@@ -47,7 +47,7 @@ class PackageManager:
     install: tuple[str, ...]
 
     def commands(self, *packages: str) -> list[list[str]]:
-        """What to run for `packages`; the first may be a refresh of the index."""
+        """Build the commands that install `packages`; the first may refresh the index."""
         steps = [list(self.refresh)] if self.refresh else []
         return [*steps, [*self.install, *packages]]
 
@@ -145,7 +145,7 @@ def not_installed() -> list[str]:
 
 
 def may_install_test_packages() -> bool:
-    """Whether this is a system that has them, and lets us."""
+    """Return whether this system has them and lets us install them."""
     return shutil.which("apt-get") is not None and root_prefix() is not None
 
 
@@ -170,7 +170,7 @@ def install_system_package(*packages: str, why: str) -> None:
 
 
 def root_prefix() -> list[str] | None:
-    """What to put before a command so that it runs as root; None when we may not."""
+    """Return the words to put before a command so that it runs as root; None if we may not."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:
@@ -186,7 +186,7 @@ def root_prefix() -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What an environment was made from; equal stamps mean nothing to do.
+    """Inputs that an environment was made from; equal stamps mean nothing to do.
 
     Attributes:
         base: packages, Python and place: a difference means making it anew (a virtual
@@ -275,7 +275,7 @@ def make_venv() -> None:
 
 
 def venv_runs() -> bool:
-    """Whether `.venv`'s Python still starts (the one that it was made from may be gone)."""
+    """Return whether `.venv`'s Python still starts (its base Python may have been removed)."""
     try:
         done = subprocess.run(
             [str(VENV / "bin/python"), "-I", "-c", "import nsm"], capture_output=True, check=False
@@ -299,7 +299,7 @@ def base_python() -> str:
 
 
 def has_ensurepip() -> bool:
-    """Whether `python -m venv` will work: Debian leaves out the module, others only its wheels."""
+    """Return whether `python -m venv` works: Debian drops the module, others the wheels."""
     command = [base_python(), "-I", "-c", "import ensurepip; ensurepip.version()"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""What fails a run: `rungates` and `runworkers`, in one process and with workers."""
+"""Checks that fail a whole run: `rungates` and `runworkers`, in one process and with workers."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_the_map_of_a_package_is_complete(path: Path) -> None:
 
 
 def imports_between_packages() -> dict[str, set[str]]:
-    """Which packages of the daemon each of them imports, itself left out."""
+    """List the packages of the daemon that each of them imports, except itself."""
     base = ROOT / "supervisor" / "nsmd"
     found: dict[str, set[str]] = {}
     for path in SOURCES["nsmd"]:

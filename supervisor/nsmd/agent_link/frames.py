@@ -1,4 +1,4 @@
-"""What comes out of a jail, checked field by field.
+"""Frames that come out of a jail, checked field by field.
 
 Every frame of an agent is untrusted input: code next to the agent may have taken it over. Nothing
 here trusts a type, a size or a name; what does not fit raises `AgentProtocolError`, which ends that
@@ -160,7 +160,7 @@ class FileErrorFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionsFrame:
-    """What may stand in place of `code[start:end]`, in code points.
+    """Completions that may replace `code[start:end]`, in code points.
 
     The frame does not know the code: whoever asked checks that `end` lies in it.
     """
@@ -174,7 +174,7 @@ class CompletionsFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFrame:
-    """Whether a text is a whole input, and how the line after it would be indented."""
+    """Answer to the question whether code is complete, with the indentation of the next line."""
 
     id: str
     status: InputStatus
@@ -206,7 +206,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedFrame:
-    """What a new holder of the channel is told first.
+    """First frame for a new holder of the channel.
 
     Attributes:
         files: transfers that are open.
@@ -445,7 +445,7 @@ def _resumed(frame: Mapping[str, Any]) -> ResumedFrame:
 
 
 def _id(value: str, key: str) -> str:
-    """One that this side has made. It is remembered, and shown to people."""
+    """Read an id that this side made. It is remembered, and shown to people."""
     if len(value) > MAX_ID or not value.isprintable():
         raise AgentProtocolError(f"an id in {key!r} is not at most {MAX_ID} printable characters")
     return value

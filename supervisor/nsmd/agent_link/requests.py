@@ -31,7 +31,7 @@ class NoAnswerError(Exception):
 
 
 class Requests:
-    """Of one session.
+    """Questions to one session's agent.
 
     Args:
         post: sends a frame to the agent.
@@ -114,7 +114,7 @@ class Requests:
 
     @property
     def _unsettled(self) -> bool:
-        """Whether the session still starts."""
+        """True while the session still starts."""
         return self._capabilities is None and self._failure is None
 
     def _settle(self) -> None:
@@ -169,7 +169,7 @@ class Requests:
 
 
 class Question:
-    """One that waits for its answer. From `Requests.begin`; `wait` has to be called."""
+    """Question that waits for its answer. From `Requests.begin`; `wait` has to be called."""
 
     __slots__ = ("_capability", "_requests", "answer", "answered", "id", "kinds")
 

@@ -56,7 +56,7 @@ async def serve(setup: Startup) -> None:
 
 
 async def _serve_clients(setup: Startup, resources: Resources, core: AppServices) -> How:
-    """Whoever connects is served until the supervisor is to end, which is how it is to."""
+    """Serve clients until the supervisor is told how to end."""
     services, frontends, events = core.services, core.frontends, resources.events
     run_service, draining = services.run_service, services.draining
     status = ServiceStatus(

@@ -1,4 +1,4 @@
-"""Whoever connects, over the user's own socket or that of a box, is served here."""
+"""Front ends: connections over the user's own socket or that of a box."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
 
 
 def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
-    """What keeps a strict supervisor from starting beside its settings; empty if nothing does."""
+    """Collect the mistakes in definitions that keep a strict supervisor from starting; empty if
+    none."""
     if not strict or settings is None:
         return ""
     from nsmd.bridge import checking  # noqa: PLC0415
@@ -145,7 +146,7 @@ def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
 
 
 def _try(config_path: str, *, strict: bool) -> int:
-    """What can keep this program from serving, found out by a supervisor that is to become it."""
+    """Try to load everything, for a supervisor that is to become this program."""
     settings, problems = _load(config_path)
     if settings is None:
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
@@ -243,7 +244,7 @@ class _Starter:
 
 
 def _is_waited_for() -> bool:
-    """Whether clients, or sessions, wait for this process to begin."""
+    """Return whether clients or sessions wait for this process."""
     return bool({"LISTEN_FDS", HANDED_OVER} & os.environ.keys())
 
 
@@ -257,7 +258,7 @@ def _refuse_waiting(why: str) -> None:
 
 
 def _last_settings(mistakes: str) -> Settings:
-    """What held last: sessions wait, and a mistake in the file is not to be their end."""
+    """Load the last valid settings: a config mistake must not kill waiting sessions."""
     settings, _ = _load(failed_start.last_good(paths.state_dir()))
     logging.getLogger(__name__).error(
         "%s. %s, for the sessions that are here; `nsm reload --config` reads the file again",

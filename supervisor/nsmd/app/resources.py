@@ -1,4 +1,4 @@
-"""What outlasts sessions: made before the first of them, ended when the last jail is gone."""
+"""Resources that outlive every session: made before the first, ended after the last jail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service manager hands to the supervisor at its start, and what it is told in return.
+"""Exchange with a service manager: what it passes at the start, and what it is told.
 
 Two small protocols of systemd, which other managers speak as well: sd_listen_fds(3) passes the
 listening socket, so that the first client to connect starts the supervisor and none has to wait
@@ -25,12 +25,12 @@ LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAME
 
 
 class ServiceManagerError(Exception):
-    """What was passed cannot be used; the message says why and what to change in the unit."""
+    """A passed descriptor cannot be used; the message says why and what to change in the unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What a service manager passed.
+    """Descriptors that a service manager passed.
 
     Attributes:
         listener: a non-blocking socket that listens; None where there is none. Whoever takes it

@@ -1,4 +1,4 @@
-"""What the service manager is told while the supervisor runs: that it is alive, and what it does.
+"""Reports to the service manager while the supervisor runs: that it is alive, and what it does.
 
 The line of `systemctl status` changes with what happens, and at most every few seconds; where
 nothing happens, nothing is said. The watchdog's pings come from the event loop, so that one that
@@ -35,7 +35,7 @@ _LONGEST_S = 86400.0
 
 
 class ServiceStatus:
-    """See the module.
+    """Reports to the service manager.
 
     Args:
         environment: of this process, as the service manager has set it.

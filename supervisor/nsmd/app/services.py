@@ -1,5 +1,5 @@
-"""What clients' requests work on, and who receives them: made together, and ended together when
-nobody is connected any more."""
+"""Services for requests and the front ends that receive them: made together, and ended together
+when nobody is connected any more."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
 async def _provide(
     setup: Startup, resources: Resources, watching: Watching, builder: Builder
 ) -> Provider:
-    """What there is to run in, what lies in the file system included."""
+    """Gather the environments, including those that lie in the file system."""
     discovery = Discovery(
         watching,
         resources.catalog,
@@ -251,7 +251,6 @@ async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> Non
 def _everything_kept(
     session_manager: SessionManager, resources: Resources, boxes: Boxes, port: HeldPort
 ) -> Iterator[tuple[str, Sequence[int]]]:
-    """See `nsmd.fdstore.store.Refill`."""
     yield from session_manager.everything_kept()
     yield from boxes.everything_kept()
     yield from port.everything_kept()

@@ -21,7 +21,7 @@ HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def _already_ending(_number: int, _frame: object) -> None:
-    """It takes `END_DEADLINE_S` at most."""
+    """Ignore the signal: the end takes `END_DEADLINE_S` at most."""
 
 
 async def heed_signals(

@@ -27,7 +27,7 @@ _CHANGES = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_
 
 
 class SocketGuard:
-    """See the module.
+    """Guard of the control socket.
 
     Args:
         listener: listens at a path; closed when serving ends, and until then always the one at

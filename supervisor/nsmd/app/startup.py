@@ -1,4 +1,4 @@
-"""What all parts are to know before the event loop begins, found out once."""
+"""Facts for all parts, gathered once before the event loop begins."""
 
 from __future__ import annotations
 

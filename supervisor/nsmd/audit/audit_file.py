@@ -22,7 +22,7 @@ LOOK_S = 0.05
 
 
 class AuditFile:
-    """See the module. Blocks: for a thread. Not for two threads at once.
+    """One file of the audit log. Blocks: use it in a thread, and not from two threads at once.
 
     Args:
         path: of the file; its directory has to be there.
@@ -147,7 +147,7 @@ class AuditFile:
         return self._is_at_path()
 
     def _is_at_path(self) -> bool:
-        """Whether nobody has renamed or removed it."""
+        """Return whether the file is still at its path: not renamed, not removed."""
         try:
             found = os.lstat(self.path)
         except FileNotFoundError:
@@ -169,7 +169,7 @@ class AuditFile:
 
 
 def numbers(path: str) -> list[int]:
-    """Of the files that were set aside, in no order."""
+    """List the numbers of the rotated files, in no order."""
     directory, name = os.path.split(path)
     prefix = f"{name}."
     found = (each[len(prefix) :] for each in os.listdir(directory) if each.startswith(prefix))
@@ -207,6 +207,6 @@ def _not_ours() -> OSError:
 
 
 def _last_byte(descriptor: int) -> bytes:
-    """Of a file, empty for an empty one."""
+    """Read the last byte of a file; empty for an empty file."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, 1, size - 1) if size else b""

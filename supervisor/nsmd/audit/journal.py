@@ -60,7 +60,7 @@ class Record:
 
 
 class Journal:
-    """See the module.
+    """Bounded queue of audit records that a thread writes in batches.
 
     Args:
         path: of the file.
@@ -145,7 +145,7 @@ class Journal:
             )
 
     def take(self) -> list[Record]:
-        """What there is to write; it is the caller's from now on."""
+        """Take the records to write; they belong to the caller from now on."""
         records = [*self.gather(), *self._waiting]
         self._waiting, self._waiting_chars = [], 0
         return records

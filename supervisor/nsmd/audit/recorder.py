@@ -1,4 +1,4 @@
-"""What happens, as lines of the audit.
+"""Events of the supervisor as lines of the audit log.
 
 An execution is one line, written when it ended; one that runs for longer than the journal gathers
 has a line at its beginning, too, so that no end of the supervisor hides it. What people and
@@ -66,7 +66,6 @@ class Recorder:
         return f"<Recorder of {self._journal!r}, {len(self._begun)} executions run>"
 
     def __call__(self, happening: Happening) -> None:
-        """See `nsmd.model.events.Listener`."""
         if not self._journal.enabled:
             return
         match happening.kind:

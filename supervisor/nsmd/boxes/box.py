@@ -40,7 +40,7 @@ class Serve(Protocol):
 
 
 class Box:
-    """See the module.
+    """Sockets of one box, served for as long as its first process lives.
 
     Args:
         record: what it is.
@@ -77,7 +77,7 @@ class Box:
 
     @classmethod
     def taken_up(cls, left: Left, *, gateway: Gateway, store: DescriptorStore) -> Box:
-        """One that an earlier supervisor has left."""
+        """Reattach a box that an earlier supervisor has left."""
         way: Listener | None = None
         if left.way is not None:
             try:
@@ -111,7 +111,7 @@ class Box:
             nursery.cancel_scope.cancel()
 
     def close(self) -> None:
-        """It is over; its directory is removed, too."""
+        """End the box and remove its directory."""
         self._control.close()
         if self._proxy is not None:
             self._proxy.close()
@@ -168,7 +168,7 @@ class Box:
             await self._serve_way()
 
     async def _take(self, connection: trio.SocketStream) -> bool:
-        """Whether a socket has come, which is served from now on."""
+        """Receive the proxy socket and serve it; False if none came."""
         taken = False
         try:
             async with connection:

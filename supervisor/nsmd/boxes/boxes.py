@@ -38,7 +38,7 @@ Server = Callable[[ClientLimits], Serve]
 
 
 class Boxes:
-    """See the module.
+    """All boxes that have sockets here.
 
     Args:
         check: of working directories.
@@ -191,11 +191,10 @@ class Boxes:
         return box
 
     def rows(self) -> Sequence[dict[str, Any]]:
-        """What there is, for people; the oldest first."""
+        """List the boxes for people; the oldest first."""
         return [box.facts() for box in self._boxes.values()]
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `nsmd.fdstore.store.Refill`."""
         for box in list(self._boxes.values()):
             yield from box.everything()
 

@@ -1,4 +1,4 @@
-"""What is kept of a box: descriptors, and a record that says which is which."""
+"""Records of boxes: kept descriptors, and which is which."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Left:
 
 @dataclass(slots=True)
 class LeftBoxes:
-    """What came of taking them up.
+    """Result of reattaching boxes.
 
     Attributes:
         over: names under which nothing is left that is of use.

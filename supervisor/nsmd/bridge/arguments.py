@@ -32,7 +32,7 @@ _REFUSED = re.compile("[" + re.escape("".join(FORBIDDEN)) + "]")
 
 
 def check_characters(arguments: object) -> tuple[str, ...]:
-    """What can be said of arguments before it is known whose they are to be.
+    """Check the arguments as far as is possible before the program is known.
 
     Args:
         arguments: as a client sent them; None for none.

@@ -1,4 +1,4 @@
-"""Who may start what, and the one way to start it.
+"""Programs that clients may start, and the one way to start them.
 
 Each call is a task of its own from the first check to the last line of the ledger, whatever becomes
 of whoever asked: no program runs that nobody has written down, and none ends without.
@@ -76,7 +76,7 @@ class _Open:
 
 
 class Bridge:
-    """See the module; made by `open_bridge`.
+    """Access of clients to the programs that they may start; made by `open_bridge`.
 
     Args:
         places: where things are.
@@ -121,7 +121,7 @@ class Bridge:
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody can start anything."""
+        """True if the bridge is configured, so that somebody can start something."""
         return self._open is not None
 
     @property
@@ -395,7 +395,7 @@ class Bridge:
             self._one_ended = trio.Event()
 
     async def _find(self, caller: Caller, name: object) -> Program:
-        """One that came a moment ago is found, too.
+        """Find a program, including one that came a moment ago.
 
         Raises:
             BadRequestError, UnknownProgramError: as `program`.
@@ -451,7 +451,7 @@ def _plain(value: object) -> str:
 
 
 def off() -> BadRequestError:
-    """What to say where there is no bridge."""
+    """Make the error for requests where there is no bridge."""
     return BadRequestError(
         "The bridge is off.",
         hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`.",

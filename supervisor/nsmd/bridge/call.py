@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a client has sent, unchecked.
+    """Request of a client, unchecked.
 
     Attributes:
         name, given: of the program, and its arguments.
@@ -50,7 +50,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What a call needs of the bridge.
+    """Parts of the bridge that a call needs.
 
     Attributes:
         find: the program of that name for somebody; raises NsmError.
@@ -69,7 +69,7 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What is to be started, and the file that was looked at for it."""
+    """Program to start, and the open file that was checked for it."""
 
     program: Program
     command: Command
@@ -198,7 +198,7 @@ async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Mean
 
 
 def fault() -> InternalError:
-    """What to say where nsm itself has failed."""
+    """Make the error for a fault of nsm itself."""
     return InternalError(
         "nsm failed to carry out the call.",
         hint="`nsm bridge audit` says whether the program was started; the supervisor's log has "

@@ -59,7 +59,7 @@ class ProgramCall:
         return self.asked.id
 
     async def wait(self) -> Ended:
-        """What came of it.
+        """Wait for the outcome.
 
         Cancellation: the waiter goes, the program does not notice.
 

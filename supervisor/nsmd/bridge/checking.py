@@ -1,4 +1,4 @@
-"""What is wrong with definitions, told before any program of them is asked for."""
+"""Mistakes in definitions, found before anybody asks for their programs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def report(directory: str, settings: Settings | None, *, as_json: bool) -> int:
 
 
 def mistakes(directory: str, settings: Settings) -> str:
-    """What keeps a supervisor from starting that is to start with good definitions only; empty
-    where nothing does."""
+    """Collect the mistakes that keep a strict supervisor from starting; empty if there are none."""
     if not settings.bridge.enabled:
         return ""
     problems = read_directory(directory).problems

@@ -80,7 +80,7 @@ class CommandError(Exception):
 
 
 class WithinReachError(CommandError):
-    """Whoever asks could have written it."""
+    """The client could have written the file itself."""
 
     hint = (
         "The user of this machine can move the program, its definition and links to them to where "

@@ -36,7 +36,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
-    """What a file describes.
+    """Read a file's definition.
 
     Args:
         path: absolute; of the file, or of a link to it.
@@ -96,7 +96,7 @@ def _read_once(path: str) -> bytes | None:
 
 
 def state_of(fd: int) -> tuple[int, int, int]:
-    """What is different after a file was written to."""
+    """Return the part of a file's state that a write changes."""
     status = os.fstat(fd)
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 

@@ -25,7 +25,7 @@ SUFFIX = ".md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one look found.
+    """Result of one look at the directory.
 
     Attributes:
         programs: that can be used, by name, sorted.

@@ -42,7 +42,7 @@ class FrontMatterError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """What a key has.
+    """Value of a key.
 
     Attributes:
         value: one value, or a list of them.
@@ -102,8 +102,8 @@ def _text(data: bytes) -> str:
 
 
 def is_control(character: str) -> bool:
-    """Whether a character is none of text that is shown: a control character, half of one, or a
-    separator that ends lines for YAML and some terminals, and for nobody else."""
+    """Return whether a character must not be shown: a control character, half of one, or a
+    separator that ends lines only for YAML and some terminals."""
     return not character.isprintable() and unicodedata.category(character) in _CONTROLS
 
 
@@ -235,12 +235,12 @@ class _Reader:
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
-    """Of the parser that is Python throughout: one in C would have its own mistakes."""
+    """Yield events of the pure Python parser: the one in C would have its own mistakes."""
     parse = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
     return parse(text, Loader=yaml.SafeLoader)
 
 
 def _kind(resolver: yaml.SafeLoader, text: str) -> str:
-    """What YAML 1.1 takes plain text for, e.g. `int`."""
+    """Return the type that YAML 1.1 gives plain text, e.g. `int`."""
     resolve = cast("Callable[..., str]", resolver.resolve)  # pyright: ignore[reportUnknownMemberType]
     return resolve(yaml.ScalarNode, text, (True, False)).removeprefix("tag:yaml.org,2002:")

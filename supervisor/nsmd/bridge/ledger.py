@@ -1,4 +1,4 @@
-"""Who asked for which program, on disk before anything starts.
+"""Ledger of requests for programs, on disk before anything starts.
 
 One task writes what has come by then in one go, in a thread, with one fdatasync(2) for all of it. A
 start that cannot be written, or that nobody can say of that it is on disk, is an error, and nothing
@@ -70,7 +70,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """What became of lines.
+    """Outcome of writing lines.
 
     Attributes:
         count: those that were added.
@@ -84,7 +84,7 @@ class _Written:
 
 
 class Ledger:
-    """See the module; from `open_ledger`.
+    """Ledger of requests for programs; from `open_ledger`.
 
     Args:
         path: of the file.
@@ -118,7 +118,7 @@ class Ledger:
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """Path of the file."""
         return self._file.path
 
     def configure(self, *, max_mb: int) -> None:
@@ -209,7 +209,7 @@ class Ledger:
         )
 
     async def fate(self, call_id: str, scope: str) -> Fate:
-        """What became of a call, this supervisor's or another one's.
+        """Find the fate of a call, of this supervisor or of an earlier one.
 
         Args:
             call_id: as the client has chosen it.
@@ -332,7 +332,7 @@ class Ledger:
                 self._tell(batch, written)
 
     def _tell(self, batch: Sequence[_Entry], written: _Written) -> None:
-        """Whoever waits for lines goes on."""
+        """Wake those who wait for these lines."""
         self._late = [entry for entry in batch[written.count :] if entry.is_end]
         if written.problem and not self.problem:  # once, and not for each line
             log.warning("the audit of the bridge cannot be written: %s", written.problem)

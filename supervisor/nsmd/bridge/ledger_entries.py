@@ -162,8 +162,8 @@ def key(facts: Facts) -> tuple[str, str]:
 
 
 def mark(call_id: str) -> bytes:
-    """What is in each line of a call, and in no line of others: quotes within values are escaped,
-    and nothing but a name is followed by a colon."""
+    """Return the bytes that mark the lines of one call: quotes within values are escaped, and only
+    a name is followed by a colon."""
     return f',"id":{_ENCODER.encode(call_id)},'.encode()
 
 

@@ -74,7 +74,7 @@ class _NotStartedError(Exception):
 
 
 class Order:
-    """What is to be started, and how.
+    """Program to start, and how.
 
     Args:
         plain: as `running` writes it; texts are bytes, read as Latin-1.
@@ -307,7 +307,7 @@ class Monitor:
         self._send_all({"end": end})
 
     def _drain(self, stream: Stream) -> None:
-        """What it wrote last."""
+        """Read the last output."""
         drained = 0
         while stream.descriptor in self._open and drained < MAX_DRAINED_BYTES:
             count = stream.read(self._waiting)

@@ -61,7 +61,7 @@ class Lines:
         return skipped
 
     def end(self) -> list[str]:
-        """What comes when the stream ends: a line that nothing has ended."""
+        """Return the text after the last newline when the stream ends."""
         rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         return [piece for piece in _pieces(rest) if piece]
 
@@ -91,8 +91,8 @@ class Waiting:
 
     @property
     def has_room(self) -> bool:
-        """Whether lines are taken. Once full, it takes none until half of them are told, so that
-        there are few gaps."""
+        """True while lines are accepted. After it was full, only once half of the lines are told,
+        so that gaps are few."""
         share = 2 if self._full else 1
         self._full = (
             len(self._told) >= MAX_WAITING_LINES // share

@@ -38,8 +38,8 @@ def state_of(status: os.stat_result) -> Way:
 
 
 def state_on_way(part: str, status: os.stat_result) -> Way:
-    """What a part that was gone over adds to a way: its state if it is a link. Those of /proc are
-    others for each process."""
+    """Record a part of the path in its way: the state of a link. Links of /proc differ for each
+    process."""
     if not stat.S_ISLNK(status.st_mode) or part.startswith("/proc/"):
         return ()
     return state_of(status)

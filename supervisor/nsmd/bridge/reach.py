@@ -1,4 +1,4 @@
-"""What somebody can write to, by whatever path it is named.
+"""Write access of a client to files, by any path that names them.
 
 An agent in a box writes to its working directory. A program that lies there, or that is looked up
 by way of it, would be the agent's own, run outside of the box. The same directory may be mounted
@@ -33,7 +33,7 @@ class _Location(NamedTuple):
 
 
 class Reach:
-    """See the module.
+    """Write access of a client to files, by any path.
 
     Args:
         writable: absolute directories and files. What is missing is compared by name alone.

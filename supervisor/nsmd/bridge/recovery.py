@@ -113,7 +113,7 @@ def settle(audit: AuditFile, wall: Callable[[], float]) -> int:
 
 
 def fate(path: str, call_id: str, scope: str) -> Fate:
-    """What became of a call, as the audit has it.
+    """Find the fate of a call in the audit log.
 
     Raises:
         OSError: it can't be read.

@@ -152,7 +152,7 @@ def _not_started(program: Program, why: str) -> BadProgramError:
 
 
 class _Run:
-    """What a monitor has said so far."""
+    """Reports of a monitor so far."""
 
     def __init__(self, held: MonitoredProcess, program: Program, on_line: OnLine) -> None:
         self._held = held

@@ -19,7 +19,7 @@ OnLine = Callable[[StreamName, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What one definition file describes.
+    """Program as one definition file describes it.
 
     Attributes:
         name: by which it is asked for.
@@ -67,7 +67,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks for programs.
+    """Client that asks for programs.
 
     Attributes:
         client: name of the client program, as it says itself.
@@ -89,7 +89,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What came of a program that was started.
+    """Outcome of a program that was started.
 
     Attributes:
         exit_code: None where a signal ended it.
@@ -115,7 +115,7 @@ class Ended:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself, with 0."""
+        """True if it ended by itself with exit code 0."""
         return self.exit_code == 0 and self.why_stopped is None
 
 

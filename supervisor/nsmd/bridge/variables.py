@@ -29,7 +29,7 @@ def variables_of(program: Program, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def least(own: Mapping[str, str]) -> dict[str, str]:
-    """What every program has."""
+    """Make the variables that every program has."""
     user = _user()
     found = {
         "PATH": PATH,

@@ -1,4 +1,4 @@
-"""What models and people read about programs of the bridge. Pure."""
+"""Texts about the bridge's programs for models and people. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def help_text(program: Program) -> str:
 
 
 def result_text(ended: Ended) -> str:
-    """What came of a program that was started.
+    """Describe the outcome of a program that was started.
 
     Args:
         ended: with as much of its output as there is room for.

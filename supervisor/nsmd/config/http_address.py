@@ -80,14 +80,14 @@ _EXPECTED = 'expected an address of loopback with a port, like "127.0.0.1:7643",
 
 
 def own_hosts(port: Port) -> frozenset[str]:
-    """What a client that means this port says in its `Host` header."""
+    """Return the `Host` headers of clients that mean this port."""
     names = {_shown(port.host), "localhost"}
     with_port = {f"{name}:{port.number}" for name in names}
     return frozenset(with_port | (names if port.number == HTTP_PORT else set[str]()))
 
 
 def own_url(port: Port) -> str:
-    """Of its root, without a slash."""
+    """Return the URL of its root, without a slash."""
     return f"http://{_shown(port.host)}:{port.number}"
 
 

@@ -73,7 +73,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloaded:
-    """What came of reading the file again.
+    """Result of rereading the file.
 
     Attributes:
         changes: between what held and what the file says.
@@ -163,7 +163,7 @@ class Reconfiguration:
 
 
 def compare(old: Settings, new: Settings) -> Iterator[Change]:
-    """What differs, key by key, in the order of the documentation."""
+    """Compare settings key by key, in the order of the documentation."""
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
         if section.name == "environments":
@@ -242,7 +242,7 @@ def _merge_environments(
 
 
 def _is_built(*entries: EnvironmentSettings | None) -> bool:
-    """Whether Nix builds one of them: what is wanted of it is settled at the start."""
+    """Return whether Nix builds an environment: such changes wait for a restart."""
     return any(entry is not None and entry.flake is not None for entry in entries)
 
 

@@ -37,7 +37,7 @@ ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage", "bridge"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What operations work on; the daemon makes one.
+    """Parts of the supervisor that operations use; the daemon makes one.
 
     Attributes:
         jail: facts for people: how jails are made here.
@@ -127,7 +127,7 @@ class Call:
     afterwards: Callable[[Callable[[], None]], None]
 
     def as_client(self) -> Client:
-        """Who asks; its project left out."""
+        """Make the client that asks, without its project."""
         bound = self.client_limits.network if self.client_limits is not None else None
         return Client(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
 

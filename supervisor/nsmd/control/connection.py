@@ -110,7 +110,7 @@ async def farewell(stream: trio.abc.SendStream, error: NsmError) -> None:
 
 
 class _Connection:
-    """See the module.
+    """One client of the control protocol.
 
     A request is carried out by a task of its own, but for code whose result is all of the answer:
     that comes from the session's task, and one that only waits for it would be a tenth of a call.
@@ -143,7 +143,7 @@ class _Connection:
 
     @property
     def between_frames(self) -> bool:
-        """Whether the client has been sent whole frames up to now."""
+        """True if the client has received only whole frames so far."""
         return not self._outgoing.waiting
 
     def close(self) -> None:

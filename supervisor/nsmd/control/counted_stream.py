@@ -22,24 +22,19 @@ class CountedStream(trio.abc.HalfCloseableStream):
         traffic.received += received
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """See `trio.abc.ReceiveStream`."""
         data = await self._stream.receive_some(max_bytes)
         self._traffic.received += len(data)
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See `trio.abc.SendStream`."""
         await self._stream.send_all(data)
         self._traffic.sent += len(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """See `trio.abc.SendStream`."""
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """See `trio.abc.HalfCloseableStream`."""
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """See `trio.abc.AsyncResource`."""
         await self._stream.aclose()

@@ -332,7 +332,7 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
 
 
 def _project_within(call: Call) -> ProjectMount | None:
-    """What connections of that socket see without asking."""
+    """Return the project that connections of that socket see without asking."""
     return None if call.client_limits is None else call.client_limits.project
 
 

@@ -1,4 +1,4 @@
-"""What goes to one client: written at once where its socket takes it, as nearly always.
+"""Messages to one client: written at once if its socket takes them, as nearly always.
 
 What a slow client does not take waits here, and whoever has more to say can wait for room: the
 connection stops reading requests, and an execution's output is left out. Nobody else is slowed.
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Outgoing:
-    """See the module.
+    """Messages to one client.
 
     Args:
         descriptor: of a non-blocking socket.
@@ -41,12 +41,12 @@ class Outgoing:
 
     @property
     def waiting(self) -> bool:
-        """Whether the client is in the middle of something."""
+        """True while the client has an unfinished frame."""
         return bool(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether what may wait does."""
+        """True once as much waits as may wait."""
         return len(self._waiting) > MAX_WAITING_BYTES
 
     def put(self, data: bytes) -> None:

@@ -21,7 +21,7 @@ _PIECE_CHARS = 200
 
 
 class Room:
-    """What waits for one client, of all its executions together.
+    """Bound of the output that waits for one client, for all its executions together.
 
     Attributes:
         chars: of output.

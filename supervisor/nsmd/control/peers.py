@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as the kernel has it (unix(7), SO_PEERCRED)."""
+"""Identity of a connection's other end, from the kernel (unix(7), SO_PEERCRED)."""
 
 from __future__ import annotations
 

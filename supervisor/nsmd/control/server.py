@@ -51,7 +51,7 @@ class ServeAttachment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may connect to a listener, and what they may ask for.
+    """Rights of a listener's clients: who may connect, and which operations they may use.
 
     Attributes:
         uid: the only user who is let in, beside root.
@@ -72,7 +72,7 @@ class Access:
 
     @property
     def confined(self) -> bool:
-        """Whether connections know and reach nothing beyond their scope."""
+        """True if connections know and reach nothing beyond their scope."""
         return not self.rights & {"read", "manage"}
 
 

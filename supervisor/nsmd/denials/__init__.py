@@ -1,4 +1,4 @@
-"""Which rule of its jail stopped code, in one line; nothing where no rule did.
+"""Rule of its jail that stopped code, explained in one line; nothing where no rule did.
 
 What programs print is no proof: a file may quote the same words, a test may raise them. A text
 counts only where failing programs write, in the form in which they write it, if the code does not

@@ -1,4 +1,4 @@
-"""What a text gives away about the rule that stopped a program."""
+"""Evidence in a text for the rule that stopped a program."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LOCAL_ENDS = (".localhost", ".invalid")
 
 
 def is_elsewhere(host: str) -> bool:
-    """Whether a host name or address is one that only a network leads to."""
+    """Return whether only a network leads to a host name or address."""
     host = host.strip("[]").rstrip(".").lower()
     if not host or host in _LOCAL_NAMES or host.endswith(_LOCAL_ENDS):
         return False
@@ -74,7 +74,7 @@ _NO_HOSTS = re.compile(
 
 
 def hosts_in(text: str) -> list[str]:
-    """What looks like host names and addresses in a line."""
+    """Find texts like host names and addresses in a line."""
     return [host for host in _HOSTS.findall(text) if not _NO_HOSTS.match(host)]
 
 
@@ -102,7 +102,7 @@ _NUMBERS = re.compile(r"\b\d(?:\.\d*)?e(\d{1,3})\b|\b(\d{14,})\b|\b\d+(?:\.\d+)?
 
 
 def is_beyond_machines(text: str) -> bool:
-    """Whether code or a message has a number that no machine has room for."""
+    """Return whether code or a message has a number too big for any machine's memory."""
     for base, operator, exponent in _POWERS.findall(text):
         bits = int(base).bit_length() - 1
         if (bits * int(exponent) if operator == "**" else bits + int(exponent)) >= MOST_BITS:

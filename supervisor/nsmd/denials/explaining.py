@@ -25,7 +25,7 @@ MOST_MISSING = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What is known of an execution beside its outcome.
+    """Facts about an execution besides its outcome.
 
     Attributes:
         code: what was run.
@@ -50,8 +50,8 @@ def explain(
     events: Sequence[LimitEvent] = (),
     circumstances: Circumstances = Circumstances(),
 ) -> tuple[str, ...]:
-    """Which rule of the jail stopped the code, and what is allowed: no line, one, or one for what
-    was killed and one for what was denied.
+    """Explain which rule of the jail stopped the code, and what is allowed: no line, one, or one
+    for what was killed and one for what was denied.
 
     Args:
         policy: of the session.
@@ -102,7 +102,7 @@ def _in_the_project(project: ProjectMount, missing: Sequence[str]) -> list[str]:
 
 
 def _ended_itself(outcome: Outcome, found: Sequence[Evidence]) -> bool:
-    """Whether the interpreter, not a program that it ran, ended for want of memory."""
+    """Return whether the interpreter, not a program that it ran, ended for lack of memory."""
     if not outcome.interpreter_restarted or outcome.timed_out or outcome.interrupted:
         return False
     if not any(one.kind == "exhausted" for one in found):

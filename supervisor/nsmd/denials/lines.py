@@ -1,4 +1,4 @@
-"""What programs say when they fail, a line at a time: `PROGRAM: WHAT: WHY`, and Node's errors.
+"""Error messages of programs, a line at a time: `PROGRAM: WHAT: WHY`, and Node's errors.
 
 The words of strerror(3) count only at the end of a line and after what could not be done, since
 that is how programs say them; the same words within a sentence are somebody's prose.
@@ -220,7 +220,7 @@ _OWN_FRAME = re.compile(r"^\s+at (?:async )?(?:\S+ \()?<exec-\d+>")
 
 
 def evidence_in(lines: Sequence[str]) -> Iterator[Evidence]:
-    """What the lines of a text give away."""
+    """Find the evidence in the lines of a text."""
     text = "\n".join(lines)
     triggers = [words for words in TRIGGERS if words in text]
     if not triggers:
@@ -233,7 +233,7 @@ def evidence_in(lines: Sequence[str]) -> Iterator[Evidence]:
 
 
 def _thrown_by_hand(line: str, following: Sequence[str]) -> bool:
-    """Whether this is Node's report of an error that the code itself made.
+    """Return whether this is Node's report of an error that the code itself made.
 
     Node's own come from its own modules, and so does the innermost frame of theirs.
     """

@@ -1,4 +1,4 @@
-"""Which of an execution's texts count, and what they give away."""
+"""Choice of an execution's texts, and the evidence in them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _LIMITED: frozenset[Kind] = frozenset(
 
 
 def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
-    """What the texts of an outcome give away, each once.
+    """Collect the evidence in the texts of an outcome, each piece once.
 
     Args:
         code: what was run.
@@ -109,7 +109,7 @@ def _resolved(one: Evidence, code: str) -> Evidence | None:
 
 
 def looks_suspicious(outcome: Outcome) -> bool:
-    """Whether it is worth the while to look closer: not where all went well, silently."""
+    """Return whether a closer look may pay: False where all went well, silently."""
     if outcome.exit_code or outcome.stderr or outcome.interpreter_restarted:
         return True
     if any(_plain(display) for display in outcome.displays):

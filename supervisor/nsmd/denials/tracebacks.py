@@ -1,4 +1,4 @@
-"""What Python says when it fails: tracebacks, each with the error and the line that raised it."""
+"""Error messages of Python: tracebacks, each with the error and the line that raised it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Traceback:
 
     @property
     def raised_by_hand(self) -> bool:
-        """Whether code raised it, rather than Python or its libraries."""
+        """True if the code raised it, rather than Python or its libraries."""
         if _MOCKS.search(self.file):
             return True
         return not _LIBRARY.search(self.file) and _RAISES.search(self.source) is not None
@@ -106,7 +106,7 @@ def of_pytest(text: Sequence[str]) -> Iterator[str]:
 
 
 def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
-    """What an error gives away.
+    """Find the evidence in an error.
 
     Args:
         code: what was run; what it raises itself is no evidence.

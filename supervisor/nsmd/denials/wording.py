@@ -1,4 +1,4 @@
-"""What the policy says to what the texts gave away: clauses for people and models.
+"""Clauses for people and models: the rule of the policy for each piece of evidence.
 
 Nothing in them is the code's own words but names of hosts that were refused, on one line.
 """
@@ -35,7 +35,7 @@ def clauses(
     events: Sequence[LimitEvent],
     environments: Sequence[Environment] = (),
 ) -> list[str]:
-    """Which rules of the policy the evidence shows, and what is allowed instead."""
+    """Explain the rules that the evidence shows, and what is allowed instead."""
     subjects: dict[Kind, list[str]] = {}
     for one in found:
         subjects.setdefault(one.kind, []).append(one.subject)
@@ -61,7 +61,7 @@ def clauses(
 
 
 def killed(policy: Policy, event: LimitEvent, lost: str) -> str:
-    """What is said of a limit that ended something.
+    """Describe a limit that ended something.
 
     Args:
         lost: with it; empty where nothing was.
@@ -161,7 +161,7 @@ def _hidden(policy: Policy, project: ProjectMount | None, subjects: Sequence[str
 
 
 def _host_place(policy: Policy, subject: str) -> str:
-    """What of every host a path is below, where the jail has none of that; or empty."""
+    """Return the directory of every host that holds a path which the jail lacks; or empty."""
     mount = policy.mount_at(subject)
     if mount is None or mount.path != "/":
         return ""

@@ -1,4 +1,4 @@
-"""What nsm needs on this host, and how to get it: the rows of `nsm doctor`.
+"""Needs of nsm on this host, and how to meet them: the rows of `nsm doctor`.
 
 host          files, variables and user of the host that is checked
 kernel        user namespaces, AppArmor, containers, what covers /proc

@@ -132,7 +132,7 @@ def check_clients(host: Host) -> Iterator[Check]:
 
 
 def check_entry(entry: Entry, host: Host) -> Check:
-    """Whether an entry leads to this nsm, and to the supervisor that is looked at here."""
+    """Check whether an entry leads to this nsm, and to the supervisor that is looked at here."""
     name = f"client {entry.client}"
     where = f"{entry.name} in {entry.file}"
     for problem, fix in _problems(entry, host):

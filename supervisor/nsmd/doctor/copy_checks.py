@@ -1,4 +1,4 @@
-"""Whether sessions can have projects that are copied on write here, for the doctor: tried."""
+"""Doctor's trial of projects that are copied on write."""
 
 from __future__ import annotations
 

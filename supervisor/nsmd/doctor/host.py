@@ -67,7 +67,7 @@ class Host:
         return int(text) if text.isdecimal() else None
 
     def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Return whether something is there."""
         return os.path.lexists(self.real(path))
 
     def names(self, path: str) -> list[str]:
@@ -99,7 +99,7 @@ class Host:
 
     @property
     def containers_mark(self) -> str:
-        """What says that this is the inside of a container; empty where nothing does."""
+        """Mark of a container around this host; empty without one."""
         marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
         for path, kind in marks.items():
             if self.exists(path):

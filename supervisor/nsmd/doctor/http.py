@@ -28,7 +28,7 @@ _LISTENS = "0A"
 
 
 def ask_supervisor(path: str) -> Mapping[str, Any] | None:
-    """See `Ask`. None is started."""
+    """Ask the supervisor over its socket. None is started."""
     try:
         return ask(path, "http")
     except (OSError, NsmError):
@@ -50,7 +50,7 @@ def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> 
 
 
 def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
-    """What the supervisor that runs makes of it."""
+    """Check the port with the answer of the running supervisor."""
     url, problem = said["url"], said["problem"]
     if not said["enabled"] or said["listen"] != listen:
         now = f"at {said['listen']}" if said["enabled"] else "not at all"
@@ -72,7 +72,7 @@ def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
 
 
 def _possible(host: Host, listen: str) -> Check:
-    """What the next supervisor will find."""
+    """Check what the next supervisor will find."""
     match parse_listen(listen):
         case UnixPath(path=path):
             try:
@@ -94,7 +94,7 @@ def _possible(host: Host, listen: str) -> Check:
 
 
 def _who_listens(host: Host, listen: str) -> str:
-    """Who has a port, for people; empty where nobody has, or it is none."""
+    """Name the holder of a port for people; empty if there is none, or if it is no port."""
     place = parse_listen(listen)
     if not isinstance(place, Port):
         return ""
@@ -120,7 +120,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _any(
     like: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Who listens there does so at all addresses."""
+    """Return the address that stands for all addresses: a listener there has them all."""
     return ipaddress.ip_address("::" if like.version == 6 else "0.0.0.0")  # noqa: S104
 
 

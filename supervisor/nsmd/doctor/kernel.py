@@ -1,4 +1,4 @@
-"""What the kernel, a security module or a container forbids."""
+"""Obstacles of the kernel, of a security module or of a container."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _FEW = 1024
 
 
 def _has_profile(host: Host, bwrap: str) -> bool:
-    """Whether an AppArmor profile is there that gives bwrap user namespaces."""
+    """Return whether an AppArmor profile gives bwrap user namespaces."""
     for name in host.names("/etc/apparmor.d"):
         text = host.read(f"/etc/apparmor.d/{name}") or ""
         lines = [line.split("#", 1)[0] for line in text.splitlines()]
@@ -105,6 +105,6 @@ def _container(host: Host, kind: str, *, jails_work: bool) -> Check:
 
 
 def _covered(host: Host) -> list[str]:
-    """What is mounted over parts of /proc."""
+    """List the mounts over parts of /proc."""
     usual = ("/proc/sys/fs/binfmt_misc",)
     return sorted({p for p, _ in host.mounts() if p.startswith("/proc/") and p not in usual})

@@ -1,4 +1,4 @@
-"""What keeps sessions to their limits on this host, for the doctor: tried, and read back."""
+"""Doctor's trial of the limits: set, and read back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTED_BY_NAMESPACE = (5, 14)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSeen:
-    """What was found out.
+    """Results of the trial.
 
     Attributes:
         where: groups are made; empty where there are none.
@@ -58,7 +58,7 @@ async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> 
 def _try_group(
     tree: GroupTree, settings: Settings, limits: SessionLimits
 ) -> tuple[str, frozenset[str]]:
-    """What does not hold in a group, and the controllers whose limits do."""
+    """Try the limits in a group; return what does not hold, and the controllers whose limits do."""
     defaults = settings.defaults
     spec = JailSpec(
         environment=Environment(

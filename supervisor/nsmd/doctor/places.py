@@ -114,7 +114,7 @@ def _supervisor(host: Host) -> Check:
 
 
 def greet(path: str) -> Hello:
-    """Who listens there.
+    """Greet the supervisor that listens there.
 
     Raises:
         OSError, RemoteProtocolError: nobody who introduces itself as a supervisor.
@@ -127,7 +127,7 @@ def greet(path: str) -> Hello:
 
 
 def ask(path: str, operation: str) -> Mapping[str, Any]:
-    """What the supervisor there answers.
+    """Ask the supervisor there.
 
     Raises:
         OSError, RemoteProtocolError: nobody answers as a supervisor.
@@ -143,7 +143,7 @@ def ask(path: str, operation: str) -> Mapping[str, Any]:
 
 
 def _told(path: str, request: Request | None = None) -> Generator[object]:
-    """What is said there until the connection ends."""
+    """Send a request and yield the messages until the connection ends."""
     connection = ClientConnection()
     ours = Hello(name="nsm doctor", program_version=__version__, rights=("read",))
     with socket.socket(socket.AF_UNIX) as link:
@@ -159,7 +159,7 @@ def _told(path: str, request: Request | None = None) -> Generator[object]:
 
 
 def _lock(host: Host) -> Iterator[Check]:
-    """Whether somebody holds the supervisor's lock while nobody listens."""
+    """Check whether somebody holds the supervisor's lock while nobody listens."""
     try:
         found = os.lstat(host.real(host.lock))
     except OSError:

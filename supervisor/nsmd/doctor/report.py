@@ -1,4 +1,4 @@
-"""What nsm needs on this host, whether it is there, and how to get it.
+"""Doctor: the needs of nsm on this host, whether they are met, and how to meet them.
 
 Each check is data; the two renderings and the exit code come from that. Jails are really tried:
 one for each environment, in which its interpreter tells its version.
@@ -72,7 +72,7 @@ otherwise be gone before the launcher has found its process."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What came out of one trial jail.
+    """Result of one trial jail.
 
     Attributes:
         facts: what `_TRIAL` printed; None if the jail did not start.
@@ -150,7 +150,7 @@ def check_configuration(mistakes: Sequence[str]) -> list[Check]:
 
 
 def check_bubblewrap(path: str | None) -> Check:
-    """Whether there is a bwrap that can do what jails need."""
+    """Check whether there is a bwrap that can do what jails need."""
     name = "bubblewrap"
     if path is None:
         return _failed(name, missing_bwrap())
@@ -179,7 +179,7 @@ def check_bubblewrap(path: str | None) -> Check:
 
 
 def check_jails(trials: Sequence[Trial]) -> Check:
-    """Whether a jail starts at all."""
+    """Check whether a jail starts at all."""
     name = "jails"
     if any(trial.facts is not None for trial in trials):
         return Check(name=name, status="ok", detail="start, with namespaces of their own")
@@ -195,7 +195,7 @@ def check_jails(trials: Sequence[Trial]) -> Check:
 
 
 def check_lockdown(trials: Sequence[Trial]) -> list[Check]:
-    """Whether code in a jail is as powerless as it should be; empty if none started."""
+    """Check that code in a jail is as powerless as it should be; empty if none started."""
     facts = next((trial.facts for trial in trials if trial.facts is not None), None)
     if facts is None:
         return []
@@ -228,7 +228,7 @@ def check_lockdown(trials: Sequence[Trial]) -> list[Check]:
 
 
 def check_filter(trials: Sequence[Trial], machine: str, *, has_table: bool) -> list[Check]:
-    """Whether code's system calls are filtered; empty if no jail started.
+    """Check whether code's system calls are filtered; empty if no jail started.
 
     Args:
         machine: as `platform.machine()` names it.
@@ -263,7 +263,7 @@ def check_filter(trials: Sequence[Trial], machine: str, *, has_table: bool) -> l
 def check_forking(
     launcher: BwrapLauncher, settings: Settings, trials: Sequence[Trial]
 ) -> list[Check]:
-    """Whether sessions can be forked from templates; empty if no jail starts anyway."""
+    """Check whether sessions can be forked from templates; empty if no jail starts anyway."""
     name = "templates"
     if not settings.defaults.templates:
         return [Check(name=name, status="ok", detail="off in config.toml: sessions start slowly")]
@@ -314,7 +314,7 @@ def check_preloading(
 
 
 def check_network(settings: Settings, open_sockets: str | None) -> list[Check]:
-    """What some environments may reach, if any may.
+    """Check the networks of the environments that have one.
 
     Args:
         open_sockets: from `nsmd.jail.host_network`.
@@ -358,7 +358,7 @@ def check_user(launcher: BwrapLauncher) -> list[Check]:
 
 
 def check_environment(environment: Environment, trials: Sequence[Trial]) -> Check:
-    """Whether an environment's interpreter was found and works in a jail."""
+    """Check whether an environment's interpreter was found and works in a jail."""
     name = f"environment {environment.name}"
     if environment.problem is not None:
         what, _, fix = environment.problem.partition(" To get one: ")
@@ -380,7 +380,7 @@ def check_environment(environment: Environment, trials: Sequence[Trial]) -> Chec
 
 
 def check_nix(found: Nix | NixUnavailableError) -> Check:
-    """Whether environments can be built with Nix, which nsm does not need otherwise."""
+    """Check whether environments can be built with Nix, which nsm does not need otherwise."""
     name = "nix"
     if isinstance(found, NixUnavailableError):
         refused: list[str] = found.data["refused"]
@@ -408,7 +408,7 @@ def check_nix(found: Nix | NixUnavailableError) -> Check:
 
 
 def check_directory(name: str, ensure: Callable[[], str]) -> Check:
-    """Whether a directory of ours exists or can be made, and is safe."""
+    """Check whether a directory of ours exists or can be made, and is safe."""
     try:
         return Check(name=name, status="ok", detail=ensure())
     except (OSError, PlaceError) as error:

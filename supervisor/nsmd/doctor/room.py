@@ -23,7 +23,7 @@ _MIB_KB = 1024
 
 
 def check_room(host: Host, settings: Settings) -> Iterator[Check]:
-    """What there is, beside what the configured number of sessions takes."""
+    """Check the resources that are left for the configured number of sessions."""
     yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)
     yield processes(host, resource.getrlimit(resource.RLIMIT_NPROC)[0])
     yield _memory(host)
@@ -32,7 +32,7 @@ def check_room(host: Host, settings: Settings) -> Iterator[Check]:
 
 
 def descriptors(limit: int, settings: Settings) -> Check:
-    """Whether there are enough for `max_sessions`.
+    """Check whether descriptors suffice for `max_sessions`.
 
     Args:
         limit: the hard one.
@@ -53,7 +53,7 @@ def descriptors(limit: int, settings: Settings) -> Check:
 
 
 def processes(host: Host, limit: int) -> Check:
-    """Whether the user may have as many as some sessions take.
+    """Check whether the user may have as many processes as some sessions take.
 
     Args:
         limit: RLIMIT_NPROC, or RLIM_INFINITY.
@@ -123,7 +123,7 @@ def _watchers(host: Host) -> Iterator[Check]:
 
 
 def clock(now_s: float) -> Check:
-    """Whether the time may be right; connections with certificates and lines of logs need that.
+    """Check whether the time may be right; certificates and log lines need that.
 
     Args:
         now_s: Unix time.

@@ -92,7 +92,7 @@ def _lingering(host: Host) -> Check:
 
 
 def _logout(host: Host) -> Iterator[Check]:
-    """Whether logging out kills what runs outside of services (logind.conf(5))."""
+    """Check whether logging out kills processes outside of services (logind.conf(5))."""
     files = ["/etc/systemd/logind.conf"]
     files += [f"/etc/systemd/logind.conf.d/{n}" for n in host.names("/etc/systemd/logind.conf.d")]
     kills = False

@@ -1,4 +1,4 @@
-"""What there is to run in. No module imports a later one.
+"""Environments that code can run in. No module imports a later one.
 
 catalog        the environments that exist now, and for whom
 interpreters   where an interpreter really lives, and its version

@@ -96,7 +96,7 @@ class Shells(Protocol):
     """Environments that projects have themselves, beside everything in the catalog."""
 
     def environment(self, client: Client, /) -> Environment | None:
-        """That of a client's project; quick."""
+        """Return the shell of a client's project; quick."""
         ...
 
     def rows(self) -> Sequence[Environment]:
@@ -104,7 +104,7 @@ class Shells(Protocol):
         ...
 
     def is_current(self, environment: Environment) -> bool:
-        """Whether it is one that somebody may mean now."""
+        """Return whether somebody may mean this environment now."""
         ...
 
     def subscribe(self, changed: Callable[[], None], /) -> object:
@@ -114,7 +114,7 @@ class Shells(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What one client can run code in.
+    """Environments that one client can use.
 
     Attributes:
         environments: unusable ones included, in the order in which they are shown.
@@ -152,14 +152,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What a source said last."""
+    """Last answer of a source."""
 
     environments: tuple[Environment, ...] = ()
     problems: tuple[EnvironmentProblem, ...] = ()
 
 
 class Catalog:
-    """See the module.
+    """Environments that exist now, and who may use each.
 
     Args:
         environments: of the host.
@@ -230,7 +230,7 @@ class Catalog:
     # Who runs code.
 
     def view(self, client: Client) -> View:
-        """What a client can run code in, its project's own left out."""
+        """Make the view of a client, without the environments of its own project."""
         own = client.sources
         if own is None:
             return self._everyones
@@ -267,7 +267,7 @@ class Catalog:
         return environment
 
     def own_of(self, client: Client, environment: Environment) -> Sources | None:
-        """Which of a client's own sources an environment comes from; None if it is everybody's."""
+        """Find the client's own source of an environment; None if everybody has it."""
         own = client.sources
         if own is None or self._everyones.names.get(environment.name) == environment:
             return None
@@ -436,5 +436,6 @@ def own_sources(own: Sources) -> list[Source]:
 
 
 def _is_missed(hidden: Environment, winner: Environment) -> bool:
-    """Whether somebody may wonder where it is: it works, and is another one."""
+    """Return whether somebody may miss the hidden environment: it works, and differs from the
+    winner."""
     return hidden.problem is None and hidden.artifact != winner.artifact

@@ -1,4 +1,4 @@
-"""What there is to run in: the presets, made from this host's own interpreters.
+"""Environments from presets, made from this host's own interpreters.
 
 Finding one means asking it: a `python3` on PATH may be a shim, a symlink or a virtual environment,
 and only the program itself knows where it really lives (`nsmd.environments.interpreters`). Asking

@@ -169,7 +169,7 @@ def own_python() -> Found:
 
 
 def in_base_system(path: str) -> bool:
-    """Whether every jail shows that path anyway."""
+    """Return whether every jail shows that path anyway."""
     return any(is_within(path, directory) for directory in _BASE_SYSTEM)
 
 

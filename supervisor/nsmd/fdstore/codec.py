@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class CodecError(ValueError):
-    """What was read is no such value; the message has the place."""
+    """The text is no such value; the message has the place."""
 
 
 def to_plain(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""What became of executions that an earlier supervisor was given, for clients that ask again."""
+"""Fates of executions of an earlier supervisor, for clients that ask again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fate = Literal["never", "done", "unknown"]
 
 
 class Fates:
-    """What is known after sessions were taken up. Until that is done, and where none were,
+    """Fates that are known after sessions were reattached. Until then, and if there were none,
     everything is unknown: the sessions that could tell are gone.
 
     Attributes:
@@ -36,7 +36,7 @@ class Fates:
         self.done.setdefault(execution_id, set()).add((scope, name))
 
     def of(self, execution_id: str, scope: str, name: str | None) -> Fate:
-        """What became of one that is not under way here.
+        """Find the fate of an execution that is not under way here.
 
         Args:
             scope, name: of the session that it was meant for; None for no session of its own,

@@ -1,4 +1,4 @@
-"""What a supervisor hands to the program that it becomes (`nsm reload`).
+"""Handover from a supervisor to the program that it becomes (`nsm reload`).
 
 It keeps all of that open across the exec; a file in memory says what is what,
 and a variable says which descriptor that is.
@@ -28,7 +28,7 @@ MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """What the program had that this process was before.
+    """State of the program that this process was before.
 
     Attributes:
         listener: the socket that listens.
@@ -76,7 +76,7 @@ def hand_over(handed: HandedOver) -> dict[str, str]:
 
 
 def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
-    """What was handed over to this process; not inherited further.
+    """Read the handover to this process, which no child inherits.
 
     Args:
         variables: of this process; ours is removed.

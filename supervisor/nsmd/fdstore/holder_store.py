@@ -115,7 +115,6 @@ class HolderStore:
 
     @property
     def problem(self) -> str:
-        """See `DescriptorStore`."""
         if self._trouble:
             return self._trouble
         if self._link is None and self._pause_s:
@@ -130,19 +129,16 @@ class HolderStore:
         return ""
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        """See `DescriptorStore`."""
         if self._link is None and not self._pause_s:
             self._start()
         self._tell("set", name, descriptors)
 
     def drop(self, name: str) -> None:
-        """See `DescriptorStore`."""
         self._lost.discard(name)
         if self._link is not None:
             self._tell("drop", name)
 
     def copies(self) -> dict[str, list[int]]:
-        """See `DescriptorStore`."""
         return copies_of(self._refill)
 
     def _tell(self, word: str, name: str, descriptors: Sequence[int] = ()) -> None:
@@ -151,7 +147,7 @@ class HolderStore:
             self._changed.set()
 
     def _send(self, word: str, name: str, descriptors: Sequence[int] = ()) -> bool:
-        """Whether it is on its way."""
+        """Return whether it is on its way."""
         if self._link is None:
             return False
         try:
@@ -178,7 +174,6 @@ class HolderStore:
         return True
 
     async def run(self, refill: Refill) -> None:
-        """See `DescriptorStore`."""
         self._refill = refill
         while True:
             while self._link is None and not self._pause_s:
@@ -273,7 +268,6 @@ class HolderStore:
         self._pid = 0
 
     def look(self) -> None:
-        """See `DescriptorStore`: a keeper whom nobody would find is replaced by another one."""
         if self._link is None or self._place in (None, _identity(self._path)):
             return
         log.warning("%s was removed: another holder of sessions is started", self._path)
@@ -288,7 +282,6 @@ class HolderStore:
             self._link = None
 
     def settle(self) -> None:
-        """See `DescriptorStore`."""
         if self._link is not None and self._behind:
             self._link.settimeout(ANSWER_TIMEOUT_S)
             self._flush()
@@ -297,7 +290,6 @@ class HolderStore:
             log.error("%s; they end with this process", self.problem)
 
     def end(self) -> None:
-        """See `DescriptorStore`."""
         if self._link is None:
             return
         try:

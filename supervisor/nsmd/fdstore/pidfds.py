@@ -20,7 +20,7 @@ def pid_of(descriptor: int) -> int | None:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether that process is gone."""
+    """Return whether that process is gone."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

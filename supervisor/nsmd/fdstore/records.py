@@ -1,4 +1,4 @@
-"""What kept descriptors are: records in sealed memory files that are kept beside them.
+"""Records of kept descriptors, in sealed memory files that are kept beside them.
 
 A record is `nsm-record VERSION SHA256\\n` and JSON. It is written once, whole, before it is handed
 over, so that it cannot be torn; the checksum is for whoever hands us something else. What changes
@@ -39,7 +39,7 @@ class NewerRecordError(RecordError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecRecord:
-    """What sessions of one kind share.
+    """Facts that sessions of one kind share.
 
     Attributes:
         policy: of their jails.
@@ -108,7 +108,7 @@ class EndRecord:
 
 
 def identity(descriptor: int) -> str:
-    """What tells a socket or directory from all others that are open now.
+    """Return a key that tells a socket or directory from all others that are open now.
 
     Raises:
         OSError: it is not open.
@@ -158,7 +158,7 @@ def decode(kind: type[R], data: bytes) -> R:
 
 
 def is_record(data: bytes) -> bool:
-    """Whether that is the beginning of one."""
+    """Return whether a record begins like that."""
     return data.startswith(_MAGIC)
 
 

@@ -1,4 +1,4 @@
-"""What keeps copies of descriptors by name, whatever becomes of the supervisor."""
+"""Interface of descriptor stores, which keep copies by name, whatever happens to the supervisor."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ moment, for want of descriptors: it is asked for again. Nothing is raised."""
 
 
 class DescriptorStore(Protocol):
-    """See the module. All of it is quick and never raises: what cannot be kept is logged, and told
-    by `problem`."""
+    """Store of descriptors by name. All of it is quick and never raises: failures are logged, and
+    told by `problem`."""
 
     @property
     def kind(self) -> StoreKind:
-        """Who keeps them."""
+        """Kind of the store."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class DescriptorStore(Protocol):
         """Close all that is kept under a name; nothing if there is none."""
 
     def copies(self) -> dict[str, list[int]]:
-        """What should be kept, by the `refill` that it runs with; empty before.
+        """Return what should be kept, by the `refill` that it runs with; empty before.
 
         Some of it is copied; this process is about to become another program.
         """
@@ -83,7 +83,7 @@ class DescriptorStore(Protocol):
 
 
 class NoStore:
-    """See `DescriptorStore`: keeps nothing. Sessions end with the supervisor."""
+    """Store that keeps nothing: sessions end with the supervisor."""
 
     kind: StoreKind = "none"
 
@@ -92,30 +92,28 @@ class NoStore:
         self._refill: Refill = tuple
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        """See `DescriptorStore`."""
+        """Keep nothing."""
 
     def drop(self, name: str) -> None:
-        """See `DescriptorStore`."""
+        """Do nothing."""
 
     def copies(self) -> dict[str, list[int]]:
-        """See `DescriptorStore`."""
         return copies_of(self._refill)
 
     async def run(self, refill: Refill) -> None:
-        """See `DescriptorStore`."""
         import trio  # noqa: PLC0415 (reports, which import this module, are quick without it)
 
         self._refill = refill
         await trio.sleep_forever()
 
     def look(self) -> None:
-        """See `DescriptorStore`."""
+        """Do nothing."""
 
     def settle(self) -> None:
-        """See `DescriptorStore`."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """See `DescriptorStore`."""
+        """Do nothing."""
 
 
 def copies_of(refill: Refill) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""What keeps descriptors from now on, what was kept of earlier supervisors, and how one leaves."""
+"""Choice of the descriptor store, the descriptors of earlier supervisors, and how one leaves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ unit has it start one, unless it was asked to stop this one."""
 def open_store(
     variables: Mapping[str, str], keeper_path: str, passed: Kept, handed: HandedOver | None
 ) -> tuple[DescriptorStore, Kept]:
-    """What keeps descriptors from now on, and all that was kept of earlier supervisors.
+    """Open the descriptor store, and collect all that earlier supervisors left.
 
     Blocks for as long as a keeper gives them, some ms; for 5 s where one is stopped.
 
@@ -65,7 +65,7 @@ def open_store(
 
 
 def _add(kept: dict[str, list[int]], more: Kept) -> None:
-    """What two kept is one of them's; the other's copies are closed."""
+    """Merge two stores' descriptors; of those that both kept, the second copies are closed."""
     for name, descriptors in more.items():
         if name in kept:
             _close({name: descriptors})

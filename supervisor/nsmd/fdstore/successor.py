@@ -1,4 +1,4 @@
-"""Whether the program that a supervisor is to become would start, found out while it is running.
+"""Trial of the program that a supervisor is to become, while it is running.
 
 After the exec there is no way back. So the program as it is installed now is run first, to load all
 that it needs to serve, to read the configuration, and to end.

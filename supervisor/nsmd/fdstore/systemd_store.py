@@ -55,7 +55,7 @@ def systemd_keeps(variables: Mapping[str, str]) -> int | None:
 
 
 class SystemdStore:
-    """See `DescriptorStore`.
+    """Descriptor store of systemd.
 
     Args:
         address: NOTIFY_SOCKET's value.
@@ -81,7 +81,6 @@ class SystemdStore:
 
     @property
     def problem(self) -> str:
-        """See `DescriptorStore`."""
         kept = sum(self._sizes.values())
         if self._most and kept > self._most:
             return (
@@ -93,13 +92,12 @@ class SystemdStore:
         return ""
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        """See `DescriptorStore`."""
         self.has(name, descriptors)
         for part, some in _parts(name, descriptors):
             self._tell(part, some)
 
     def has(self, name: str, descriptors: Sequence[int]) -> None:
-        """It was told to keep them by the program that this process was before.
+        """Note descriptors that this process's earlier program had it keep.
 
         Records are made anew for whoever becomes the next program, and told again, systemd would
         keep them beside those that say the same.
@@ -109,7 +107,6 @@ class SystemdStore:
             self._sizes[part] = max(self._sizes.get(part, 0), len(some))
 
     def drop(self, name: str) -> None:
-        """See `DescriptorStore`."""
         held = _held(name)
         if held is not None and name == held and self._has_others(held):
             return
@@ -120,12 +117,11 @@ class SystemdStore:
             self._tell(held)
 
     def _has_others(self, held: str) -> bool:
-        """Whether there is a record of what is held there."""
+        """Return whether there is a record of what is held there."""
         prefix = held.removesuffix(HELD)
         return any(name.startswith(prefix) and name != held for name in self._sizes)
 
     def copies(self) -> dict[str, list[int]]:
-        """See `DescriptorStore`."""
         return copies_of(self._refill)
 
     def _tell(self, name: str, descriptors: Sequence[int] = ()) -> None:
@@ -136,7 +132,7 @@ class SystemdStore:
             self._changed.set()
 
     def _send(self, message: str, descriptors: Sequence[int] = ()) -> bool:
-        """Whether it is on its way."""
+        """Send a message; return whether it is on its way."""
         try:
             try:
                 socket.send_fds(self._connected(), [message.encode()], descriptors)
@@ -165,7 +161,6 @@ class SystemdStore:
         return self._link
 
     async def run(self, refill: Refill) -> None:
-        """See `DescriptorStore`."""
         self._refill = refill
         while True:
             while not self._behind:
@@ -199,23 +194,23 @@ class SystemdStore:
         return len(self._behind) < before
 
     def _removed(self, name: str) -> bool:
-        """Whether what was dropped under a name, if anything, is gone or on its way."""
+        """Return whether the dropped descriptors of a name are gone or on their way."""
         if name in self._dropped and not self._send(_message(name)):
             return False
         self._dropped.discard(name)
         return True
 
     def look(self) -> None:
-        """See `DescriptorStore`: nothing of it is there."""
+        """Do nothing: systemd's store is always there."""
 
     def settle(self) -> None:
-        """See `DescriptorStore`: what is on its way from a process that is gone would be lost."""
+        """Wait until systemd has read everything: messages of a process that is gone would be
+        lost."""
         self._finish()
         if self._behind:
             log.error("%s; they end with this process", self.problem)
 
     def end(self) -> None:
-        """See `DescriptorStore`."""
         for name in list(self._sizes):
             self.drop(name)
         self._finish()
@@ -264,7 +259,7 @@ def _parts(name: str, descriptors: Sequence[int]) -> list[tuple[str, Sequence[in
 
 
 def _is_sealed(descriptor: int) -> bool:
-    """Whether it is a record: a file in memory that nobody can change."""
+    """Return whether it is a record: a file in memory that nobody can change."""
     try:
         return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
     except OSError:
@@ -272,7 +267,7 @@ def _is_sealed(descriptor: int) -> bool:
 
 
 def _message(name: str, descriptors: Sequence[int] = ()) -> str:
-    """What tells systemd to keep some under a name, or none.
+    """Make the message that tells systemd to keep descriptors under a name, or none.
 
     FDPOLL=0: it would else let go of a socket whose other end has hung up, together with what was
     written there last.

@@ -38,7 +38,7 @@ LEAST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What there may be at once.
+    """Shares of the descriptors: how many of each use there may be at once.
 
     Attributes:
         limit: descriptors.
@@ -56,7 +56,7 @@ class Shares:
 
 
 class Quota:
-    """So many at once, counted by all who draw on it.
+    """Limit on a number in use at once, shared by all who draw on it.
 
     Args:
         most: how many.

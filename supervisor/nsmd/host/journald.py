@@ -18,7 +18,7 @@ PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class About(NamedTuple):
-    """What a task is about; what is empty is not shown."""
+    """Subject of a task for the log; empty fields are not shown."""
 
     client: str = ""
     session: str = ""
@@ -29,7 +29,7 @@ _ABOUT: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039  
 
 
 def about(*, session: str | None = None, client: str | None = None, box: str | None = None) -> None:
-    """What this task is about, and those that it starts from now on.
+    """Set the subject of this task, and of those that it starts from now on.
 
     Args:
         session: an id; None for no other than before.
@@ -47,12 +47,12 @@ def about(*, session: str | None = None, client: str | None = None, box: str | N
 
 
 def current() -> About:
-    """What this task is about."""
+    """Return the subject of this task."""
     return _ABOUT.get()
 
 
 def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether what is written there is read by the journal (systemd.exec(5), JOURNAL_STREAM)."""
+    """Return whether the journal reads what is written there (systemd.exec(5), JOURNAL_STREAM)."""
     try:
         found = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -73,7 +73,6 @@ class TailFormatter(logging.Formatter):
     """Lines with what they are about at their end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
-        """See `logging.Formatter`."""
         about = _ABOUT.get()
         facts = zip(about._fields, about, strict=True)
         tail = "".join(f" {key}={_quoted(value)}" for key, value in facts if value)
@@ -87,7 +86,6 @@ class JournalFormatter(TailFormatter):
         super().__init__("%(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         prefix = f"<{_priority(record.levelno)}>"
         return "\n".join(f"{prefix}{line}" for line in super().format(record).split("\n"))
 

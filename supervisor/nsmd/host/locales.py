@@ -76,7 +76,7 @@ def locale_part(variables: Iterable[tuple[str, str]]) -> Variables:
 
 
 def _is_shown(locale: str, root: str) -> bool:
-    """Whether a jail, which has the host's /usr, may have that locale."""
+    """Return whether a jail, which has the host's /usr, may have that locale."""
     folder = os.path.join(root, "usr/lib/locale")
     name, _, rest = locale.partition(".")
     _, at, modifier = rest.partition("@")

@@ -26,7 +26,7 @@ _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLL
 
 
 class LogHandler(logging.Handler):
-    """See the module.
+    """Handler of log lines that never blocks or fails its caller.
 
     Args:
         descriptor: where lines go; of standard error, mostly.
@@ -80,7 +80,7 @@ class LogHandler(logging.Handler):
             self._cut = bool(data)
 
     def _is_at_path(self) -> bool:
-        """Whether the descriptor leads to our own log."""
+        """Return whether the descriptor leads to our own log."""
         try:
             found, ours = os.lstat(self._path), os.fstat(self._descriptor)
         except OSError:

@@ -39,7 +39,7 @@ class _Kind:
 
 
 class FloodFilter(logging.Filter):
-    """See the module.
+    """Filter of repeated log lines: a few in full, then their number.
 
     Args:
         clock: seconds, from any beginning.
@@ -54,7 +54,7 @@ class FloodFilter(logging.Filter):
         return f"<FloodFilter {len(self._kinds)} kinds>"
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written; it may be told to stand for others."""
+        """Return whether to write the line, which may then stand for others."""
         now = self._clock()
         kind = self._kind(record, now)
         if now - kind.began_s >= INTERVAL_S:

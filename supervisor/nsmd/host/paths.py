@@ -62,7 +62,7 @@ def printable(path: str) -> str:
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Whether a normalised absolute path is that directory or lies below; by components, so
+    """Return whether a normalised absolute path is that directory or lies below; by components, so
     `/work-evil` does not lie in `/work`."""
     return directory == "/" or path == directory or path.startswith(directory + "/")
 
@@ -252,7 +252,7 @@ def _why_closed(path: str, uid: int, gid: int, needed: int) -> str | None:
 
 
 def _is_own_group(gid: int, path: str) -> bool:
-    """Whether writing by that group means writing by us or root.
+    """Return whether writing by that group means writing by us or root.
 
     Ours is the group of our own name (user private groups). Below /usr (Debian: /usr/local of
     group staff) a group that writes could take over everything anyway.

@@ -23,7 +23,7 @@ _CHILDREN_BYTES = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a jail's processes use together.
+    """Memory and CPU time of all a jail's processes together.
 
     Attributes:
         memory_bytes: about what they take that is theirs alone: see `_own_pages`. The proportional

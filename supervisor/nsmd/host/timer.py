@@ -197,7 +197,7 @@ class Timer:
         return self._due_s
 
     def waits_for(self, entry: int) -> bool:
-        """Whether that entry is the valid one."""
+        """Return whether that entry is the valid one."""
         return self._entry == entry
 
     def came_up(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Who is let in, by the head of a request; no I/O but a look at the token's file.
+"""Admission of clients by the head of a request; no I/O but a look at the token's file.
 
 A port of loopback can be reached by every user of the machine, and by every web page in a browser
 of its user: one that was made to believe that its own name is this machine's (DNS rebinding) says
@@ -36,7 +36,7 @@ PREFLIGHT_S = b"600"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a request is answered without reaching the endpoint.
+    """Answer to a request that does not reach the endpoint.
 
     Attributes:
         status: of HTTP.

@@ -7,7 +7,7 @@ SMALL_BYTES = 64 * 1024
 
 
 class Bodies:
-    """See the module.
+    """Bound on the request bodies in memory, for all clients together.
 
     Args:
         most: bytes at once.

@@ -82,7 +82,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What all connections of a listener have in common.
+    """State that all connections of a listener share.
 
     Attributes:
         application: answers who is let in.
@@ -101,7 +101,7 @@ class Served:
 
 
 class Connection:
-    """See the module.
+    """One connection with its requests, one after another.
 
     Args:
         stream: closed at the end.
@@ -259,7 +259,7 @@ class Connection:
         raise _slow()
 
     async def _read(self, most: int) -> bytes:
-        """What comes next; nothing at the end."""
+        """Read the next bytes; empty at the end."""
         if not self._ahead and not self._ended:
             return bytes(await self._stream.receive_some(most))
         data = bytes(self._ahead[:most])
@@ -298,7 +298,7 @@ class Connection:
         return exchange.whole and self._next_cycle()
 
     async def _watch(self, exchange: Exchange) -> None:
-        """See when the client goes. What it sends meanwhile is for the next request."""
+        """Notice when the client goes. Bytes that it sends meanwhile belong to the next request."""
         while len(self._ahead) < MAX_AHEAD_BYTES:
             try:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
@@ -353,7 +353,7 @@ class Connection:
 
 
 def _check_form(request: h11.Request, headers: Headers) -> None:
-    """What h11 lets pass.
+    """Refuse requests that h11 lets pass.
 
     Raises:
         _RefusedError: it is another protocol, or has two ends (RFC 9112, 6.3: whoever is between

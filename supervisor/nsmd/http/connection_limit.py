@@ -61,7 +61,7 @@ class ConnectionLimit:
 
 
 def _least(connections: Iterable[Connection]) -> Connection | None:
-    """Which of them has to go first; None if none may."""
+    """Choose the connection that is closed first; None if none may be."""
     free = [
         each for each in connections if not (each.admitted and math.isinf(each.waiting_since_s))
     ]

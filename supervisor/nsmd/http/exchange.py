@@ -36,7 +36,7 @@ _NOT_FOR_APPLICATIONS = frozenset((b"authorization", b"cookie", b"proxy-authoriz
 
 
 class Exchange:
-    """See the module.
+    """One request and its answer.
 
     Args:
         request: its head.

@@ -26,7 +26,7 @@ BACKLOG = 128
 
 
 class HeldPort:
-    """See the module.
+    """Listening port, passed from one supervisor to the next.
 
     Args:
         store: keeps it.
@@ -74,7 +74,6 @@ class HeldPort:
             self._held = None
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `nsmd.fdstore.store.Refill`."""
         if self._held is not None:
             yield NAME, [self._held.fileno()]
 
@@ -120,7 +119,7 @@ def bound(port: Port) -> socket.socket:
 
 
 def _listens_at(listener: socket.socket, port: Port) -> bool:
-    """Whether it is what `bound` would give."""
+    """Return whether the listener is where `bound` would listen."""
     with suppress(OSError):
         os.set_inheritable(listener.fileno(), False)
         listener.setblocking(False)

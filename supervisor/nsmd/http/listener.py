@@ -66,7 +66,7 @@ Bind = Callable[[Port], socket.socket]
 
 
 class Listener:
-    """See the module.
+    """One listening socket with its connections.
 
     Args:
         settings: `[http]`.

@@ -1,4 +1,4 @@
-"""What was sent to clients, for those whose connection broke off. HEAVY: imports `mcp`.
+"""Replay of sent messages for clients whose connection broke. HEAVY: imports `mcp`.
 
 Of the handshake revisions the code behind a stream that broke off runs to its end. The client says
 which event it had last (`Last-Event-ID`), and gets those that followed, and those to come, up to
@@ -62,7 +62,7 @@ class _Event:
 
 
 class _Stream:
-    """Of one request, or of what no request asked for.
+    """Messages of one request, or of those that no request asked for.
 
     Attributes:
         events: from the oldest one on, as far as they are kept.
@@ -79,7 +79,7 @@ class _Stream:
         self.more = trio.Event()
 
     def after(self, number: int) -> list[_Event]:
-        """What followed an event, as far as it is kept."""
+        """Return the kept messages after an event."""
         found: list[_Event] = []
         for event in reversed(self.events):  # of many, few are new
             if event.number <= number:
@@ -155,7 +155,7 @@ class SentEvents:
                 return
 
     def follows(self, last_event_id: str) -> bool:
-        """Whether anything follows an event, or may yet come."""
+        """Return whether anything follows an event, or may yet come."""
         stream, last = self._find(last_event_id)
         return stream is not None and (not stream.answered or bool(stream.after(last)))
 
@@ -195,7 +195,7 @@ class SentEvents:
 
 
 class Replays(EventStore):
-    """See the module.
+    """Kept messages of all streams, replayed to clients that reconnect.
 
     Args:
         idle_s: after its last request, so long, a session is over.
@@ -253,7 +253,7 @@ class Replays(EventStore):
             await self._end_idlest(application, scope)
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """See `EventStore`; does not wait."""
+        """Store an event (`EventStore`); does not wait."""
         kept = self._current.get()
         event_id = kept.add(next(self._numbers), stream_id, message)
         while self.size > MAX_BYTES:
@@ -263,7 +263,8 @@ class Replays(EventStore):
         return event_id
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
-        """See `EventStore`. What comes later is sent, too, so that none is lost between the two."""
+        """Replay the events after one (`EventStore`), and send later ones too, so that none is lost
+        in between."""
         await self._current.get().replay(last_event_id, send_callback)
 
     async def _end_idlest(self, application: Application, scope: dict[str, Any]) -> None:

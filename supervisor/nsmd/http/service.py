@@ -58,7 +58,7 @@ class OpenFront(Protocol):
 
 
 class HttpService:
-    """See the module.
+    """Service of MCP over HTTP.
 
     Args:
         settings: of which `[http]` and `[mcp]`.

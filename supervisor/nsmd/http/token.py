@@ -69,7 +69,8 @@ class TokenFile:
             self._note("", str(error))
 
     def matches(self, given: bytes) -> bool:
-        """Whether somebody has the token, in a time that says nothing of how much of it is right.
+        """Return whether somebody has the token, in a time that says nothing of how much of it is
+        right.
 
         Args:
             given: what they show.

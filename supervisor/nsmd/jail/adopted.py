@@ -14,7 +14,7 @@ from nsmd.model.policy import Policy
 
 
 class AdoptedJail(JailHandle):
-    """See `nsmd.jail.interface.Jail`.
+    """Jail of an earlier supervisor, by its kept descriptors.
 
     Its processes are nobody's children here, but after a program of the same process was replaced
     by this one (execve(2)): then what made the jail is to be reaped.
@@ -42,7 +42,6 @@ class AdoptedJail(JailHandle):
         self.starter_pid = starter_pid
 
     async def wait(self) -> None:
-        """See `Jail`."""
         if self._released:
             return
         await trio.lowlevel.wait_readable(self._pidfd)
@@ -51,7 +50,7 @@ class AdoptedJail(JailHandle):
         await reap_child(self.starter_pid)
 
     def stderr_text(self) -> str:
-        """See `Jail`: what it wrote was for who started it."""
+        """Return an empty text: the jail wrote it for the supervisor that started it."""
         return ""
 
 

@@ -68,7 +68,7 @@ class FileData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailContent:
-    """What a jail shows, and where bwrap finds it.
+    """Content of a jail, and where bwrap finds it.
 
     Attributes:
         mounts: beyond the base system; sorted here so that parents come first.

@@ -104,7 +104,7 @@ class _Plan:
 
 
 class ArtifactLauncher:
-    """See `nsmd.jail.interface.Launcher`; of environments that have an artifact.
+    """Launcher of jails from artifacts' programs, for environments that have an artifact.
 
     Args:
         user: as whom jails run.
@@ -126,10 +126,9 @@ class ArtifactLauncher:
         return f"<ArtifactLauncher as user {self._user.uid}>"
 
     async def prepare(self, spec: JailSpec) -> None:
-        """See `Launcher`: nothing is."""
+        """Do nothing: an artifact needs no preparation."""
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
-        """See `ColdLauncher`."""
         takes_it = POLICY in _artifact_of(spec.environment).takes
         # Which paths of its store it shows, and what else, the artifact knows.
         shown = [MountRule(path="/", kind="binds")]
@@ -139,7 +138,6 @@ class ArtifactLauncher:
         )
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
-        """See `Launcher`."""
         environment, artifact = spec.environment, _artifact_of(spec.environment)
         policy = self.policy(spec, forked=False)
         _check_mount_point(spec.project)

@@ -1,4 +1,4 @@
-"""Which host directories one jail shows beyond the base system; pure."""
+"""Host directories that one jail shows beyond the base system; pure."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _shown_by(project: ProjectMount, bind: ReadOnlyBind) -> bool:
-    """Whether the project shows that very directory at that very place."""
+    """Return whether the project shows that very directory at that very place."""
     below = bind.target.removeprefix(project.mount_point)
     return is_within(bind.target, project.mount_point) and bind.source == project.path + below

@@ -64,12 +64,12 @@ class Bubblewrap:
 
     @property
     def overlays(self) -> bool:
-        """Whether it mounts overlays with a layer to write to."""
+        """True if it mounts overlays with a layer to write to."""
         return "--overlay" in self.options
 
     @property
     def binds_descriptors(self) -> bool:
-        """Whether it has `BIND_FD_OPTION`."""
+        """True if it has `BIND_FD_OPTION`."""
         return BIND_FD_OPTION in self.options
 
 

@@ -1,4 +1,4 @@
-"""What any running jail is to this process: descriptors, which are its own until it is released."""
+"""Base of running jails: descriptors, which belong to it until it is released."""
 
 from __future__ import annotations
 
@@ -62,27 +62,22 @@ class JailHandle:
 
     @property
     def socket(self) -> socket.socket:
-        """See `Jail`."""
         return self._socket
 
     @property
     def pid(self) -> int:
-        """See `Jail`."""
         return self._pid
 
     @property
     def pidfd(self) -> int:
-        """See `Jail`."""
         return self._pidfd
 
     def kill(self) -> None:
-        """See `Jail`."""
         if not self._released:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def release(self) -> None:
-        """See `Jail`."""
         if self._released:
             return
         self._released = True

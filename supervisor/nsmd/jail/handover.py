@@ -1,4 +1,4 @@
-"""What an artifact's program is handed beside its channel: descriptors, and variables with their
+"""Handover to an artifact's program beside its channel: descriptors, and variables with their
 numbers.
 
 Programs of schema 1 take the project as a descriptor and tell of their jail on another one; which
@@ -25,7 +25,7 @@ POLICY, VARIABLES = "policy", "variables"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """What one start hands over.
+    """Descriptors and variables of one start.
 
     Attributes:
         project: that the jail shows.

@@ -1,4 +1,4 @@
-"""What of the host's root directory a jail shows: found once, plain data afterwards."""
+"""Parts of the host's root directory that a jail shows: found once, plain data afterwards."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _tells_addresses(path: str) -> bool:
-    """Whether it does to us; root may see more than code does."""
+    """Return whether the file tells us addresses; root may see more than code does."""
     try:
         with open(path, "rb") as file:
             return any(word.strip(b"0") for word in file.readline().split()[:1])

@@ -1,4 +1,4 @@
-"""What a session with the host's network needs of the host, and what keeps it from the rest."""
+"""Needs of a session with the host's network, and its separation from the rest of the host."""
 
 from __future__ import annotations
 

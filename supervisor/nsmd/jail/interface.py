@@ -1,4 +1,4 @@
-"""What a backend offers: start a jail, hand back the agent's socket."""
+"""Interface of a backend: start a jail, return the agent's socket."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Jail(Protocol):
 
     @property
     def project_copy(self) -> ProjectCopy | None:
-        """What its session changes in a project that is copied on write; None for any other."""
+        """Changes of its session in a project that is copied on write; None for any other."""
         ...
 
     def kill(self) -> None:
@@ -69,7 +69,8 @@ class Jail(Protocol):
         ...
 
     def stderr_text(self) -> str:
-        """What the starter and the agent wrote before the agent took its descriptors; bounded.
+        """Return the output of the starter and the agent before the agent took its descriptors;
+        bounded.
 
         It comes out of the jail: text to show, nothing to trust. Control characters are removed.
         """
@@ -120,7 +121,7 @@ class ColdLauncher(Launcher, Protocol):
 
     @property
     def limits(self) -> SessionLimits:
-        """Of all sessions."""
+        """Limits of all sessions."""
         ...
 
     @property

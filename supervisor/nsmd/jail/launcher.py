@@ -63,7 +63,7 @@ from nsmd.model.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What bwrap is to start.
+    """Jail for bwrap to start.
 
     Attributes:
         command: PID 1's, or its only child's.
@@ -95,7 +95,7 @@ class Plan:
 
 
 class BwrapLauncher:
-    """See `nsmd.jail.interface.Launcher`.
+    """Launcher of jails with bubblewrap.
 
     bwrap is started in the calling thread, which should be the main one (`spawn`).
 
@@ -164,10 +164,9 @@ class BwrapLauncher:
         return f"<BwrapLauncher {self.bwrap_path} as user {self.user.uid}>"
 
     async def prepare(self, spec: JailSpec) -> None:
-        """See `Launcher`: nothing is."""
+        """Do nothing: a cold jail needs no preparation."""
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> BwrapJail:
-        """See `Launcher`."""
         environment, policy = spec.environment, self.policy(spec, forked=False)
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
         with self._copy_place(spec) as copy:
@@ -215,7 +214,6 @@ class BwrapLauncher:
             yield copy
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
-        """See `ColdLauncher`."""
         host = self._scanned_host()
         made = (*(path for path, _ in SYNTHETIC_FILES), POLICY_PATH, AGENT_PATH)
         if spec.network.mode == "full":
@@ -362,8 +360,8 @@ class BwrapLauncher:
     def _mounts(
         self, plan: Plan, program: Bubblewrap, owned: ExitStack
     ) -> tuple[list[str], list[int], list[Mount]]:
-        """What the jail shows beyond the base system, and what that takes: a command that goes
-        before bwrap's, and descriptors for it. Descriptors go to `owned`."""
+        """Collect the mounts beyond the base system, with the command before bwrap's and its
+        descriptors. Descriptors go to `owned`."""
         mounts: list[Mount] = [
             Mount(source=self.user.way_to(bind.source), target=bind.target)
             for bind in needed_binds(plan.binds, plan.project)
@@ -382,7 +380,7 @@ class BwrapLauncher:
         return [], [], mounts
 
     def _scanned_host(self) -> HostSystem:
-        """What of the host's root directory jails show."""
+        """Scan the parts of the host's root directory that jails show."""
         if self._host is None:
             self._host = scan_host()
         return self._host

@@ -24,7 +24,7 @@ no zombie goes to the host's init."""
 
 
 class BwrapJail(JailHandle):
-    """See `nsmd.jail.interface.Jail`.
+    """Jail that bwrap started.
 
     There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its
     child; with an artifact's wrapper between us and bwrap, three. Killing an outer one leaves the
@@ -62,11 +62,9 @@ class BwrapJail(JailHandle):
 
     @property
     def starter_pid(self) -> int:
-        """See `Jail`."""
         return self._starter.pid
 
     async def wait(self) -> None:
-        """See `Jail`."""
         async with self._waiting:
             if self._ended:
                 return
@@ -87,11 +85,9 @@ class BwrapJail(JailHandle):
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
 
     def stderr_text(self) -> str:
-        """See `Jail`."""
         return "" if self._released else read_stderr(self._stderr_fd)
 
     def release(self) -> None:
-        """See `Jail`."""
         released = self._released
         super().release()
         if not released:

@@ -142,7 +142,7 @@ def _is_below(pid: int, root: int) -> bool:
 
 
 def _is_init(pid: int) -> bool:
-    """Whether a process is PID 1 of a namespace below ours (proc_pid_status(5): NSpid)."""
+    """Return whether a process is PID 1 of a namespace below ours (proc_pid_status(5): NSpid)."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:

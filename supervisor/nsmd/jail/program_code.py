@@ -53,7 +53,7 @@ class ProgramCode:
         self._compiling = trio.Lock()
 
     async def for_python(self, python: str) -> bytes:
-        """What that Python runs; takes 0.1 s for the first time.
+        """Return the program for that Python; takes 0.1 s for the first time.
 
         Args:
             python: absolute path of an interpreter, in jails and on the host.
@@ -133,7 +133,7 @@ class _BundleLoader(SourceFileLoader):
 
 
 def _our_own(module: ModuleType, path: str) -> bytes:
-    """What the import system has for us already, under the name that it has in a jail."""
+    """Return the code that the import system has already, under its name in a jail."""
     code = _BundleLoader(module).get_code(module.__name__)
     assert code is not None
     return _HEADER + marshal.dumps(_renamed(code, path))

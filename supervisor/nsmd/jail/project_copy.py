@@ -1,4 +1,4 @@
-"""What a session has changed in a project that is copied on write, as its jail hands it over."""
+"""Changes of a session in a project that is copied on write, as its jail passes them on."""
 
 from __future__ import annotations
 

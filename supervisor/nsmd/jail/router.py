@@ -1,4 +1,4 @@
-"""Which launcher starts a jail: an environment's artifact decides, or that it has none."""
+"""Choice of the launcher: by the environment's artifact, if it has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
 
 
 class LauncherRouter:
-    """See `nsmd.jail.interface.ColdLauncher`.
+    """Launcher that passes each environment to the launcher for it.
 
     Args:
         bwrap: for environments made of the host's programs.
@@ -32,28 +32,22 @@ class LauncherRouter:
 
     @property
     def limits(self) -> SessionLimits:
-        """See `ColdLauncher`."""
         return self._bwrap.limits
 
     @property
     def system_calls(self) -> bytes | None:
-        """See `ColdLauncher`."""
         return self._bwrap.system_calls
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
-        """See `ColdLauncher`."""
         return self._launcher(spec).policy(spec, forked=forked)
 
     async def prepare(self, spec: JailSpec) -> None:
-        """See `Launcher`."""
         await self._launcher(spec).prepare(spec)
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
-        """See `Launcher`."""
         return await self._launcher(spec).launch(spec, group)
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
-        """See `ColdLauncher`."""
         launcher = self._bwrap if spec.artifact is None else self._artifacts
         return await launcher.launch_template(spec, system_calls)
 

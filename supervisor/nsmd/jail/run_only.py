@@ -46,7 +46,7 @@ MOST_LEFT_BYTES = 1024 * 1024
 
 
 class RunOnlyJail:
-    """See `nsmd.jail.interface.Jail`: there is none between executions.
+    """Jail for artifacts that run one piece of code only: there is none between executions.
 
     Args:
         channel: the supervisor's end; owned from now on.
@@ -80,43 +80,35 @@ class RunOnlyJail:
 
     @property
     def socket(self) -> socket.socket:
-        """See `Jail`."""
         return self._socket
 
     @property
     def starter_pid(self) -> int:
-        """See `Jail`: none that lasts."""
         return 0
 
     @property
     def pid(self) -> int:
-        """See `Jail`: no process."""
         return 0
 
     @property
     def pidfd(self) -> int:
-        """See `Jail`: readable once nothing is left."""
         return self._ended_fd
 
     def kill(self) -> None:
-        """See `Jail`."""
         self._scope.cancel()
 
     async def wait(self) -> None:
-        """See `Jail`."""
         if not self._released:
             await trio.lowlevel.wait_readable(self._ended_fd)
 
     @property
     def project_copy(self) -> None:
-        """See `Jail`: it is refused where one is wanted."""
+        """None: a project that is copied on write is refused here."""
 
     def stderr_text(self) -> str:
-        """See `Jail`: an execution's goes to its result."""
         return ""
 
     def release(self) -> None:
-        """See `Jail`."""
         if not self._released:
             self._released = True
             self._socket.close()
@@ -169,7 +161,7 @@ async def start_run_only(
 
 
 class _Standin:
-    """What speaks in an agent's place.
+    """Stand-in for an agent.
 
     Args:
         end: the agent's end of the channel; owned, like `ended_fd`, by `run`.
@@ -232,7 +224,8 @@ class _Standin:
             reader.receive_data(data)
 
     async def _take(self, frame: Mapping[str, Any], executions: trio.Nursery) -> bool:
-        """Whether to go on. What comes is the supervisor's own and needs no checks."""
+        """Handle a frame; False to stop. Frames come from the supervisor itself and need no
+        checks."""
         kind, id_ = frame["type"], frame.get("id")
         match kind:
             case "execute" if self._running is not None:
@@ -450,7 +443,7 @@ async def _pipe_to(ours: AsyncExitStack, theirs: ExitStack) -> tuple[int, trio.l
 
 
 def _read_rest(kept: HeadTail, stream: trio.lowlevel.FdStream) -> None:
-    """What a pipe holds at the end; whoever may still have it open is not waited for."""
+    """Read the rest of a pipe, without waiting for others who still have it open."""
     left = MOST_LEFT_BYTES
     with suppress(BlockingIOError):
         while left > 0 and (data := os.read(stream.fileno(), CHUNK_BYTES)):

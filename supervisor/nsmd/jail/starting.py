@@ -84,7 +84,7 @@ class Ends:
 
 
 def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> Ends:
-    """What a program is given.
+    """Make the descriptors for a program.
 
     Args:
         kind: of the channel.
@@ -187,7 +187,7 @@ def with_limits(
 
 
 def start_error(error: OSError, user: JailUser) -> StartFailedError:
-    """What there is to say about a program that could not be started."""
+    """Make the error for a program that could not be started."""
     if error.errno in EXHAUSTED:
         return exhausted(error)
     if reason := user.why_impossible():
@@ -203,8 +203,8 @@ _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
 
 
 def gate(group: int | None) -> Sequence[str]:
-    """What goes before a command that is to enter a control group: it waits for a line on its
-    channel, and becomes the command.
+    """Return the words before a command that enters a control group: they wait for a line on its
+    channel, then become the command.
 
     Args:
         group: as in `Launcher.launch`; None for no gate.

@@ -47,11 +47,11 @@ class JailUser:
 
     @property
     def has_mounts(self) -> bool:
-        """Whether there is a way to directories that this user cannot reach."""
+        """True if there is a way to directories that this user cannot reach."""
         return self._mounts is not None
 
     def credentials(self) -> Credentials:
-        """What `subprocess.Popen` needs to start a program as this user."""
+        """Return the arguments with which `subprocess.Popen` starts a program as this user."""
         if not self._changes:
             return Credentials(user=None, group=None, extra_groups=None)
         return Credentials(user=self.uid, group=self.uid, extra_groups=[])

@@ -19,7 +19,7 @@ DATA = (".local", ".local/share", ".local/share/jail.nix")
 
 
 class WrapperHome:
-    """See the module.
+    """Home directory for older artifacts' wrappers.
 
     Args:
         user: as whom wrappers run.

@@ -97,8 +97,8 @@ def _is_of(execution: Execution, request: RunRequest) -> bool:
 
 
 def _is_in(execution: Execution, name: str | None, scope: str) -> bool:
-    """Whether it is in the session that is meant. An agent that was taken up says itself what it
-    was given: it must not answer for what another one was."""
+    """Return whether it is in the session that is meant. A reattached agent reports its executions
+    itself and must not answer for another session's."""
     tenancy = execution.session.tenancy
     if tenancy is None or tenancy.scope != scope:
         return False

@@ -54,7 +54,7 @@ def live_row(
 
 
 def _larger(group: int | None, processes: int | None) -> int | None:
-    """What to show of two figures, neither of which has all.
+    """Choose the larger of two figures, since neither counts everything.
 
     A group is charged for files in memory and for what the kernel has for its processes, but not
     for what these had when they were moved into it.

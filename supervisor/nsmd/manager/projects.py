@@ -1,4 +1,4 @@
-"""Which host directory a session may see, and where.
+"""Host directory that a session may see, and its place in the jail.
 
 The client's variables and working directory come as arguments.
 """
@@ -197,7 +197,7 @@ def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
 
 
 def _looked_at(real: str) -> os.stat_result:
-    """What lies at a path without links.
+    """Read the status of a path without links.
 
     The path and what it is are to be of one moment: else a link put on the way between the two
     would have another directory pass for this one.
@@ -215,7 +215,7 @@ def _looked_at(real: str) -> os.stat_result:
 
 
 class Projects:
-    """Which directories are projects here.
+    """Directories that may be projects here.
 
     Args:
         settings: what is configured.
@@ -244,7 +244,7 @@ class Projects:
     def choose(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
     ) -> tuple[ProjectMount | None, str]:
-        """See `choose_project`."""
+        """Choose a project as `choose_project` does."""
         return choose_project(
             variables=variables,
             root=root,
@@ -260,7 +260,7 @@ class Projects:
     def check(
         self, path: str, mount_point: str | None = None, mode: ProjectMode | None = None
     ) -> ProjectMount:
-        """See `check_project`."""
+        """Check a project as `check_project` does."""
         return check_project(
             path,
             mount_point or self._settings.mount_point,

@@ -135,20 +135,16 @@ class RunService:
     # What there is.
 
     def environments(self, client: Client) -> Sequence[Environment]:
-        """See `Provider`."""
         return self.provider.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """See `Provider`."""
         return self.provider.subscribe(changed)
 
     @property
     def inherit(self) -> Sequence[str]:
-        """See `Provider`."""
         return self.provider.inherit
 
     async def look(self, client: Client | None = None) -> None:
-        """See `Provider`."""
         await self.provider.look(client)
 
     def _environments_changed(self) -> None:
@@ -206,11 +202,9 @@ class RunService:
             yield
 
     def expect(self, client: Client) -> None:
-        """See `Prewarm`."""
         self._comers.expect(client)
 
     def greet(self, program: str, scope: str) -> None:
-        """See `Prewarm`."""
         self._comers.greet(program, scope)
 
     # Running code.

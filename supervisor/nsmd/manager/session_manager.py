@@ -117,7 +117,6 @@ class SessionManager:
         return f"<Fleet {self.directory!r}>"
 
     def configure(self, settings: Settings) -> None:
-        """See `Registry.configure`."""
         self._limits = replace(
             self._limits,
             grace_s=settings.defaults.interrupt_grace_seconds,
@@ -242,7 +241,6 @@ class SessionManager:
                 self.session_changed(session)
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `SessionStore.everything`."""
         live = [session for session in self.directory if session.live]
         return self._book.everything(live)
 
@@ -259,27 +257,22 @@ class SessionManager:
     # What they say (`SessionWatcher`).
 
     def session_ready(self, session: Session) -> None:
-        """See `SessionWatcher`."""
         if session.tenancy is not None:
             self._book.keep(session)
         self.pool.ready(session)
 
     def session_changed(self, session: Session) -> None:
-        """See `SessionWatcher`."""
         if session in self._book:
             self._book.keep(session)
 
     def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
-        """See `SessionWatcher`."""
         self._book.keep(session)
         self._resumption.resumed(session, resumed)
 
     def execution_resumed(self, session: Session, noted: Noted) -> Execution:
-        """See `SessionWatcher`."""
         return self._resumption.execution(session, noted)
 
     def session_ended(self, session: Session) -> None:
-        """See `SessionWatcher`."""
         named, tenancy = self.directory.remove(session), session.tenancy
         if named and tenancy is not None and tenancy.name is not None and not self.leaving:
             # Else its successor has been told already. First of all: a supervisor that is killed

@@ -61,7 +61,7 @@ class SessionSlots:
         self.given_back()
 
     def has_room(self, at_most: int) -> bool:
-        """Whether a session may start now.
+        """Return whether a session may start now.
 
         Args:
             at_most: sessions that there are at most; below the limit, nobody needs to count.
@@ -188,7 +188,7 @@ class Turn:
         self._session: Session | None = None
 
     def is_for(self, session: Session) -> None:
-        """It is that session which waits."""
+        """Bind the turn to the session that waits."""
         self._session = session
         self._places.queue(session, self)
 

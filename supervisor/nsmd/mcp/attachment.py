@@ -115,7 +115,7 @@ async def serve_attachment(
 
 
 def _inherited(line: bytes, wanted: Sequence[str]) -> Variables:
-    """What the shim tells of variables; nothing rather than no client at all."""
+    """Read the variables of the shim; none rather than refusing the client."""
     try:
         return parse_inherited(line, wanted)
     except BadRequestError as error:

@@ -1,4 +1,4 @@
-"""What a client is told about the tools of the bridge, and a call's arguments, checked by hand.
+"""Description of the bridge's tools for a client, and a call's arguments, checked by hand.
 
 All three together stay under 250 tokens (at four characters each);
 `tests/supervisor/mcp/test_bridge_schema.py` measures.

@@ -32,7 +32,7 @@ from nsmd.model.values import StreamName
 
 
 class ProgramTools:
-    """See the module.
+    """Tools for the bridge's programs.
 
     Args:
         programs: those of the bridge.
@@ -44,7 +44,7 @@ class ProgramTools:
         self._max_chars = max_result_chars
 
     def visible(self, caller: Caller) -> bool:
-        """Whether there is anything to start: else a client knows nothing of these tools."""
+        """Return whether there is anything to start: else the client is not shown these tools."""
         return bool(self._programs.programs(caller))
 
     def tools(self, result_meta: Mapping[str, Any]) -> list[Tool]:
@@ -187,7 +187,7 @@ async def _ended(call: ProgramCall, ctx: Context, feed: LineFeed | None) -> Ende
 
 
 async def _outcome_of(call: ProgramCall) -> Ended | NsmError:
-    """What came of it, an error included: raised in a nursery, that would be in a group."""
+    """Return the outcome, with errors as values: raised in a nursery, they would be in a group."""
     try:
         return await call.wait()
     except NsmError as error:

@@ -1,4 +1,4 @@
-"""Who calls, as the SDK's context of a request has it. HEAVY: imports `mcp`.
+"""Identity of a caller from the SDK's context of a request. HEAVY: imports `mcp`.
 
 Behind a shim, a request's own context is the router's `Call`. Behind other transports it is
 something else: their requests have no numbers, and one whose handler is cancelled was taken back
@@ -39,7 +39,7 @@ def began_before_s(ctx: Context) -> float:
 
 
 def taken_back(ctx: Context) -> bool:
-    """Of a request whose handler is cancelled: the client took it back, and is still there."""
+    """True: the client cancelled the request and is still there. False: its connection is gone."""
     call = call_of(ctx)
     if call is not None:
         return call.cancelled
@@ -52,7 +52,7 @@ def _always() -> bool:
 
 
 def wants_progress(ctx: Context) -> bool:
-    """Whether the client asked to be told of it."""
+    """Return whether the client asked for progress."""
     return progress_token_from_params(ctx.params) is not None
 
 
@@ -62,7 +62,7 @@ async def report(ctx: Context, seconds: float, text: str) -> None:
 
 
 def client_name(ctx: Context) -> str:
-    """What the client says that it is."""
+    """Return the name that the client gives itself."""
     params = ctx.session.client_params
     given = params.client_info.name if params is not None else ""
     # It goes into terminals, logs and the names of scopes.

@@ -1,4 +1,4 @@
-"""What a client is told about the tool, from what is configured now.
+"""Description of the tool for a client, from the current configuration.
 
 All of it together stays under 450 tokens (at four characters each) with three environments;
 `tests/supervisor/mcp/test_describe.py` measures.
@@ -74,7 +74,7 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
 
 
 def instructions(has_programs: bool) -> str:
-    """What a client is told of the server as a whole.
+    """Describe the server as a whole.
 
     Args:
         has_programs: it may start programs of the host.
@@ -147,7 +147,7 @@ def _packages_of(environment: Environment) -> str:
 
 
 def _network_of(network: NetworkRule) -> str:
-    """What is reached; empty for nothing."""
+    """Describe the network; empty for none."""
     match network.mode:
         case "off":
             return ""

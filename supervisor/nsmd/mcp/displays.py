@@ -1,4 +1,4 @@
-"""What code has displayed, as text for a model and images for its eyes. Pure.
+"""Displays of code, as text for a model and images for its eyes. Pure.
 
 One display holds one value in several representations. The first that can be shown of a PNG, a
 JPEG and the texts, the plainest first, is. What a jail calls an image is checked, and bounded as
@@ -171,7 +171,7 @@ def _image_line(album: _Album) -> str:
 
 
 def _caption(bundle: Mapping[str, Any]) -> list[str]:
-    """What a text says beside the image: nothing if it is but a repr such as ``<Figure ...>``."""
+    """Return the text beside an image; none if it is only a repr such as ``<Figure ...>``."""
     for kind in _CAPTION_TYPES:
         text = bundle.get(kind)
         if isinstance(text, str) and text.strip() and not _is_repr(text.strip()):

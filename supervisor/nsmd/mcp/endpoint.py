@@ -1,4 +1,4 @@
-"""What the server does for one client: its project, its scope, the tools. HEAVY: imports `mcp`."""
+"""Server of one client: its project, its scope, the tools. HEAVY: imports `mcp`."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ class Endpoint:
         return self._programs.subscribe(other_programs)
 
     def _has_programs(self) -> bool:
-        """Whether the client may start some now. What it is called does not decide that."""
+        """Return whether the client may start programs now, whatever it is called."""
         has = self._tools.visible(self._caller(Client(name="", scope="")))
         self._had_programs |= has
         return has
@@ -376,7 +376,7 @@ class Endpoint:
         )
 
     def _view(self, client: Client) -> View:
-        """What a client would be told now that there is."""
+        """Return the view that a client would be shown now."""
         return tuple(self._runner.environments(client)), self._has_programs()
 
     def _client_with(self, ctx: Context, project: ProjectMount | None) -> Client:

@@ -32,7 +32,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 
 
 def problem(message: bytes) -> str:
-    """What a message has too much of, as a sentence without its subject; empty where it is nothing.
+    """Describe the excess of a message, as a sentence without its subject; empty if there is none.
 
     Args:
         message: what should be JSON in UTF-8.
@@ -54,7 +54,7 @@ def problem(message: bytes) -> str:
 
 
 def _bare(message: bytes) -> bytes | None:
-    """What is in no string; None where there are more strings than values."""
+    """Return the text outside of strings; None if there are more strings than values."""
     if b"\\" in message:
         # From the left, so that of a row of backslashes the last one is left if it escapes what
         # follows.

@@ -19,7 +19,7 @@ _NUMBERED = re.compile(rb"(\d{1,15})(?:\+(\d{1,9}\.\d{3}))? ")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Of a line.
+    """Number of a line.
 
     Attributes:
         execution_id: of code that it asks to be run.

@@ -1,4 +1,4 @@
-"""What a client was told that there is, and that it changed since. HEAVY: imports `mcp`.
+"""List of tools that a client was shown, and notices that it changed. HEAVY: imports `mcp`.
 
 A client that has never listed the tools learns of everything when it does. One that has is told
 once for all that changed until the notice is on its way: of the handshake revisions with a
@@ -43,7 +43,7 @@ Send = Callable[[JSONRPCMessage], Awaitable[None]]
 
 
 class Listed:
-    """See the module.
+    """List of tools that each client was shown.
 
     Args:
         view: what a client would be told now.

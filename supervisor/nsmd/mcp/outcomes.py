@@ -1,4 +1,4 @@
-"""What comes of calls, waited for while the client is told of it. HEAVY: imports `mcp`."""
+"""Outcomes of calls, awaited while the client gets progress. HEAVY: imports `mcp`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _outcome_reported(
 
 
 async def _outcome_of(execution: Execution) -> RunResult | NsmError:
-    """What came of it, an error included: raised in a nursery, that would be in a group."""
+    """Return the outcome, with errors as values: raised in a nursery, they would be in a group."""
     try:
         return await execution.wait()
     except NsmError as error:
@@ -82,7 +82,7 @@ async def _outcome_of(execution: Execution) -> RunResult | NsmError:
 
 
 def render_failure(error: Exception, tool: str) -> ToolReply:
-    """What the model learns of an error; of one that is ours, that it is not its fault.
+    """Render an error for the model; for a fault of ours, say that it is not its own.
 
     Args:
         error: of one call.

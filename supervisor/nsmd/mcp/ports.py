@@ -1,4 +1,4 @@
-"""What the endpoint needs from the session registry and the bridge.
+"""Interfaces that the endpoint needs of the session registry and the bridge.
 
 `nsmd.manager.run_service` and `nsmd.bridge` have it; tests have fakes.
 """
@@ -121,7 +121,7 @@ class ProgramCall(Protocol):
     """Handle of a program that was asked for."""
 
     async def wait(self) -> Ended:
-        """What came of it.
+        """Wait for the outcome.
 
         Cancellation: the waiter goes, the program does not notice.
 
@@ -131,10 +131,10 @@ class ProgramCall(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Whoever asked takes it back: the program is stopped."""
+        """Stop the program: the client cancelled."""
 
     def abandon(self) -> None:
-        """Whoever asked is gone: it is stopped unless they come back soon and ask again."""
+        """Stop the program unless its client, which is gone, soon comes back and asks again."""
 
 
 class Programs(Protocol):
@@ -191,18 +191,16 @@ class NoPrograms:
     """Where there is no bridge."""
 
     def programs(self, caller: Caller) -> Sequence[Program]:
-        """See `Programs`."""
         del caller
         return ()
 
     def program(self, caller: Caller, name: object, *_: object, **_more: object) -> NoReturn:
-        """See `Programs`: whatever is asked for is not there."""
+        """Raise the error: no program is here."""
         del caller
         raise UnknownProgramError(program_not_found(str(name), ()))
 
     submit = program
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """See `Programs`."""
         del changed
         return lambda: None

@@ -1,4 +1,4 @@
-"""What a model gets to see: a result or an error as text, and images. Pure functions.
+"""Text for a model: a result or an error, and images. Pure functions.
 
 The order is that of the specification: output first, then in brackets only what there is to say,
 so that success and failure can be told apart from the text alone.
@@ -164,7 +164,7 @@ def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
 
 
 def _session_notes(result: RunResult, name_chosen: bool) -> list[str]:
-    """What there is to say about where the code ran."""
+    """Describe the session that ran the code."""
     notes: list[str] = []
     name = result.session_name
     if name is not None and result.replaced is not None:
@@ -203,7 +203,7 @@ def _image_notes(result: RunResult, omitted: int) -> list[str]:
 
 
 def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
-    """What there is to say about how it went: nothing, or one line."""
+    """Describe how it went: no line, or one."""
     outcome = result.outcome
     said: list[str] = []
     if outcome.timed_out:

@@ -61,7 +61,7 @@ _MARK = "="
 
 
 class Endpoint(Protocol):
-    """What answers a client's requests.
+    """Interface that answers a client's requests.
 
     Attributes:
         server: has the handlers; the loops of both eras run it.
@@ -351,7 +351,7 @@ class Router:
 
 
 class _Output:
-    """What a server loop writes to (the SDK's `WriteStream`)."""
+    """Output stream of a server loop (the SDK's `WriteStream`)."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

@@ -38,7 +38,7 @@ MAX_BATCH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What is answered instead of serving a message.
+    """Answer in place of serving a message.
 
     Attributes:
         id: the request's, where it can be told; None becomes null, as JSON-RPC asks.

@@ -1,4 +1,4 @@
-"""What clients of one listener are kept to, whatever they say themselves; pure.
+"""Limits of all clients of one listener, whatever they say themselves; pure.
 
 An agent in a box may run code, and code that it runs must not be a way out of its box: sessions
 that it starts reach no more than the box does.
@@ -35,7 +35,7 @@ class ClientLimits:
 
 
 def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
-    """What both allow.
+    """Return the rule for what both allow.
 
     Args:
         rule: as configured.
@@ -58,7 +58,8 @@ def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
 
 
 def _covers(wide: HostRule, narrow: HostRule) -> bool:
-    """Whether the one allows all that the other does. Where ports overlap in part, it does not."""
+    """Return whether one entry allows all that the other does; False if ports overlap only in
+    part."""
     if wide.ports is not None and (narrow.ports is None or not narrow.ports <= wide.ports):
         return False
     if wide.network is not None or narrow.network is not None:

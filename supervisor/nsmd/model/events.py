@@ -1,4 +1,4 @@
-"""What happens in the supervisor, told to whoever listens: the audit, counters, `nsm events`.
+"""Events of the supervisor and their listeners: the audit, counters, `nsm events`.
 
 Publishing is synchronous and must cost next to nothing: a call passes here twice. Listeners store
 or count; what takes longer they do in tasks of their own.

@@ -34,7 +34,7 @@ class HeadTail:
             del self._tail[: len(self._tail) - self._half]
 
     def result(self) -> tuple[str, int]:
-        """What is kept, a line in it says what is not; and how many bytes that are."""
+        """Return the kept text, with a line that says what is left out, and its number of bytes."""
         if self._total == len(self._head):
             return self._head.decode("utf-8", "replace"), 0
         tail = self._tail[len(self._tail) - min(self._half, len(self._tail)) :]

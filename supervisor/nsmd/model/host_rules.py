@@ -1,4 +1,4 @@
-"""Which hosts code may reach: patterns as configured, names and addresses as asked for; pure.
+"""Hosts that code may reach: patterns as configured, names and addresses as requested; pure.
 
 A name that code asks for is taken apart here and nowhere else, and only if it is one that every
 resolver and every comparison reads the same way: what has a NUL, a character beyond letters,
@@ -45,7 +45,7 @@ class HostRuleError(ValueError):
 
 
 class BadHostError(ValueError):
-    """What was asked for is no host that anybody could have meant."""
+    """The text is no host that anybody could mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class HostRule:
     ports: frozenset[int] | None = DEFAULT_PORTS
 
     def takes_port(self, port: int) -> bool:
-        """Whether it allows that port."""
+        """Return whether the rule allows that port."""
         return self.ports is None or port in self.ports
 
     def names(self, host: Host) -> bool:
-        """Whether it means that host, whatever the port."""
+        """Return whether the rule means that host, whatever the port."""
         if self.network is not None:
             return not isinstance(host, str) and host in self.network
         if self.name is None:
@@ -199,7 +199,7 @@ def show_host(host: Host, port: int | None = None) -> str:
 
 
 class AllowList:
-    """What may be reached. Empty, it allows nothing."""
+    """List of reachable hosts. Empty, it allows nothing."""
 
     __slots__ = ("rules",)
 
@@ -223,24 +223,25 @@ class AllowList:
         return tuple(rule.text for rule in self.rules)
 
     def permits(self, host: Host, port: int) -> bool:
-        """Whether a host as it is asked for may be reached on that port. A name must still resolve
-        to addresses that may be."""
+        """Return whether a requested host may be reached on that port. A name must still resolve to
+        allowed addresses."""
         return any(rule.takes_port(port) and rule.names(host) for rule in self.rules)
 
     def knows(self, host: Host) -> bool:
-        """Whether it may be reached on some port."""
+        """Return whether a host may be reached on some port."""
         return any(rule.names(host) for rule in self.rules)
 
     def names_address(self, address: Address, port: int) -> bool:
-        """Whether that very address is named, by itself or its network, not only allowed with
-        everything else."""
+        """Return whether that very address is named, by itself or its network, not only allowed
+        with everything else."""
         return any(
             rule.network is not None and rule.takes_port(port) and address in rule.network
             for rule in self.rules
         )
 
     def names_machine(self, port: int) -> bool:
-        """Whether the supervisor's machine is named, not only allowed with everything else."""
+        """Return whether the supervisor's machine is named, not only allowed with everything
+        else."""
         return any(
             rule.name == HOST_NAME and not rule.subdomains and rule.takes_port(port)
             for rule in self.rules

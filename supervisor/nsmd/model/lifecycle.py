@@ -21,7 +21,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What can happen to a session."""
+    """Event in the life of a session."""
 
     READY = "the agent is ready"
     RESUMED = "its agent, which runs an execution, was taken up from an earlier supervisor"
@@ -36,7 +36,7 @@ class Event(Enum):
 
 
 class Effect(Enum):
-    """What the session's task has to do about it."""
+    """Action of the session's task."""
 
     SEND_NEXT = "send the first queued execution to the agent"
     ARM_IDLE = "start the idle timer"

@@ -83,7 +83,7 @@ def session_limits(settings: Settings) -> SessionLimits:
 
 
 def jail_sizes(settings: Settings) -> JailSizes:
-    """Of the file systems of new sessions."""
+    """Compute the sizes of the file systems of new sessions."""
     return JailSizes(
         workspace_mb=settings.defaults.workspace_mb,
         tmp_mb=settings.defaults.tmp_mb,
@@ -101,7 +101,8 @@ class SessionRoom:
 
 
 def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoom:
-    """What is configured, or what the supervisor's descriptors allow where that is less."""
+    """Compute the number of sessions: as configured, or as the descriptors allow if that is
+    less."""
     configured = settings.session.max_sessions
     if shares is not None:
         possible = max(1, shares.sessions - settings.pool.max_spares)
@@ -203,7 +204,7 @@ def check_can_be_bound(environment: Environment, bound: NetworkRule) -> None:
 
 
 def wrong_environment(name: str, bound: Environment, asked: Environment) -> WrongEnvironmentError:
-    """What to say to who wants to run something else in a session than it has.
+    """Make the error for a request to run another environment's code in a session.
 
     Args:
         name: of the session.

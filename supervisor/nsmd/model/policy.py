@@ -1,4 +1,5 @@
-"""What one session may see, change, reach and use: a frozen value, made by a pure function.
+"""Policy of one session: what it may see, change, reach and use; a frozen value, made by a pure
+function.
 
 A session has exactly one. Its jail is built from the same facts, code reads it in the jail
 (`POLICY_PATH`), people by `nsm inspect`, and whoever explains a denial looks here for the rule.
@@ -116,7 +117,7 @@ class LimitRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What the kernel lets code do.
+    """Rights that the kernel gives code.
 
     Attributes:
         uid, gid: inside.
@@ -297,7 +298,7 @@ def variable_names(environment: Environment, network: NetworkRule) -> tuple[str,
 
 
 def session_file_systems(sizes: JailSizes) -> Sequence[tuple[str, int, str]]:
-    """What each session has for itself: path, MiB, mode."""
+    """List the file systems of a session's own: path, MiB, mode."""
     return (
         # bwrap's --dev leaves /dev/shm on its own unbounded tmpfs.
         ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail

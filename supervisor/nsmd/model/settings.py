@@ -1,4 +1,4 @@
-"""What can be configured, as frozen values with their defaults.
+"""Settings as frozen values with their defaults.
 
 The same classes are the schema of `config.toml`: `nsmd.config.config_file` validates the file
 against them with pydantic. They are plain dataclasses so that a supervisor without a file starts
@@ -97,7 +97,7 @@ class EnvironmentSettings:
 
     @property
     def network_rule(self) -> NetworkRule:
-        """What its sessions may reach."""
+        """Network rule of its sessions."""
         return network_rule(self.network)
 
 
@@ -268,7 +268,7 @@ class HttpSettings:
 
     @property
     def network_rule(self) -> NetworkRule:
-        """What sessions of its clients may reach at most."""
+        """Network rule that bounds the sessions of its clients."""
         return network_rule(self.network)
 
 

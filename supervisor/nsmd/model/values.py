@@ -68,7 +68,7 @@ class SetupStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRule:
-    """What code may reach over the network.
+    """Hosts that code may reach over the network.
 
     Attributes:
         mode: nothing but its own loopback; hosts that are named, through a proxy of the
@@ -147,7 +147,7 @@ class Environment:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it has sessions; else each execution has a jail of its own."""
+        """True if it has sessions; else each execution has a jail of its own."""
         return self.artifact is None or self.artifact.session_run is not None
 
 
@@ -183,7 +183,7 @@ class Sources:
     flakes: tuple[str, ...] = ()
 
     def has(self, part: Sources) -> bool:
-        """Whether these are all there."""
+        """Return whether these are all there."""
         return (
             part.directory in (None, self.directory)
             and part.metadata in (None, self.metadata)
@@ -211,7 +211,7 @@ class ProjectMount:
 
     @property
     def copied(self) -> bool:
-        """Whether each session has a copy, on write."""
+        """True if each session has a copy, on write."""
         return self.mode == "overlay"
 
 
@@ -276,7 +276,7 @@ class TemplateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who a request comes from, as far as names and projects go.
+    """Client that makes a request, as far as names and projects go.
 
     Attributes:
         name: the client program, e.g. ``claude-code`` or ``nsm``.
@@ -306,7 +306,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """What keeps one session to its limits: what was read back, not what was asked for.
+    """Mechanism that keeps one session to its limits: as read back, not as requested.
 
     Attributes:
         memory: of all its processes together; `watchdog` looks while code runs.
@@ -352,7 +352,7 @@ class SessionLimits:
         }
 
     def setup_of(self, environment: Environment) -> dict[str, Any] | None:
-        """What the agent is told of an environment's set-up; None if there is none."""
+        """Return the set-up of an environment for the agent; None if there is none."""
         if not environment.setup:
             return None
         return {
@@ -371,7 +371,7 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """Who a session belongs to. A spare of the pool has none.
+    """Owner of a session. A spare of the pool has none.
 
     Attributes:
         name: None for a one-shot.
@@ -388,7 +388,7 @@ class Tenancy:
     own: Sources | None = None
 
     def is_for(self, client: Client) -> bool:
-        """Whether a client of its scope may run code in it: one that has its environment."""
+        """Return whether a client of its scope may run code in it: one that has its environment."""
         own = self.own
         return own is None or (client.sources is not None and client.sources.has(own))
 
@@ -449,7 +449,7 @@ class LimitEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """What a reply leaves out of one stream."""
+    """Amount that a reply leaves out of one stream."""
 
     omitted_bytes: int
     file: str | None

@@ -1,4 +1,4 @@
-"""Which addresses are the world's, and which are somebody's own; pure but for `is_own`.
+"""Address ranges: public ones, and private ones; pure but for `is_own`.
 
 From the IANA registries of special-purpose addresses (RFC 6890 and its updates). The lists are here
 and not asked of `ipaddress.is_global`, whose answers changed between releases of Python.
@@ -59,7 +59,7 @@ def embedded(address: Address) -> Address:
 
 
 def why_not_public(address: Address) -> str | None:
-    """What an address is if it is not one of the world's; None if it is."""
+    """Name the kind of an address that is not public; None if it is public."""
     inner = embedded(address)
     if isinstance(inner, IPv4Address):
         return next((what for network, what in _NETWORKS_4 if inner in network), None)
@@ -70,7 +70,7 @@ def why_not_public(address: Address) -> str | None:
 
 
 def is_own(address: Address) -> bool:
-    """Whether it is this machine's own, as a public address may be as well: the kernel then sends
+    """Return whether it is this machine's own address, even a public one: the kernel then sends
     from the very address that it sends to. Nothing is sent (connect(2) of a datagram socket)."""
     target = embedded(address)
     family = socket.AF_INET if isinstance(target, IPv4Address) else socket.AF_INET6

@@ -1,4 +1,4 @@
-"""What one session or box may reach through its proxy, what was asked of it, its connections."""
+"""Proxy of one session or box: what it may reach, what was requested, its connections."""
 
 from __future__ import annotations
 
@@ -139,7 +139,6 @@ class AllowedHosts:
     # `Keeper`.
 
     def reach(self) -> Reach:
-        """See `Keeper`."""
         allowed = self._allowed if self.mode == "allow" else None
         return Reach(allowed, self._look_up or self._gateway.resolver)
 
@@ -152,7 +151,6 @@ class AllowedHosts:
         detail: str = "",
         address: str = "",
     ) -> None:
-        """See `Keeper`."""
         if self._log is None:
             self._log = DecisionLog()
         decision = Decision(
@@ -182,19 +180,16 @@ class AllowedHosts:
             )
 
     def sent(self, size: int) -> None:
-        """See `Keeper`."""
         for counters in self._all_counters():
             counters.sent_bytes += size
 
     def received(self, size: int) -> None:
-        """See `Keeper`."""
         for counters in self._all_counters():
             counters.received_bytes += size
 
     def watch(
         self, host: Host, port: int, address: Address, scope: trio.CancelScope
     ) -> Callable[[], None]:
-        """See `Keeper`."""
         if self._watched is None:
             self._watched = {}
         watched, key = self._watched, id(scope)

@@ -1,4 +1,4 @@
-"""What code asked the proxy for, and what became of it."""
+"""Requests of code to the proxy, and the decisions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Decision:
 
     @property
     def refused(self) -> bool:
-        """Whether a rule has refused it."""
+        """True if a rule refused it."""
         return self.verdict in REFUSED
 
 

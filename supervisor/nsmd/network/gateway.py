@@ -1,4 +1,4 @@
-"""What the networks of all sessions share: names, room, counters."""
+"""Shared parts of all sessions' networks: names, limits, counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_ACCEPTING = 64
 
 
 class Place:
-    """What one connection holds until it is over.
+    """Slot of one connection, held until it is over.
 
     Attributes:
         busy: there is no room for it, but to be told so.

@@ -27,7 +27,7 @@ _NEVER = struct.pack("ii", 0, 0)
 
 
 class ListenerError(Exception):
-    """It is not what an agent of ours passes, or does not do what it should any more."""
+    """The socket is not one that our agent passes, or has stopped working."""
 
 
 class Listener:
@@ -64,7 +64,7 @@ class Listener:
 
     @property
     def descriptor(self) -> int:
-        """Of the socket; valid until `close`."""
+        """Descriptor of the socket; valid until `close`."""
         return self._socket.fileno()
 
     async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
@@ -128,14 +128,14 @@ class _Accepting:
         connection.close()
 
     def give_up(self) -> None:
-        """What comes from now on is closed at once, as is what came and was not claimed."""
+        """Close all connections that were not claimed, and those that come."""
         with self._lock:
             self._wanted = False
         if self._connection is not None:
             self._connection.close()
 
     def claim(self) -> socket.socket:
-        """What was accepted, which is the caller's from now on."""
+        """Return the accepted connection, which belongs to the caller from now on."""
         connection, self._connection = self._connection, None
         assert connection is not None, "the thread has returned"
         return connection

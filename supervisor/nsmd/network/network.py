@@ -28,7 +28,7 @@ LISTEN_TIMEOUT_S = 20.0
 
 
 class SessionNetwork(AllowedHosts):
-    """See the module.
+    """Network of one session.
 
     Args:
         session_id: for the log.
@@ -146,7 +146,6 @@ class SessionNetwork(AllowedHosts):
             )
 
     def set(self, mode: NetworkMode, allowed: AllowList) -> None:
-        """See `AllowedHosts`."""
         super().set(mode, allowed)
         self._changed()
 

@@ -52,7 +52,7 @@ _SOCKS: Mapping[Verdict, int] = {
 
 
 def http_response(refused: RefusedError) -> bytes:
-    """What an HTTP client is answered."""
+    """Make the answer for an HTTP client."""
     status, reason, kind = _STATUS[refused.verdict]
     body = f"{refused.detail}\n".encode()
     head = (
@@ -67,5 +67,5 @@ def http_response(refused: RefusedError) -> bytes:
 
 
 def socks_code(refused: RefusedError) -> int:
-    """What a SOCKS client is answered."""
+    """Return the code for a SOCKS client."""
     return _SOCKS[refused.verdict]

@@ -47,7 +47,6 @@ class SystemResolver:
         self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
 
     async def __call__(self, name: str) -> Sequence[Address]:
-        """See `Resolve`."""
 
         def look_up() -> list[Address]:
             rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -67,13 +66,12 @@ class FewAtOnce:
         self._limiter = trio.CapacityLimiter(MAX_SESSION_LOOK_UPS)
 
     async def __call__(self, name: str) -> Sequence[Address]:
-        """See `Resolve`."""
         async with self._limiter:
             return await self._resolver(name)
 
 
 class Reach:
-    """What a session's code may reach at the moment.
+    """Hosts that a session's code may reach now.
 
     Args:
         allowed: None where the network is off.
@@ -142,7 +140,7 @@ class Reach:
 
 
 def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> bool:
-    """Whether a connection that was let through would be by this list, too.
+    """Return whether this list would also allow an existing connection.
 
     The name alone does not say: of a private address it takes two patterns, and either may go.
     """
@@ -154,12 +152,12 @@ def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> boo
 
 
 def _whose(address: Address) -> str | None:
-    """What an address is if it is not one of the world's; None if it is."""
+    """Name the kind of an address that is not public; None if it is public."""
     return why_not_public(address) or ("this machine's own" if is_own(address) else None)
 
 
 def _ask(allowed: AllowList) -> str:
-    """What to do about it: a model must not look for a way around."""
+    """Say what to do about it: a model must not look for a way around."""
     texts = allowed.texts
     some = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
     return (

@@ -87,7 +87,7 @@ async def _serve(client: trio.SocketStream, keeper: ProxyPolicy, busy: bool) -> 
 
 
 class _Conversation(ABC):
-    """What both kinds of proxy have in common."""
+    """Shared parts of both kinds of proxy."""
 
     protocol: Protocol
 
@@ -163,7 +163,7 @@ class _Conversation(ABC):
 
     @abstractmethod
     async def _request(self, first: bytes) -> tuple[Host, int] | None:
-        """What the client wants; None where it ended before it had said so."""
+        """Read the client's request; None if it ended before it was complete."""
 
     @abstractmethod
     async def _pass_on(self, server: trio.SocketStream) -> None:
@@ -171,7 +171,7 @@ class _Conversation(ABC):
 
     @abstractmethod
     def _refusal(self, refused: RefusedError) -> bytes:
-        """What it is told in place of that."""
+        """Make the answer for a refused request."""
 
     async def _tunnel(self, server: trio.SocketStream, begin: tuple[bytes, bytes]) -> None:
         answer, early = begin

@@ -22,7 +22,7 @@ _UNKNOWN_COMMAND, _UNKNOWN_ADDRESS_TYPE = 7, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocksRequest:
-    """What a client wants to connect to."""
+    """Connection that a client asks for."""
 
     host: Host
     port: int
@@ -38,11 +38,11 @@ class SocksProxy:
         self._code: int | None = None
 
     def receive_data(self, data: bytes) -> None:
-        """What the client has sent."""
+        """Take bytes of the client."""
         self._data += data
 
     def answers(self) -> bytes:
-        """What it is to be sent before more comes; each byte once."""
+        """Return the bytes to send before more comes; each byte once."""
         answers, self._answers = self._answers, b""
         return answers
 

@@ -42,7 +42,7 @@ _SCHEME = b"http://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebRequest:
-    """What a client wants.
+    """Request of a client.
 
     Attributes:
         tunnel: `CONNECT`: bytes, whatever they are.
@@ -63,7 +63,7 @@ class WebProxy:
         self._done = False
 
     def receive_data(self, data: bytes) -> None:
-        """What the client has sent; empty at its end."""
+        """Take bytes of the client; empty at their end."""
         try:
             self._client.receive_data(data)
         except h11.RemoteProtocolError as error:
@@ -96,7 +96,7 @@ class WebProxy:
         return b"HTTP/1.1 200 Connection established\r\n\r\n", early
 
     def head(self) -> bytes:
-        """What the server is sent first, of a request for a URL."""
+        """Return the head that the server is sent for a request for a URL."""
         assert self._head is not None, "there is a request"
         host, port, path = _split_url(self._head.target)
         shown = show_host(host) if port == 80 else show_host(host, port)
@@ -116,7 +116,7 @@ class WebProxy:
 
     @property
     def done(self) -> bool:
-        """Whether the request has been passed on whole."""
+        """True once the whole request has been passed on."""
         return self._done
 
     def next_body(self) -> bytes | None:

@@ -49,7 +49,7 @@ class HostMemory:
         self._last: _Read | None = None
 
     def seen(self) -> MemorySeen:
-        """What is known now; reads at most once in `FRESH_S`, some 50 microseconds."""
+        """Read the memory figures, at most once in `FRESH_S`; some 50 microseconds."""
         now = trio.current_time()
         if self._last is None or now - self._last.at_s > FRESH_S:
             self._last = _Read(now, self._look())
@@ -81,11 +81,11 @@ class HostMemory:
         return found
 
     async def cost_bytes(self, pid: int) -> int | None:
-        """See `cost_of`; in a thread."""
+        """Measure a jail's memory as `cost_of` does, in a thread."""
         return await trio.to_thread.run_sync(self.cost_of, pid)
 
     def cost_of(self, pid: int) -> int | None:
-        """What the process and those below it take; None if it is gone.
+        """Measure the memory of a process and those below it; None if it is gone.
 
         The proportional share (PSS) of each process where we may read it. An agent cannot be read
         by an ordinary user, as it must not be by what it runs: of it, what is resident and not

@@ -70,7 +70,7 @@ class Sessions(Protocol):
 
 
 class Pressure:
-    """See the module.
+    """Response to memory pressure: spares go first, then long-idle sessions.
 
     Args:
         settings: `[memory_pressure]`.
@@ -173,7 +173,7 @@ class Pressure:
 
 
 def is_short(seen: MemorySeen, *, already: bool) -> bool:
-    """Whether memory has to be given back.
+    """Return whether memory has to be given back.
 
     Args:
         already: it was short a moment ago; it is until the pressure is gone.

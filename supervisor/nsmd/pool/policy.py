@@ -61,7 +61,7 @@ MEMORY_LOOK_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSeen:
-    """What is known of one kind of session.
+    """Observation of one kind of session.
 
     Attributes:
         spares: that it has, starting ones included.
@@ -123,7 +123,7 @@ class KindPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do about an observation.
+    """Actions for an observation.
 
     Attributes:
         kinds: in the order of the observation's.
@@ -222,7 +222,7 @@ def starts_at_once(*, stocked: bool, processors: int, rate_per_s: float, lead_s:
 
 
 def _asked(kind: KindSeen, settings: PoolSettings) -> KindPlan:
-    """What one kind should have if there were room for everything."""
+    """Plan one kind as if there were room for everything."""
     used = kind.idle_s < settings.keep_seconds
     expected = kind.expected_s < min(EXPECTED_S, settings.keep_seconds)
     if used:

@@ -49,14 +49,14 @@ START = Callable[[JailSpec], Session]
 
 
 class Memory(Protocol):
-    """What the pool asks about memory; `nsmd.pool.host_memory` has it."""
+    """Interface to the memory figures; `nsmd.pool.host_memory` has them."""
 
     def seen(self) -> MemorySeen:
         """The host's memory now; quick."""
         ...
 
     async def cost_bytes(self, pid: int) -> int | None:
-        """What a jail takes, by its PID 1; None if it is gone. Holds nobody up."""
+        """Measure the memory of a jail by its PID 1; None if it is gone. Never blocks others."""
         ...
 
     async def watch(self, tell: Callable[[], None]) -> None:
@@ -68,21 +68,19 @@ class UnknownMemory:
     """Nothing is known of memory, so it sets no limit."""
 
     def seen(self) -> MemorySeen:
-        """See `Memory`."""
         return MemorySeen()
 
     async def cost_bytes(self, pid: int) -> int | None:
-        """See `Memory`."""
         del pid
         return None
 
     async def watch(self, tell: Callable[[], None]) -> None:
-        """See `Memory`."""
+        """Never call `tell`: nothing is measured."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Kind:
-    """What the pool has and knows of one kind.
+    """Sessions and figures of one kind.
 
     Attributes:
         ready: spares, the newest last: it is taken first, since its memory is still in caches.
@@ -116,12 +114,12 @@ class Kind:
 
     @property
     def lead_s(self) -> float:
-        """What a refill takes, seconds."""
+        """Time that a refill takes, in seconds."""
         usual = self.refills.quantile(USUAL)
         return policy.UNKNOWN_REFILL_S if usual is None else usual
 
     def seen(self, now: float) -> KindSeen:
-        """It, for the policy."""
+        """Make the observation for the policy."""
         return KindSeen(
             spares=self.spares,
             rate_per_s=self.demand.rate(now),
@@ -144,7 +142,7 @@ class _Start:
 
 
 class Pool:
-    """See the module.
+    """Spare sessions of all kinds.
 
     Args:
         settings: `[pool]`.
@@ -199,7 +197,7 @@ class Pool:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What is known of each kind, the one used last at the end."""
+        """Kinds of sessions, the most recently used last."""
         return tuple(self._kinds.values())
 
     @property
@@ -209,7 +207,7 @@ class Pool:
 
     @property
     def budget_bytes(self) -> int | None:
-        """What all spares together may take, by the last plan; None without a limit."""
+        """Memory that all spares together may take, by the last plan; None without a limit."""
         return self._budget_bytes
 
     # What happens. All of it is quick; what it leads to is decided in the pool's task.

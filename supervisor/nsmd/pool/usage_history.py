@@ -1,4 +1,4 @@
-"""What comers have used before, to guess what one who has just come will use.
+"""Usage history of clients, to predict what a new client will use.
 
 A comer is a project with whichever client, or a program of the control socket. Of each, for each
 environment, the share of visits is kept in which it was used, the last ones counting most. Bounded,

@@ -43,7 +43,7 @@ class Unfinished(Protocol):
 
 
 class Busy(Protocol):
-    """What there is to wait for; the registry has it."""
+    """Interface to the work that a drain waits for; the registry has it."""
 
     @property
     def events(self) -> Events:
@@ -51,7 +51,7 @@ class Busy(Protocol):
         ...
 
     def unfinished(self) -> Sequence[Unfinished]:
-        """What runs or is queued."""
+        """List what runs or is queued."""
         ...
 
 
@@ -68,7 +68,6 @@ class Work:
     kinds: Sequence[Callable[[], Sequence[Unfinished]]]
 
     def unfinished(self) -> Sequence[Unfinished]:
-        """See `Busy`."""
         return [each for kind in self.kinds for each in kind()]
 
 
@@ -199,7 +198,7 @@ class Drain:
 
     @property
     def active(self) -> bool:
-        """Whether it still waits for something."""
+        """True while it waits for something."""
         return not self._over and not self.cancelled
 
     @property
@@ -257,7 +256,7 @@ class Drain:
 
 
 def after_sigterm(store: DescriptorStore) -> How:
-    """What follows a drain for SIGTERM.
+    """Choose what follows a drain for SIGTERM.
 
     systemd gives everything that it keeps back to the next supervisor, and closes it where there is
     to be none, so sessions are left to it. A keeper of ours only stands in where nobody asked for

@@ -1,4 +1,4 @@
-"""What an earlier supervisor has left with whoever keeps descriptors: read, checked, sorted out.
+"""Records that an earlier supervisor has left: read, checked, sorted out.
 
 The records say what there should be, the descriptors what there is. A session is taken up where
 both agree and its jail lives. One whose jail is gone is told of; what cannot be understood is
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Takeover:
-    """What came of it.
+    """Sessions and descriptors that an earlier supervisor has left.
 
     Attributes:
         found: sessions that live.
@@ -67,7 +67,7 @@ class Takeover:
 
 
 def sort_out(kept: Kept) -> Takeover:
-    """See the module. Descriptors of sessions that are not taken up are closed.
+    """Read and check the records. Descriptors of sessions that are not reattached are closed.
 
     Args:
         kept: those whose names begin with `SESSION` or `SPEC` are owned from now on.
@@ -111,7 +111,7 @@ def _read_spec(
 
 
 class _Entry:
-    """What is kept of one session: descriptors in any order."""
+    """Descriptors kept of one session, in any order."""
 
     def __init__(self) -> None:
         self._names: list[str] = []

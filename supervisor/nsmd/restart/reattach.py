@@ -24,7 +24,7 @@ milliseconds. One that is stopped holds nobody up for longer."""
 
 
 class Resumption:
-    """See the module.
+    """Reattachment of one session: its executions under way, and the answers that wait.
 
     Args:
         fates: learns what became of executions.

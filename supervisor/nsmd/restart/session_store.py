@@ -34,7 +34,7 @@ and go."""
 
 @dataclass(slots=True)
 class _Kind:
-    """What sessions of one kind share, as it is kept."""
+    """Facts that sessions of one kind share, as they are kept."""
 
     name: str
     data: bytes
@@ -246,7 +246,7 @@ def _file(data: bytes, owned: ExitStack) -> int:
 
 @cache
 def boot_id() -> str:
-    """Of this boot of the machine; empty where the kernel does not tell."""
+    """Id of this boot of the machine; empty where the kernel does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -68,7 +68,7 @@ class Earlier:
 
 
 class Listener(Protocol):
-    """Who converses: the session."""
+    """Interface to the session that owns this one."""
 
     def agent_ready(self, link: AgentLink) -> None:
         """The agent can take work; `link` leads to it until `agent_gone`."""
@@ -169,7 +169,6 @@ class AgentSession:
 
     @property
     def project_copy(self) -> ProjectCopy | None:
-        """See `Jail`; None where there is no jail."""
         return None if self.jail is None else self.jail.project_copy
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What is remembered of things that are over, within bounds."""
+"""Memory of ended things, within bounds."""
 
 from __future__ import annotations
 

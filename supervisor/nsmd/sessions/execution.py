@@ -33,7 +33,7 @@ _KEPT_CODE_CHARS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What the registry knows about a call that its result has to say.
+    """Facts of the registry about a call, for its result.
 
     Attributes:
         env: the environment's own name, aliases resolved.
@@ -101,7 +101,7 @@ class Execution:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """True once the answer is there."""
         return self._answer is not None
 
     def runs_s(self, now: float) -> float:
@@ -110,7 +110,7 @@ class Execution:
 
     @property
     def answer(self) -> RunResult | NsmError | None:
-        """What came of it; None until then."""
+        """Answer; None until it is there."""
         return self._answer
 
     @property
@@ -139,7 +139,7 @@ class Execution:
 
     @property
     def streams(self) -> bool:
-        """Whether somebody wants the output as it comes."""
+        """True if somebody wants the output as it comes."""
         return bool(self._sinks)
 
     @property
@@ -213,7 +213,7 @@ class Execution:
     # The session's side.
 
     def note(self) -> dict[str, object]:
-        """What the agent is to remember of it, for a supervisor that comes after this one."""
+        """Make the note that the agent remembers, for a later supervisor."""
         origin, client = self.origin, self.request.client
         known: dict[str, object] = {
             "id": self.id,
@@ -235,7 +235,7 @@ class Execution:
         self._queued_behind = True
 
     def note_sent(self) -> None:
-        """It goes to the agent now."""
+        """Record that it goes to the agent now."""
         self._sent_s = trio.current_time()
         self._decided = self.session.network.made
 
@@ -310,7 +310,7 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
 
 
 def out_of_time(reason: str) -> Outcome:
-    """What there is of an execution at whose limit everything had to be ended."""
+    """Make the outcome of an execution at whose time limit everything had to be ended."""
     return Outcome(
         stdout="",
         stderr="",
@@ -322,7 +322,7 @@ def out_of_time(reason: str) -> Outcome:
 
 
 def interrupted_early() -> Outcome:
-    """What there is of an execution that was interrupted before its turn came."""
+    """Make the outcome of an execution that was interrupted while it waited."""
     return Outcome(
         stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
     )

@@ -44,14 +44,14 @@ class Owner(Protocol):
         ...
 
     def offers(self, capability: str) -> bool:
-        """Whether its agent is there, and can do that."""
+        """Return whether its agent is there and has this capability."""
         ...
 
     def post(self, frame: Mapping[str, object], /) -> None:
         """Send a frame to its agent."""
 
     def answered(self, execution: Execution | None) -> None:
-        """What ran has its answer; None where nothing is known to have run."""
+        """Note the answer of the running execution; None if nothing is known to have run."""
 
     def end(self, reason: str) -> None:
         """End it."""
@@ -270,7 +270,7 @@ class ExecutionQueue:
                 execution.finish(frame.outcome)
 
     def refused(self, frame: ErrorFrame) -> bool:
-        """Whether it was what runs that the agent refuses."""
+        """Return whether it was what runs that the agent refuses."""
         if self.running is None or frame.id != self._agent_id:
             return False
         self._answered(InternalError(f"The agent refused the code: {frame.message}"))
@@ -358,6 +358,6 @@ class ExecutionQueue:
 
 
 def _number(agent_id: str) -> int:
-    """Of an execution within its session, as its id at the agent has it."""
+    """Read the number of an execution within its session from its id at the agent."""
     number = agent_id.partition(".")[0]
     return int(number) if number.isdecimal() and len(number) < 20 else 0

@@ -175,7 +175,7 @@ class Transfer:
 
 
 async def directory(session: Session, path: str, *, make: bool) -> FileDirectoryFrame:
-    """What is in a directory of a session, one level of it.
+    """List one level of a session's directory.
 
     Args:
         make: make it if it is not there; then no entries are told.

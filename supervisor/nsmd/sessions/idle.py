@@ -16,13 +16,13 @@ ANSWER_MARGIN_S = 10.0
 
 
 class Used(Protocol):
-    """What may be in use: the session."""
+    """Interface to the session whose use is watched."""
 
     def idle_expired(self) -> None:
         """Its idle time is over, or somebody wants to know whether it is used."""
 
     def still_active(self) -> None:
-        """It is used, in the background."""
+        """Note use in the background."""
 
     def post(self, frame: Mapping[str, object], /) -> None:
         """Send a frame to its agent."""

@@ -56,23 +56,24 @@ ENDING_REASON_UNKNOWN = "it ended"
 
 
 class SessionWatcher(Protocol):
-    """What the registry or the pool wants to be told."""
+    """Interface to the registry or the pool, which want to be told."""
 
     def session_ready(self, session: Session) -> None:
-        """It can run code from now on."""
+        """Note that it can run code from now on."""
 
     def session_ended(self, session: Session) -> None:
         """Nothing of the session is left."""
 
     def session_changed(self, session: Session) -> None:
-        """What a later supervisor would have to know of it is another."""
+        """Note a change that a later supervisor would have to know."""
 
     def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
         """The agent of one that was taken up has said what it was in the middle of."""
 
     @property
     def leaving(self) -> bool:
-        """Whether sessions are left to the next supervisor: nothing ends for want of its client."""
+        """True if sessions are left to the next supervisor: none ends because its client is
+        gone."""
         ...
 
     def execution_resumed(self, session: Session, noted: Noted) -> Execution:
@@ -81,7 +82,8 @@ class SessionWatcher(Protocol):
 
 
 class Session:
-    """See the module. Made by the pool, run by a nursery of the registry."""
+    """One session: a task that owns one jail. Made by the pool, run by a nursery of the
+    registry."""
 
     # A thousand of them: no dictionary each, and what few of them need is made when it is needed.
     __slots__ = (
@@ -180,12 +182,12 @@ class Session:
 
     @property
     def pid(self) -> int:
-        """Of its jail's PID 1 on the host; 0 before there is one."""
+        """Process id of its jail's PID 1 on the host; 0 before there is one."""
         return self._conversation.pid
 
     @property
     def jail(self) -> Jail | None:
-        """What it lives in; None before there is one, and after."""
+        """Jail of the session; None before there is one, and after."""
         return self._conversation.jail
 
     @property
@@ -205,7 +207,7 @@ class Session:
 
     @property
     def project_copy(self) -> ProjectCopy | None:
-        """What it has changed in a project that is copied on write; None for any other."""
+        """Changes in a project that is copied on write; None for any other."""
         return self._conversation.project_copy
 
     def remarks(self) -> Sequence[str]:
@@ -219,7 +221,7 @@ class Session:
 
     @property
     def running(self) -> Execution | None:
-        """What runs in it now."""
+        """Execution that runs now."""
         return self.runs.running
 
     @property
@@ -229,7 +231,7 @@ class Session:
 
     @property
     def live(self) -> bool:
-        """Whether it can still take work."""
+        """True while it can take work."""
         return self.state is not State.ENDING and self.state is not State.ENDED
 
     # What others ask for. All of it is synchronous: the session's task does the rest.
@@ -285,7 +287,7 @@ class Session:
             self.runs.stream()
 
     def unfollow(self) -> None:
-        """Who called `follow` has read enough."""
+        """Stop following: the reader has read enough."""
         self.transcript.followers -= 1
 
     def abandoned(self) -> None:
@@ -340,7 +342,6 @@ class Session:
             self._feed(Event.GONE)
 
     def agent_ready(self, link: AgentLink) -> None:
-        """See `Listener`."""
         self._link = link
         self.requests.open(link.capabilities)
         self.network.opened(link)
@@ -352,7 +353,6 @@ class Session:
             self._feed(Event.SUBMITTED)
 
     def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
-        """See `Listener`."""
         assert self._earlier is not None, "only what was taken up is resumed"
         self._link = link
         self.requests.open(link.capabilities, era=self.taken_up)
@@ -377,12 +377,11 @@ class Session:
             self._feed(Event.SUBMITTED)
 
     def agent_gone(self) -> None:
-        """See `Listener`."""
         self._link = None
         self.network.closed()
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
-        """See `Listener`; what is known already is kept."""
+        """Handle the loss of the agent; facts known already stay."""
         if self.state in (State.ENDING, State.ENDED):
             return
         self.end_reason, self._failure, self.lost = reason, failure, True
@@ -398,7 +397,6 @@ class Session:
             self.agent_lost(f"its agent {error}")
 
     def agent_said(self, frame: AgentFrame) -> None:
-        """See `Listener`."""
         match frame:
             case OutputFrame():
                 self.runs.output(frame)
@@ -431,24 +429,21 @@ class Session:
     # What its executions say (`Owner`).
 
     def answered(self, execution: Execution | None) -> None:
-        """See `Owner`."""
         if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
             self.end("one-shot finished")
             return
         self._feed(Event.ANSWERED_MORE if self.runs.queued else Event.ANSWERED)
 
     def offers(self, capability: str) -> bool:
-        """Whether its agent is there, and can do that."""
+        """Return whether its agent is there and has this capability."""
         return self._link is not None and capability in self._link.capabilities
 
     # What `IdleTimer` says.
 
     def idle_expired(self) -> None:
-        """See `Used`."""
         self._feed(Event.IDLE_EXPIRED)
 
     def still_active(self) -> None:
-        """See `Used`."""
         self._feed(Event.STILL_ACTIVE)
 
     # The table's effects.
@@ -499,7 +494,7 @@ class Session:
         return repr(self.name) if self.name else self.id
 
     def ended_error(self) -> SessionEndedError:
-        """What whoever still wants something of an ended session is told."""
+        """Make the error for requests to an ended session."""
         reason = self.end_reason or ENDING_REASON_UNKNOWN
         return SessionEndedError(
             f"Session {self._label()} ended: {reason}.",

@@ -1,4 +1,4 @@
-"""What the supervisor counts, and how it tells it.
+"""Counts of the supervisor, and how it reports them.
 
 histogram   how often something took how long
 families    every metric: its name, labels and meaning

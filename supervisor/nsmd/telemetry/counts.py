@@ -35,7 +35,7 @@ MAX_ENVIRONMENTS = 100
 
 
 def outcome_of(answer: RunResult | NsmError | None) -> ExecutionOutcome:
-    """What became of an execution, in a word."""
+    """Name the outcome of an execution in a word."""
     if not isinstance(answer, RunResult):
         return "lost"
     outcome = answer.outcome
@@ -47,7 +47,7 @@ def outcome_of(answer: RunResult | NsmError | None) -> ExecutionOutcome:
 
 
 class Counts:
-    """See the module.
+    """Counters and histograms.
 
     Args:
         events: is told of limits that were hit, beside what it tells.

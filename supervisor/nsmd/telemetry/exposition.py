@@ -21,13 +21,12 @@ from nsmd.telemetry.telemetry import Reading, Value
 
 
 class _Read(Collector):
-    """What was read, for a registry of its own that lasts as long as one answer."""
+    """Figures for a private registry that lasts as long as one answer."""
 
     def __init__(self, readings: Sequence[Reading]) -> None:
         self._readings = readings
 
     def collect(self) -> Iterable[Metric]:
-        """See `Collector`."""
         return (_metric(family, values) for family, values in self._readings)
 
 

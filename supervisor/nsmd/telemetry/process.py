@@ -1,4 +1,4 @@
-"""What the system says of the supervisor's own process."""
+"""Facts of the system about the supervisor's own process."""
 
 from __future__ import annotations
 

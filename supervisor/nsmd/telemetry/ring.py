@@ -64,7 +64,7 @@ class Told(NamedTuple):
 
 
 class Ring:
-    """See the module.
+    """Latest events, for people who watch.
 
     Attributes:
         count: how many there have been.

@@ -159,7 +159,7 @@ async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:
 
 
 def _hosts(listener: socket.socket) -> frozenset[bytes] | None:
-    """What the Host header may be; None for anything: who reaches a Unix socket may."""
+    """Return the allowed Host headers; None for any: whoever reaches a Unix socket may ask."""
     if listener.family == socket.AF_UNIX:
         return None
     port = listener.getsockname()[1]

@@ -41,7 +41,7 @@ class Traffic:
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """What is looked up when somebody asks, and does not happen.
+    """Sources of figures that are read only when somebody asks.
 
     Attributes:
         connections: how many there are.
@@ -67,7 +67,7 @@ class Surroundings:
 
 
 class Telemetry:
-    """See the module. Made within the event loop.
+    """All counts and figures. Made within the event loop.
 
     Args:
         run_service: whose events are counted.

@@ -107,7 +107,7 @@ def secrets_by_other_processes(setting: dict[str, Any]) -> object:
 
 @probe
 def secrets_by_open_descriptors(setting: dict[str, Any]) -> object:
-    """Read descriptors that the shell which started the box had open."""
+    """Descriptors that the shell which started the box had open."""
     got: list[str] = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ def secrets_by_open_descriptors(setting: dict[str, Any]) -> object:
 
 @probe
 def secrets_by_descriptors_of_others(setting: dict[str, Any]) -> object:
-    """Read descriptors of other processes, including the parents that made the box."""
+    """Descriptors of other processes, including the parents that made the box."""
     home = setting["home"]
     held = [f"/proc/{pid}/fd" for pid in os.listdir("/proc") if pid.isdigit()]
     paths: list[str] = []
@@ -154,7 +154,7 @@ def processes_of_the_host(setting: dict[str, Any]) -> object:
 
 @probe
 def signal_to_the_starters_group(setting: dict[str, Any]) -> object:
-    """Kill processes of the same process group that were started beside the box."""
+    """The end of processes of the same process group that were started beside the box."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os.kill(0, signal.SIGUSR1)
     return "sent"  # whether somebody got it is the host's to say

@@ -85,7 +85,7 @@ def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
 
 
 async def complete(call: Call) -> dict[str, Any]:
-    """What could stand at a place of some code."""
+    """Complete code at a place."""
     session, code = call.target(), _code(call)
     cursor = arguments.optional_count(call.args, "cursor")
     if cursor is None or cursor > len(code):
@@ -113,7 +113,7 @@ async def complete(call: Call) -> dict[str, Any]:
 
 
 async def check(call: Call) -> dict[str, Any]:
-    """Whether some code is a whole input."""
+    """Check whether code is complete."""
     session = call.target()
     question = _question(session, "check", _code(call))
     try:

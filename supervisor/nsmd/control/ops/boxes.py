@@ -38,7 +38,7 @@ async def box_open(call: Call) -> dict[str, Any]:
 
 
 async def boxes(call: Call) -> dict[str, Any]:
-    """What boxes there are."""
+    """List the boxes."""
     return {"boxes": list(call.services.boxes.rows())}
 
 

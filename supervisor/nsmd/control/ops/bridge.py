@@ -27,7 +27,8 @@ which bounds what there is, may be more than that."""
 
 
 async def bridge_programs(call: Call) -> dict[str, Any]:
-    """What the client may start. Where files lie and what they get wrong is for people."""
+    """List the programs that the client may start. Places and mistakes of files are for people
+    only."""
     bridge = call.services.bridge
     if not call.confined:
         await bridge.look()

@@ -43,7 +43,7 @@ async def changes(call: Call) -> dict[str, Any]:
 
 
 async def change(call: Call) -> dict[str, Any]:
-    """What one path holds in the session and on the host."""
+    """Send the contents of one path in the session and on the host."""
     path = _path(arguments.data(call.args, "path"))
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)

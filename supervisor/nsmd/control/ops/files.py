@@ -71,7 +71,7 @@ async def file_close(call: Call) -> dict[str, Any]:
 
 
 async def file_list(call: Call) -> dict[str, Any]:
-    """What is in a directory."""
+    """List a directory."""
     return await _directory(call, make=False)
 
 

@@ -65,7 +65,7 @@ async def inspect(call: Call) -> dict[str, Any]:
 
 
 def _past(transcript: Transcript) -> dict[str, Any]:
-    """What is left of a session that has ended."""
+    """Describe what is left of an ended session."""
     return {
         "session": as_row(last_row(transcript, trio.current_time())),
         "policy": None,
@@ -83,7 +83,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
 
 
 class _Seen(NamedTuple):
-    """What the system says of a session's jail; None where there is none."""
+    """Facts of the system about a session's jail; None where there is none."""
 
     usage: process_stats.Usage | None
     kernel: KernelFacts | None

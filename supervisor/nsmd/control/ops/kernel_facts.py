@@ -1,4 +1,4 @@
-"""What the kernel says about a process, beside what its policy promises."""
+"""Facts of the kernel about a process, to compare with its policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KernelFacts:
 
 
 def kernel_facts(pid: int, proc: str = "/proc") -> KernelFacts | None:
-    """What there is to know about a process; None if it is gone.
+    """Read the facts about a process; None if it is gone.
 
     Args:
         pid: on the host.
@@ -56,7 +56,7 @@ def kernel_facts(pid: int, proc: str = "/proc") -> KernelFacts | None:
 
 
 def contradictions(policy: Policy, facts: KernelFacts) -> Iterator[str]:
-    """What the kernel does not say as the policy has it; sentences for people."""
+    """Compare the policy with the facts; yield sentences for people."""
     rights = policy.rights
     if not policy.complete:
         return

@@ -1,4 +1,4 @@
-"""What sessions may reach: asked for at their start, looked at and changed while they live."""
+"""Network rules of sessions: requested at their start, shown and changed while they live."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SHOWN = 50
 
 
 def wanted(call: Call) -> NetworkRule | None:
-    """What a `run` asks for; None for what is configured.
+    """Read the network rule of a `run`; None for the configured one.
 
     Raises:
         ForbiddenError: the connection may not choose.

@@ -1,4 +1,4 @@
-"""What the pool has and why, for people."""
+"""State of the pool and its reasons, for people."""
 
 from __future__ import annotations
 

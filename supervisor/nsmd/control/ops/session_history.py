@@ -1,4 +1,4 @@
-"""What a session has been through: how it began, what it ran, when it will end. For people."""
+"""History of a session: how it began, what it ran, when it will end. For people."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def http(call: Call) -> dict[str, Any]:
 
 
 async def events(call: Call) -> dict[str, Any]:
-    """What happened lately, and what happens; each is an event."""
+    """Send past events, and new ones as they happen."""
     ring = call.services.telemetry.recent
     last = arguments.optional_count(call.args, "last")
     follow = arguments.flag(call.args, "follow")
@@ -84,7 +84,7 @@ class _Reader:
         return self._session in (None, told.session)
 
     def next(self) -> tuple[list[Told], int]:
-        """What has come, and how many that came before it are not kept any more."""
+        """Return the next events, and how many before them were dropped."""
         found = self._ring.after(self.number)
         missed = found[0].number - self.number - 1 if found else 0
         if found:
@@ -93,7 +93,7 @@ class _Reader:
 
 
 async def _send(call: Call, reader: _Reader) -> None:
-    """What there is now. While a slow client takes it, more may come, and go again."""
+    """Send the events that are there. While a slow client reads, more may come and be dropped."""
     while True:
         found, missed = reader.next()
         if missed:

@@ -38,7 +38,7 @@ _METADATA, _RUN, _SESSION_RUN, _TEMPLATE_RUN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What one look at a source of environments found.
+    """Result of one look at a source of environments.
 
     Attributes:
         environments: in the order in which they are shown, names unique.

@@ -1,4 +1,4 @@
-"""What an artifact says of itself: its `metadata.json`, or its entry in `NIX_SANDBOX_METADATA`.
+"""Metadata of an artifact: its `metadata.json`, or its entry in `NIX_SANDBOX_METADATA`.
 
 Pure. Whoever wrote it, it is checked field by field; what is wrong is said in terms of the field.
 """
@@ -52,7 +52,7 @@ class MetadataError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What there is to know of an environment without looking at its programs.
+    """Facts about an environment that need no look at its programs.
 
     Attributes:
         schema: version of the metadata and of what the programs take.
@@ -86,7 +86,7 @@ class Programs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What `NIX_SANDBOX_METADATA` says.
+    """Content of `NIX_SANDBOX_METADATA`.
 
     Attributes:
         environments: by name, unchecked.
@@ -249,7 +249,7 @@ class _Fields:
         return default if found is None else found
 
     def wrong(self, key: str, expected: str) -> MetadataError:
-        """What to raise for a field."""
+        """Make the error for a field."""
         if self.values.get(key) is None:
             return MetadataError(f"{key} is missing, expected {expected}")
         return MetadataError(f"{key} is {self.values[key]!r:.80}, expected {expected}")

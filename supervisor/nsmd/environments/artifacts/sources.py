@@ -1,4 +1,5 @@
-"""What variables name: directories of artifacts and metadata, for everyone or for one client."""
+"""Sources named by variables: directories of artifacts and metadata, for everyone or for one
+client."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class BuildIndex:
 
 
 def to_remember(building: Building) -> Remembered:
-    """What is to outlive us of an environment."""
+    """Make the record that outlives the supervisor."""
     built = building.built
     return Remembered(
         key=building.key,

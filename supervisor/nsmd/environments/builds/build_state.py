@@ -46,7 +46,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a build gave.
+    """Result of a build.
 
     Attributes:
         environment: to run code in.
@@ -79,7 +79,7 @@ class Failed:
 
 
 class Building:
-    """See the module. Changes only through `Workshop`.
+    """One environment that Nix builds. Changed only by `Workshop`.
 
     Attributes:
         key: names its files.
@@ -117,7 +117,7 @@ class Building:
 
     @property
     def name(self) -> str:
-        """What it is called; before it was ever built, what it is likely to be."""
+        """Name of the environment; before the first build, the likely one."""
         if self.given_name:
             return self.given_name
         if self.built is not None:
@@ -126,18 +126,18 @@ class Building:
 
     @property
     def state(self) -> State:
-        """Of the last build; what an earlier one gave may be usable in any of them."""
+        """State of the last build; an earlier build's environment may be usable in any of them."""
         if self.attempt is not None:
             return "queued" if self.attempt.started_s is None else "building"
         return "ready" if self.failed is None and self.built is not None else "failed"
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody wants it now."""
+        """True if anybody wants it now."""
         return self.added or self.variable or self.configured or self.clients > 0
 
     def means(self, target: str) -> bool:
-        """Whether a name or a reference on the command line is it."""
+        """Return whether a name or reference of the command line means this environment."""
         return target in (self.name, self.reference)
 
     def note(self) -> None:

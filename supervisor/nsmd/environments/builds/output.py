@@ -1,4 +1,4 @@
-"""What nix says that it built, and whether that is a sandbox."""
+"""Output of a build as nix reports it, and a check that it is a sandbox."""
 
 from __future__ import annotations
 

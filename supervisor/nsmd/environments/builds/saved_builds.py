@@ -1,4 +1,4 @@
-"""What outlives the supervisor of the environments that it had built: a small JSON file.
+"""Built environments that outlive the supervisor: a small JSON file.
 
 Replaced as a whole, so that it is the old one or the new one, whatever ends us. One that cannot be
 read is set aside rather than overwritten, and the supervisor goes on without: `nsm env add` makes
@@ -56,7 +56,7 @@ class Remembered:
 
 
 def load(path: str) -> tuple[Remembered, ...]:
-    """What a file holds; nothing where it is missing or broken. Blocks."""
+    """Read the file; nothing if it is missing or broken. Blocks."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""What is said of an environment that is being built or was not, for people and models."""
+"""Messages about environments that are being built or failed to build, for people and models."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def problem(building: Building) -> EnvironmentProblem | None:
 
 
 def said(buildings: Sequence[Building]) -> tuple[list[Environment], list[EnvironmentProblem]]:
-    """What is there of some environments, names unique, and what else is to be said of them."""
+    """Split builds into usable environments, with unique names, and problems to report."""
     found: dict[str, Environment] = {}
     problems: list[EnvironmentProblem] = []
     for building in buildings:
@@ -74,7 +74,7 @@ def said(buildings: Sequence[Building]) -> tuple[list[Environment], list[Environ
 
 
 def bad_reference(reference: str) -> EnvironmentProblem:
-    """What is said of one in `NIX_SANDBOX_ENVS` that nix is not asked for."""
+    """Make the problem for a reference in `NIX_SANDBOX_ENVS` that nsm does not pass to nix."""
     why = why_no_reference(reference) or "there are too many"
     where = f"NIX_SANDBOX_ENVS: {shown(reference)!r:.200}"
     return EnvironmentProblem(name=None, where=where, why=why)

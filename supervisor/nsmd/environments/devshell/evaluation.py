@@ -54,7 +54,7 @@ _NO_ATTRIBUTE = "does not provide attribute"
 
 
 class Nix(Protocol):
-    """What is asked of `nsmd.environments.nix.program.Nix`, which says more."""
+    """Part of `nsmd.environments.nix.program.Nix` that is used here."""
 
     async def run(
         self,
@@ -75,7 +75,7 @@ class NoDevShellError(NixFailedError):
 
 
 class UnusableShellError(NixFailedError):
-    """It has one that no jail can show."""
+    """The flake has a shell that no jail can show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

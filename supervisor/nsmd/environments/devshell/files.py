@@ -1,4 +1,4 @@
-"""Which files decide what a flake's shell is, and whether they have changed.
+"""Files that decide a flake's shell, and the detection of changes to them.
 
 A flake is evaluated from its own files and what its lock names. Which of its files that takes only
 the evaluation knows; those that are named here are what development shells are made from in
@@ -50,7 +50,7 @@ class FlakeState:
 
 
 def has_flake(project: str) -> bool:
-    """Whether the project is a flake, as far as its own directory says."""
+    """Return whether the project is a flake, as far as its own directory says."""
     return os.path.isfile(os.path.join(project, FLAKE))
 
 
@@ -118,7 +118,7 @@ def _files(project: str, folders: Sequence[str]) -> Iterator[str]:
 
 
 def _read(path: str, limit: int) -> bytes:
-    """What is in a file; whatever else is there in its place has nothing in it."""
+    """Read a file; anything else in its place counts as empty."""
     try:
         # Of a pipe that somebody put there, opening alone would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -42,7 +42,7 @@ MAX_PROJECTS = 64
 
 
 class NixFinder(Protocol):
-    """What is asked of `nsmd.environments.nix.program.NixFinder`."""
+    """Part of `nsmd.environments.nix.program.NixFinder` that is used here."""
 
     async def find(self) -> Nix:
         """The nix that is there now.
@@ -59,7 +59,7 @@ _Directory = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _Project:
-    """What is known of one project's shell.
+    """Knowledge about one project's shell.
 
     Attributes:
         flake: its files when they were last looked at.
@@ -88,7 +88,7 @@ class _Project:
 
 
 class DevShells:
-    """See the module.
+    """Development shells of all projects.
 
     Args:
         inherit: names of the variables that shells have from their clients.
@@ -145,7 +145,8 @@ class DevShells:
         return [self._environment(known, "/project", ()) for known in self._projects.values()]
 
     def is_current(self, environment: Environment) -> bool:
-        """Whether it is a shell as its project's flake has it now, with some client's values."""
+        """Return whether it is a shell as its project's flake has it now, with some client's
+        values."""
         return any(environment.setup in known.steps.values() for known in self._projects.values())
 
     def settled(self, project: ProjectMount | None) -> trio.Event | None:
@@ -156,7 +157,7 @@ class DevShells:
     # What is known.
 
     def _look(self, project: ProjectMount) -> _Project | None:
-        """What is known of a project's shell; its evaluation begins where that is called for."""
+        """Find a project's shell; start its evaluation if needed."""
         now = trio.current_time()
         directory = _directory(project)
         known = self._projects.get(directory)
@@ -318,7 +319,7 @@ class DevShells:
         return base.binds if base is not None else ()
 
     def _programs(self) -> list[str]:
-        """What runs the shell; on some systems it is in nix's store itself."""
+        """List the programs that run the shell; on some systems they are in nix's store."""
         base = self._base()
         return [] if base is None else [base.agent_python, base.program]
 

@@ -1,4 +1,4 @@
-"""What `nix print-dev-env --json` says, and the Bash that makes it so in a session; pure.
+"""Output of `nix print-dev-env --json`, and the Bash that sets it up in a session; pure.
 
 `nix develop` makes a script of the same data, runs it in a fresh shell in the current directory and
 ends with `shellHook` (`Common::makeRcScript`, `toBash` and `ignoreVars` in Nix's
@@ -51,7 +51,7 @@ LAST_STEP = "the end"
 
 
 class DevEnvError(Exception):
-    """It is not what `nix print-dev-env --json` prints; the message says why."""
+    """The text is not the output of `nix print-dev-env --json`; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ Variable = Text | Array | Associative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevEnv:
-    """What a shell of a derivation has after its set-up.
+    """Variables and functions that a derivation's shell has after its set-up.
 
     Attributes:
         variables: by name.
@@ -95,7 +95,7 @@ class DevEnv:
 
     @property
     def has_hook(self) -> bool:
-        """Whether something is to be run after the set-up."""
+        """True if something is to be run after the set-up."""
         hook = self.variables.get("shellHook")
         return isinstance(hook, Text) and bool(hook.value.strip())
 
@@ -129,7 +129,7 @@ def parse(data: bytes) -> DevEnv:
 def setup_steps(
     shell: DevEnv, *, project: str, workspace: str, program: str, root: str
 ) -> tuple[SetupStep, ...]:
-    """What a session's Bash has to run to be such a shell.
+    """Make the steps that turn a session's Bash into such a shell.
 
     Args:
         project: where the jail shows the project.
@@ -193,7 +193,7 @@ def _attributes(shell: DevEnv) -> Iterator[str]:
 
 
 def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
-    """What stands in the build's variables and is to be another path here.
+    """Map the build's paths in its variables to the paths here.
 
     Outputs do not exist; a file of structured attributes is in a build that is over.
     """

@@ -65,7 +65,7 @@ def _blocks(error: str) -> Iterator[list[str]]:
 
 
 def _of_builder(name: str, block: Sequence[str], tail: Sequence[str]) -> str:
-    """What a builder said last of an error, else what it said last; empty where it said nothing."""
+    """Return a builder's last line about an error, else its last line; empty if it printed none."""
     said = [line.removeprefix("> ") for line in block if line.startswith("> ")]
     said += [line.removeprefix(f"{name}> ") for line in tail if line.startswith(f"{name}> ")]
     if not said:

@@ -85,7 +85,7 @@ class NixKilledError(NixRunError):
 
 
 class NixTimeoutError(NixRunError):
-    """It took too long and was stopped."""
+    """nix took too long and was stopped."""
 
     def __init__(self, command: str, timeout_s: float, *, error: str, tail: Sequence[str]) -> None:
         self.timeout_s = timeout_s
@@ -98,7 +98,7 @@ class NixTimeoutError(NixRunError):
 
 
 class NixOutputError(NixRunError):
-    """It printed more than somebody was ready to take."""
+    """nix printed more than the limit."""
 
     def __init__(self, command: str, limit: int, *, error: str, tail: Sequence[str]) -> None:
         super().__init__(
@@ -109,7 +109,7 @@ class NixOutputError(NixRunError):
 
 
 class NixNotStartedError(NixRunError):
-    """It could not be executed, or what watches it did not do its work."""
+    """nix could not be executed, or its monitor failed."""
 
     def __init__(self, command: str, reason: str) -> None:
         super().__init__(f"`{command}` did not run: {reason}.", error="", tail=())

@@ -216,7 +216,7 @@ class Monitor:
         return bool(data)
 
     def _drain(self, errors: int) -> None:
-        """What nix said last. Something that could not be killed may hold the pipe open."""
+        """Read nix's last output. A process that could not be killed may hold the pipe open."""
         poll = select.poll()
         poll.register(errors, select.POLLIN)
         while poll.poll(0) and self._read(errors):

@@ -1,4 +1,4 @@
-"""Which nix there is on this host, and its one way to be run."""
+"""Nix on this host, and the one way to run it."""
 
 from __future__ import annotations
 

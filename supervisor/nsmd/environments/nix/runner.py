@@ -26,7 +26,7 @@ OnProgress = Callable[[Progress, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What came of a run.
+    """Outcome of a run.
 
     Attributes:
         stdout: what it printed, as far as there was room.

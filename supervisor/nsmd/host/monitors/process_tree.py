@@ -1,4 +1,4 @@
-"""What is below this process, and how that is brought to its end; standard library only."""
+"""Processes below this one, and how to end them; standard library only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Prctl(Protocol):
 
 
 class Process(NamedTuple):
-    """One that is there: process id, parent's, session's, state (a letter), when it began."""
+    """Running process: process id, parent's, session's, state (a letter), start time."""
 
     pid: int
     parent: int
@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 class Ladder:
-    """Which signal is sent when, once an end is asked for.
+    """Signals on the way to an end, and when each is sent.
 
     Args:
         signals: one after the other.
@@ -90,7 +90,7 @@ def watch_signals() -> int:
 
 
 def _seen_through_the_descriptor(number: int, frame: object) -> None:
-    """See `signal.set_wakeup_fd`."""
+    """Do nothing: the wake-up descriptor tells of the signal (`signal.set_wakeup_fd`)."""
 
 
 def reap_orphans(own: int) -> None:

@@ -1,4 +1,4 @@
-"""Which directories are watched, and for whom.
+"""Watched directories, and who wants to know of changes.
 
 Directories are added in the threads that look at them, since that may block; notices are read in
 the event loop. A lock guards the books, and is never held while anything blocks.
@@ -27,7 +27,7 @@ Stir = Callable[[], None]
 
 
 class Watches:
-    """See the module.
+    """Watched directories of all sources.
 
     Args:
         inotify: has the kernel's side; closed by its owner.

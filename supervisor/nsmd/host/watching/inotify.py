@@ -101,7 +101,7 @@ class Inotify:
             return
 
     def read(self) -> list[Notice]:
-        """What has happened; empty where nothing has."""
+        """Read the notices; empty if there are none."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:

@@ -36,11 +36,11 @@ _MOST_LOOKS = 4
 
 
 class Seen(Protocol):
-    """What one look at a source found."""
+    """Result of one look at a source."""
 
     @property
     def places(self) -> WatchedPaths:
-        """What it depended on."""
+        """Paths that it depended on."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What looking a path up depended on: directories, links, and entries that are missing.
+"""Paths that a look-up depended on: directories, links, and entries that are missing.
 
 A path means something else as soon as one of its directories is renamed, or one of its symbolic
 links exchanged, wherever those lie. So whoever wants to know whether the answer still holds has to
@@ -48,7 +48,7 @@ class Trail:
 
     @property
     def places(self) -> WatchedPaths:
-        """What to watch."""
+        """Paths to watch."""
         return {place: frozenset(names) for place, names in self._places.items()}
 
     def list(self, directory: str) -> list[str]:
@@ -117,7 +117,7 @@ class Trail:
         return self._no_way(path)
 
     def status(self, path: str) -> os.stat_result:
-        """Of a path from `follow`."""
+        """Read the status of a path from `follow`."""
         return self._status(path)
 
     def _status(self, path: str) -> os.stat_result:

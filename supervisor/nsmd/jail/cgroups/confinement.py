@@ -35,7 +35,7 @@ Watch = Callable[["Confinement"], None]
 
 
 class Look(NamedTuple):
-    """What the watchdog has seen of a session.
+    """Observation of a session by the watchdog.
 
     Attributes:
         memory_bytes: of its processes together.
@@ -48,7 +48,7 @@ class Look(NamedTuple):
 
 
 class Confinement:
-    """See the module.
+    """Limits of one session: the mechanism, and which of them has ended something.
 
     Args:
         jail: of the session; the caller's.
@@ -116,7 +116,7 @@ class Confinement:
         self._watch(self)
 
     def note(self) -> dict[str, object]:
-        """What `go_on` needs, as the agent is to remember it of an execution that begins."""
+        """Make the note that `go_on` needs, for the agent to remember with an execution."""
         counted = self._counted
         return {} if self.group is None else {COUNTED: [counted.kills, counted.refused]}
 
@@ -196,7 +196,7 @@ class Confinement:
             )
 
     def why_it_died(self) -> str:
-        """What there is to say of a jail that has ended by itself: nothing, or its limit."""
+        """Explain why a jail ended by itself: its limit, or nothing."""
         self.count()
         reached = [event for event in self._events if event.kind == "memory"]
         if not reached:
@@ -214,7 +214,7 @@ class Confinement:
             self._counted = self.group.counted()
 
     def memory_bytes(self) -> int | None:
-        """What the group has now, files in memory included; None without one."""
+        """Memory that the group uses now, including files in memory; None without a group."""
         return None if self.group is None else self.group.memory_bytes()
 
     def peak_bytes(self) -> int | None:
@@ -306,7 +306,7 @@ class Confinement:
         )
 
     def _kill(self, pid: int) -> bool:
-        """Whether a process of this session was killed.
+        """Kill a process of this session; False if it was not killed.
 
         Its id may be another's by now. A pidfd is one process's for good, and if that one is below
         a jail that is still there after the look, it is the session's.
@@ -328,7 +328,7 @@ class Confinement:
         return True
 
     def _is_over(self) -> bool:
-        """Whether the jail has ended: then its process id may be another's."""
+        """Return whether the jail has ended: then its process id may be another's."""
         poll = select.poll()
         poll.register(self._jail.pidfd, select.POLLIN)
         return bool(poll.poll(0))

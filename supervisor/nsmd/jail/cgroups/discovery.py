@@ -57,12 +57,12 @@ class GroupPlace:
 
     @property
     def writable(self) -> bool:
-        """Whether the kernel would let us divide it, which is not to say that we may."""
+        """True if the kernel would let us divide it, which is not to say that we may."""
         return os.access(f"{self.directory}/cgroup.subtree_control", os.W_OK)
 
     @property
     def ours(self) -> bool:
-        """Whether it may be divided, as far as is known without asking: it was delegated, or is
+        """True if it may be divided, as far as is known without asking: it was delegated, or is
         nobody else's, and we are the only ones in it."""
         return self.alone and self.writable and (self.delegated or not self.managed)
 
@@ -145,7 +145,7 @@ def _group(root: str, process: str) -> str | None:
 
 
 def _has_mark(directory: str) -> bool:
-    """Whether systemd (251 and newer) has marked it as delegated."""
+    """Return whether systemd (251 and newer) has marked it as delegated."""
     for name in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(directory, name) == b"1":

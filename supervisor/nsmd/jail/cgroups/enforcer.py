@@ -123,7 +123,6 @@ class SessionEnforcer:
         return _enforcement(controllers, why)
 
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
-        """See `LimitEnforcer`."""
         if self.tree is None:
             return None
         limits = limits_of(spec, self._limits)
@@ -136,7 +135,6 @@ class SessionEnforcer:
     async def confine(
         self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
     ) -> Confinement:
-        """See `LimitEnforcer`."""
         limits = limits_of(spec, self._limits)
         if group is not None and jail.pid > 0:
             try:
@@ -175,7 +173,6 @@ class SessionEnforcer:
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
     ) -> Confinement:
-        """See `LimitEnforcer`."""
         limits = limits_of(spec, self._limits)
         if jail.pid <= 0:
             return self._run_only(jail, limits)

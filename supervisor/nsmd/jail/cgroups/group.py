@@ -21,7 +21,7 @@ to speak starts one interpreter."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What the kernel has counted in a group since it was made.
+    """Kernel's counts for a group since it was made.
 
     Attributes:
         kills: processes that were killed for want of memory below its limit.
@@ -33,7 +33,7 @@ class Counted:
 
 
 class Group:
-    """See the module. Its methods block, for some 100 us each.
+    """Control group of one session. Its methods block for some 100 us each.
 
     Args:
         directory: of the group.
@@ -166,7 +166,7 @@ class Group:
         return os.open(f"{self.directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def counted(self) -> Counted:
-        """What has been counted."""
+        """Read the counts."""
         return Counted(
             kills=files.counters(self.directory, "memory.events").get("oom_kill", 0),
             refused=files.counters(self.directory, "pids.events").get("max", 0),

@@ -1,4 +1,4 @@
-"""What a session's group is limited to; pure."""
+"""Values for the limits of a session's group; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ what it refuses."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """Of one session.
+    """Limits of one session's group.
 
     Attributes:
         memory_bytes: of everything, the files in its file systems in memory included.
@@ -49,7 +49,7 @@ OPTIONAL = frozenset({"memory.swap.max"})
 
 
 def limits_of(spec: JailSpec, limits: SessionLimits) -> GroupLimits:
-    """What holds for a session.
+    """Compute the limits of a session's group.
 
     Files in /workspace, /tmp and /dev/shm are memory, and are counted for the group. Each of these
     file systems has a size of its own, at which writing fails; were there no room for them beside

@@ -22,7 +22,8 @@ COUNTERS = ("memory.events", "pids.events")
 
 
 class Notices:
-    """See the module; `run` is the task. Without it, only what ends badly is asked about."""
+    """Notices of the kernel about sessions' groups; `run` is the task. Without it, groups are read
+    only when something ends badly."""
 
     def __init__(self) -> None:
         self._inotify: Inotify | None = None

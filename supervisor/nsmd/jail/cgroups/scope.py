@@ -31,7 +31,7 @@ DELEGATE = (
 
 
 async def is_delegated(place: GroupPlace, environment: Mapping[str, str]) -> bool:
-    """Whether systemd says that this process's own unit is for it to divide.
+    """Return whether systemd says that this process's own unit is for it to divide.
 
     Managers of users mark groups with nothing that could be seen without asking, at least up to
     systemd 252.
@@ -110,7 +110,7 @@ def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[
 async def _run(
     command: list[str], variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[bytes] | None:
-    """What came of a program; None if it did not answer.
+    """Run a program; None if it did not answer.
 
     Raises:
         NoGroupsError: it cannot be run.
@@ -138,7 +138,7 @@ def _complaint(told: subprocess.CompletedProcess[bytes] | None) -> str:
 
 
 def complaint_of(words: str) -> str:
-    """What a program of systemd's has said, short enough to be told."""
+    """Shorten a message of a systemd program to a clause."""
     return words.strip()[:300]
 
 
@@ -154,12 +154,12 @@ def manager_of(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, 
 
 
 def is_main_process(environment: Mapping[str, str]) -> bool:
-    """Whether we are the one that systemd started (systemd.exec(5), SYSTEMD_EXEC_PID)."""
+    """Return whether systemd started this very process (systemd.exec(5), SYSTEMD_EXEC_PID)."""
     return environment.get("SYSTEMD_EXEC_PID") == str(os.getpid())
 
 
 def _bus_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What leads to the user's manager. MCP clients may not hand it on.
+    """Make the variables that lead to the user's manager. MCP clients may not pass them on.
 
     Raises:
         NoGroupsError: there is none.

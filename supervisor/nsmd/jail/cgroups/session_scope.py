@@ -39,7 +39,7 @@ _MAX_PATH_BYTES = 4096
 
 @dataclass(slots=True, kw_only=True)
 class Anchor:
-    """What holds a scope.
+    """Process that holds a scope open.
 
     Attributes:
         directory: of the scope's group.
@@ -58,7 +58,7 @@ class Anchor:
         store.keep(NAME, [self.pipe, self.record])
 
     def descriptors(self) -> Sequence[int]:
-        """What is kept of it."""
+        """Descriptors to keep of it."""
         return [self.pipe, self.record]
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ def _spawn(command: list[str], variables: Mapping[str, str]) -> tuple[int, int, 
 
 
 async def _words(fd: int) -> str:
-    """What comes until the end of it, or until one line that is empty: the anchor holds."""
+    """Read until the end, or until an empty line: the anchor holds."""
     words = b""
     with trio.move_on_after(ANSWER_TIMEOUT_S):
         while words != b"\n":

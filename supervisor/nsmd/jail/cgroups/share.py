@@ -28,7 +28,8 @@ _FILE = "cpu.weight"
 
 
 class Share:
-    """See the module. A change takes a write and a read: some 20 us, without waiting for anyone.
+    """Processor share of one session. A change takes a write and a read, some 20 us, and no
+    waiting.
 
     Args:
         group: the session's.
@@ -57,7 +58,7 @@ class Share:
             self._restore()
 
     def ended(self) -> None:
-        """It is over; what the last look has seen beside it may go on."""
+        """End the session's part; sessions that the last look found beside it may go on."""
         if self.lowered and not self._behind:
             self._restore()
 

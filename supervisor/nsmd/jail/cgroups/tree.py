@@ -76,7 +76,7 @@ class Leftovers:
 
 
 class GroupTree:
-    """See the module.
+    """Part of the group tree that belongs to the supervisor.
 
     Args:
         directory: ours to divide.
@@ -127,7 +127,7 @@ class GroupTree:
 
     @property
     def there(self) -> bool:
-        """Whether groups can still be made in it."""
+        """True while groups can still be made in it."""
         return os.path.isdir(self.sessions)
 
     def make(self, name: str) -> str:

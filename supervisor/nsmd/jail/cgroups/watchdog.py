@@ -33,7 +33,7 @@ async def _in_thread(
 
 
 class Watchdog:
-    """See the module; `run` is the task.
+    """Watchdog over memory and processes of sessions; `run` is the task.
 
     Args:
         in_thread: carries a look out where it holds nobody up.

@@ -79,7 +79,7 @@ class _Line:
 
 
 class TemplateLauncher:
-    """See `nsmd.jail.interface.Launcher`.
+    """Launcher of sessions as forks of templates, or cold where that does not work.
 
     Args:
         cold: starts templates' jails, and sessions' own.
@@ -211,7 +211,6 @@ class TemplateLauncher:
         return template.is_open and template.suspect
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `nsmd.fdstore.store.Refill`."""
         return self._book.everything(self.templates)
 
     @property
@@ -226,7 +225,7 @@ class TemplateLauncher:
         return self._unloaded
 
     async def prepare(self, spec: JailSpec) -> None:
-        """See `Launcher`: a template is, which may import for seconds."""
+        """Prepare the template, which may import for seconds."""
         if why_unforkable(spec):
             return
         line = self._line(template_of(spec))
@@ -251,7 +250,6 @@ class TemplateLauncher:
                 line.template.close()  # most sessions have a project, and so another template
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
-        """See `Launcher`."""
         environment = spec.environment
         jail = await self._why_not_forked(spec, group)
         if isinstance(jail, str):
@@ -353,7 +351,7 @@ class TemplateLauncher:
         return reason
 
     def _ask_for(self, spec: JailSpec) -> tuple[bytes, Policy]:
-        """What a template is asked for such a session; the same each time."""
+        """Return the request to a template for such a session; the same each time."""
         policy = self._cold.policy(spec, forked=True)
         return request_for(spec, self._cold.limits, policy), policy
 
@@ -479,7 +477,7 @@ async def open_launcher(
     store: DescriptorStore | None = None,
     kept: Kept | None = None,
 ) -> AsyncGenerator[Launcher]:
-    """What starts all sessions of a supervisor.
+    """Start the launcher of all sessions of a supervisor.
 
     Args:
         bwrap: starts those of the host's own interpreters.

@@ -1,4 +1,4 @@
-"""Which template a session is a fork of, and what is asked of it; pure."""
+"""Choice of the template that a session is forked from, and the request to it; pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def why_unforkable(spec: JailSpec) -> str | None:
 
 
 def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
-    """What the template is asked (`docs/contributing/agent-protocol.md`, Templates).
+    """Make the request to the template (`docs/contributing/agent-protocol.md`, "Templates").
 
     Args:
         policy: of the session, which finds it in a file.

@@ -77,7 +77,7 @@ def refusal(text: str) -> TemplateError:
 
 
 class ForkedJail(JailHandle):
-    """See `nsmd.jail.interface.Jail`: a session in namespaces of its own, in a template's jail.
+    """Forked session in namespaces of its own, in a template's jail.
 
     Args:
         channel: the supervisor's end of the agent's socket; owned from now on.
@@ -99,18 +99,15 @@ class ForkedJail(JailHandle):
 
     @property
     def starter_pid(self) -> int:
-        """See `Jail`: the template reaps it, or bwrap."""
         return 0
 
     async def wait(self) -> None:
-        """See `Jail`; the template reaps it, or bwrap."""
         if not self._released:
             # PID 1 of a PID namespace becomes waitable after all others in it are gone
             # (pid_namespaces(7)).
             await trio.lowlevel.wait_readable(self._pidfd)
 
     def stderr_text(self) -> str:
-        """See `Jail`: a fork that failed told so before there was a jail."""
         return ""
 
 
@@ -122,7 +119,7 @@ class TemplateJail(Jail, Protocol):
 
 
 class Template:
-    """See the module. From `start_template`; `run` has to be run.
+    """Process that does nothing but fork, in a jail. From `start_template`; `run` has to be run.
 
     Args:
         jail: its socket is the control socket; owned from now on.
@@ -167,7 +164,7 @@ class Template:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked for forks, as far as is known."""
+        """True if it can be asked for forks, as far as is known."""
         return not self._closed.is_set()
 
     @property
@@ -420,7 +417,7 @@ async def _until_it_speaks(channel: socket.socket) -> None:
 
 
 async def _read_text(channel: socket.socket) -> str:
-    """What a fork says of its failure; no code has run in it."""
+    """Read a fork's message about its failure; no code has run in it."""
     text = b""
     while len(text) < MESSAGE_BYTES:
         await trio.lowlevel.wait_readable(channel)

@@ -103,7 +103,6 @@ class TemplateStore:
         self._store.drop(_name_of(template))
 
     def everything(self, templates: Iterable[Template]) -> Iterator[tuple[str, Sequence[int]]]:
-        """See `nsmd.fdstore.store.Refill`."""
         for template in templates:
             with ExitStack() as owned:
                 try:
@@ -166,7 +165,6 @@ class AdoptedTemplateJail(AdoptedJail):
     """The jail of a template that an earlier supervisor started."""
 
     async def reap_starter(self) -> None:
-        """See `BwrapJail`."""
         with trio.move_on_after(STARTER_GRACE_S):
             await reap_child(self.starter_pid)
 

@@ -1,4 +1,4 @@
-"""What a session has changed in a copied project. No module imports a later one.
+"""Changes of a session in a copied project. No module imports a later one.
 
 copy_files   files below a directory that is not trusted, by descriptor
 change       one difference, and what there is to say of it (pure)

@@ -98,7 +98,7 @@ def apply(
 
 
 def explain(error: OSError) -> str:
-    """What the kernel said, for people."""
+    """Put the kernel's error into words for people."""
     match error.errno:
         case errno.ELOOP:
             return "a link is in the way on the host, and none is followed"
@@ -113,7 +113,7 @@ def explain(error: OSError) -> str:
 
 
 def _in_order(wanted: Sequence[Wanted]) -> list[Wanted]:
-    """What is deleted first, the deepest first of all; then parents before what is in them."""
+    """Sort changes: deletions first, the deepest first; then parents before their contents."""
 
     def place(each: Wanted) -> tuple[bool, str]:
         return each.after is not None, in_tree(each.path)
@@ -243,7 +243,7 @@ class _Application:
             raise RefusedError("it was changed on the host since it was shown")
 
     def _is_as_shown(self, parent: int, name: str) -> bool:
-        """Whether something that was moved is what it was; moving changes `st_ctime`."""
+        """Return whether a moved file is still as it was; moving changes `st_ctime`."""
         before = self._change.before
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         now = host_state(found)

@@ -19,7 +19,7 @@ PERMISSIONS = 0o777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is at a path.
+    """State of the file at a path.
 
     Attributes:
         mode: permissions, see `PERMISSIONS` and `carried_mode`; 0 of a link.
@@ -35,7 +35,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a session made of one path.
+    """Change that a session made to one path.
 
     Attributes:
         path: below the project; bytes that are no UTF-8 as `os.fsdecode` has them.
@@ -56,14 +56,14 @@ class Change:
 
     @property
     def kind(self) -> Kind:
-        """What became of the path."""
+        """Kind of the change."""
         if self.before is None:
             return "added"
         return "deleted" if self.after is None else "changed"
 
 
 def type_of(mode: int) -> Type:
-    """What a mode says."""
+    """Return the file type in a mode."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -72,7 +72,7 @@ def type_of(mode: int) -> Type:
 
 
 def host_state(found: os.stat_result) -> State:
-    """Of something in the project: whoever changes it cannot choose the time of that change."""
+    """Make the state of a file of the project, whose time of change nobody can choose."""
     type_ = type_of(found.st_mode)
     return State(
         type=type_,
@@ -85,7 +85,7 @@ def host_state(found: os.stat_result) -> State:
 
 
 def copy_state(found: os.stat_result, digest: str) -> State:
-    """Of something in a copy, whose owner may set everything but its content's hash.
+    """Make the state of a file of a copy, whose owner may set everything but its content's hash.
 
     Args:
         digest: from `digest_of`, of a file's content or a link's target.
@@ -163,7 +163,7 @@ def risk_of(path: str, after: State | None, target: str = "") -> str:
 
 
 def _leads_out(path: str, target: str) -> bool:
-    """Whether a link may lead out of the project; what other links there are does not matter."""
+    """Return whether a link may lead out of the project; other links are harmless."""
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     if target.startswith("/") or inside == ".." or inside.startswith("../"):
         return True

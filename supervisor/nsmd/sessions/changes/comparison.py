@@ -1,4 +1,5 @@
-"""What a session has changed in a project: overlayfs's upper layer beside the directory itself.
+"""Comparison of a session's copy with its project: overlayfs's upper layer beside the directory
+itself.
 
 The layer is the session's to make up and to change while it is read, so it is data and nothing
 more: see `below`. https://docs.kernel.org/filesystems/overlayfs.html has its marks.
@@ -54,7 +55,7 @@ class TooManyChangesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """What is compared.
+    """Directories to compare.
 
     Attributes:
         changed: descriptor of the upper layer.
@@ -89,7 +90,7 @@ def compare(sides: Sides) -> list[Change]:
 
 
 def change_at(sides: Sides, path: str) -> Change | None:
-    """What became of one path; None if nothing did; blocks.
+    """Find the change of one path; None if there is none; blocks.
 
     Raises:
         OSError: it has changed meanwhile.
@@ -145,7 +146,7 @@ def content_digest(root: int, path: str, size: int) -> str:
 
 
 def is_whiteout(found: os.stat_result) -> bool:
-    """Whether it is overlayfs's mark that something is gone."""
+    """Return whether it is overlayfs's mark for a removed file."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
@@ -203,7 +204,7 @@ class _Walk:
             yield change
 
     def leaf_or_directory(self, path: str, found: os.stat_result) -> Change | None:
-        """What became of a path at which the copy has something."""
+        """Return the change of a path at which the copy has something."""
         before = self.host(path)
         try:
             after = self._in_copy(path, found)
@@ -215,7 +216,7 @@ class _Walk:
         return None if self._is_same(path, before, after) else self.made(path, before, after)
 
     def _in_copy(self, path: str, found: os.stat_result) -> State:
-        """What a session has at a path.
+        """Return the state of a path in the session.
 
         Raises:
             OSError: it cannot be read, or says that it is larger than it can be.
@@ -279,14 +280,14 @@ class _Walk:
                 return True
 
     def _gone(self, path: str) -> Iterator[Change]:
-        """What the host has at a path, all of it deleted."""
+        """Yield the host's files at a path, all of them deleted."""
         before = self.host(path)
         if before is not None:
             yield self.made(path, before, None)
             yield from self._below(path)
 
     def _below(self, path: str) -> Iterator[Change]:
-        """What the host has below a path where the session has no directory."""
+        """Yield the host's files below a path where the session has no directory."""
         waiting = [path]
         while waiting:
             directory = waiting.pop()
@@ -326,7 +327,7 @@ def _names(root: int, directory: str) -> list[str]:
 
 
 def _is_opaque(changed: int, directory: str) -> bool:
-    """Whether what the host has there is hidden."""
+    """Return whether the copy's directory hides the host's contents."""
     try:
         fd = open_below(changed, directory, DIRECTORY)
     except OSError:

@@ -65,7 +65,7 @@ def parent_of(root: int, path: str) -> Generator[tuple[int, str]]:
 
 
 def look(root: int, path: str) -> os.stat_result | None:
-    """What is there; None if nothing is, or if a parent is no directory."""
+    """Read the status of a path; None if nothing is there, or if a parent is no directory."""
     try:
         with parent_of(root, path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False)

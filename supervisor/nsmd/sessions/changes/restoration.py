@@ -68,7 +68,7 @@ def discard(
 
 
 def _stays(before: State | None, after: State) -> bool:
-    """Whether what a session has can be replaced or changed in its place."""
+    """Return whether the session's file can be replaced or changed in place."""
     return before is not None and (before.type == "directory") == (after.type == "directory")
 
 

@@ -59,7 +59,7 @@ class Contents:
 
 
 class Review:
-    """What can be done about the changes of sessions."""
+    """Operations on the changes of sessions."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(AT_ONCE)
@@ -78,7 +78,7 @@ class Review:
         return [change for change in changes if is_among(change.path, below)]
 
     async def contents(self, session: Session, path: str) -> Contents:
-        """What one path holds on both sides.
+        """Read the contents of one path on both sides.
 
         Raises:
             As `changes`.
@@ -219,7 +219,7 @@ def begun_ns(session: Session) -> int:
 
 
 def is_among(path: str, below: Sequence[str]) -> bool:
-    """Whether a path is one of these, or in one; all are where there are none."""
+    """Return whether a path is one of these or below one; True if there are none."""
     return not below or any(path == each or path.startswith(f"{each}/") for each in below)
 
 

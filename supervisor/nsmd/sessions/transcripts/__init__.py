@@ -1,4 +1,4 @@
-"""What sessions have run, for people to read: bounded, in memory, gone with the supervisor.
+"""Transcripts of sessions, for people to read: bounded, in memory, gone with the supervisor.
 
 live        output of the execution that runs, for readers of any speed
 record      one execution

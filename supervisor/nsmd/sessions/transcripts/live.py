@@ -1,4 +1,4 @@
-"""What a running execution has printed so far: its beginning and its latest, in order.
+"""Output of a running execution so far: its beginning and its latest, in order.
 
 Any number of readers have a place each in the one record. A reader that falls behind further than
 the record goes is told how much it has missed.
@@ -44,7 +44,7 @@ class Place:
 
 
 class LiveOutput:
-    """See the module."""
+    """Output of a running execution."""
 
     def __init__(self) -> None:
         self._head: list[_Piece] = []

@@ -35,7 +35,8 @@ _EMPTY_TEXT_BYTES = sys.getsizeof("")
 
 
 class Record:
-    """See the module. Its transcript writes it, readers read it; it has ended with its answer.
+    """One execution in a transcript, which writes it; readers read it; it has ended with its
+    answer.
 
     Attributes:
         number: counts the session's executions from 1.
@@ -77,12 +78,12 @@ class Record:
         return f"<Record {self.number} {self._execution_id} {'ended' if self.ended else 'running'}>"
 
     def began(self, at: float) -> None:
-        """It was sent earlier than now, at that Unix time."""
+        """Note that it was sent earlier than now, at that Unix time."""
         self._started_at = at
 
     @property
     def ended(self) -> bool:
-        """Whether it has its answer."""
+        """True once it has its answer."""
         return self._answer is not None
 
     def finish(self, answer: Outcome | NsmError, seconds: float) -> None:

@@ -20,7 +20,7 @@ MAX_TOTAL_BYTES = 64 * 1024 * 1024
 
 
 class TranscriptStore:
-    """See the module.
+    """Transcripts of all sessions.
 
     Attributes:
         size_bytes: about how much memory everything that is kept takes.
@@ -56,11 +56,11 @@ class TranscriptStore:
             oldest.clear()
 
     def ended(self) -> Iterator[Transcript]:
-        """Of ended sessions, the newest last."""
+        """Yield the transcripts of ended sessions, the newest last."""
         return iter(self._ended.values())
 
     def find(self, target: str) -> Transcript | None:
-        """Of the ended session of that id, or the last one of that name or ``scope/name``."""
+        """Find the ended session of that id, or the last one of that name or ``scope/name``."""
         if target in self._ended:
             return self._ended[target]
         return next((t for t in reversed(self._ended.values()) if t.subject.means(target)), None)

@@ -1,4 +1,4 @@
-"""What one session has run, and readers of it.
+"""Transcript of one session, and its readers.
 
 Writing stores references and never waits. A reader is a place in the record and not a copy of it:
 it takes the next entry when whoever reads has room for one, so a slow reader holds nobody up and
@@ -37,7 +37,7 @@ class Subject:
     scope: str
 
     def means(self, target: str) -> bool:
-        """Whether a target is its id, its name or ``scope/name``."""
+        """Return whether a target is its id, its name or ``scope/name``."""
         return target == self.id or (
             self.name is not None and target in (self.name, f"{self.scope}/{self.name}")
         )
@@ -54,7 +54,7 @@ class TranscriptBudget(Protocol):
 
 
 class Transcript:
-    """See the module.
+    """Transcript of one session.
 
     Attributes:
         executions: how many there were, those that are no longer kept included.
@@ -270,7 +270,7 @@ class Reader:
                 return
 
     def _output(self, record: Record) -> Iterator[Entry | None]:
-        """What it prints, until it has ended or there is no waiting for that."""
+        """Yield its output until it has ended, or until there is no waiting for more."""
         if record.ended:
             yield from record.output()
             return
