@@ -138,7 +138,7 @@ class NoFile:
 
 
 class Capture:
-    """What one stream printed for one execution: the whole, or head and tail and a file.
+    """Output of one stream for one execution: the whole, or head and tail and a file.
 
     Args:
         spills: makes the file; None for head and tail only.
@@ -157,7 +157,7 @@ class Capture:
 
     @property
     def full(self) -> bool:
-        """Whether anything more would be kept nowhere but in the tail."""
+        """True if more output would be kept only in the tail."""
         return self._file is not None and self._file.full
 
     def bound_reply(self, reply_bytes: int) -> None:
@@ -241,14 +241,14 @@ class OutputPipe:
         os.close(self.child_fd)
 
     def read(self, count: int = READ_BYTES) -> bytes:
-        """What is there, at most `count` bytes; empty when there is nothing."""
+        """Read at most `count` bytes; empty when there is nothing."""
         try:
             return os.read(self.read_fd, count)
         except BlockingIOError:
             return b""
 
     def cut(self) -> bytes:
-        """What was printed up to now, and nothing of what a flood adds meanwhile.
+        """Return the output so far, without what a flood adds meanwhile.
 
         The kernel's count of what waits is the cut. Nothing here waits: code that reads from its
         own pipe only takes its own output away.

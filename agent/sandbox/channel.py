@@ -52,12 +52,13 @@ class Channel:
 
     @property
     def passes_descriptors(self) -> bool:
-        """Whether it is a socket, which it is but where somebody tries an agent by hand."""
+        """True if it is a socket, as always except where somebody tries an agent by hand."""
         return stat.S_ISSOCK(os.fstat(self._link.write_fd).st_mode)
 
     @property
     def lag_bytes(self) -> int:
-        """What the supervisor has not acknowledged, or not taken where it does not do that."""
+        """Number of bytes that the supervisor has not acknowledged, or not taken if it does not
+        acknowledge."""
         return self._link.unsent_bytes if self._sequence is None else self._kept_bytes
 
     @property

@@ -102,7 +102,7 @@ class InputCheck:
             os.execve(program, [program, "-I", "-S", self._agent_file, "--check"], dict(os.environ))
 
     def finish(self, wait_status: int) -> tuple[str, str]:
-        """What the child said, which has ended: the status, and the next line's indentation."""
+        """Read the answer of the ended child: the status, and the next line's indentation."""
         size = os.fstat(self._answer_fd).st_size
         said = os.pread(self._answer_fd, min(size, READ_BYTES), 0)
         os.close(self._answer_fd)
@@ -207,7 +207,7 @@ def check_python(code: str) -> str:
 
 
 def _is_unfinished(code: str) -> bool:
-    """Whether a text that Python refuses would be well with more text after it."""
+    """Return whether a text that Python refuses could become valid with more text after it."""
     errors: list[tuple[str, int | None]] = []
     for more in ("", "\n\n"):
         try:

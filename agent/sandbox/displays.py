@@ -34,8 +34,8 @@ DISPLAY_TOO_DEEP = f"[display left out: more than {MAX_DEPTH} levels in each oth
 
 
 def is_deep(value: Any) -> bool:
-    """Whether lists and objects are nested deeper than the answer to a client may be: the whole
-    of it could not be sent."""
+    """Return whether lists and objects are nested deeper than an answer to a client may be: it
+    could not be sent at all."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []

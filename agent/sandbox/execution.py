@@ -67,7 +67,7 @@ class Execution:
         return self.timed_out or self.interrupted
 
     def has_started(self, row: Process) -> bool:
-        """Whether a process is this execution's, and not of an earlier one.
+        """Return whether a process belongs to this execution, not to an earlier one.
 
         A clock tick is long: the last execution may have started something within the same one.
         Pids grow, but for a wrap-around that would have to come in that very tick.

@@ -62,7 +62,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is itself in JSON."""
+    """Return whether JSON shows the text unchanged."""
     return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 

@@ -103,7 +103,8 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a child has ended, or does so within some milliseconds; it is left to be reaped."""
+    """Return whether a child has ended, or does so within some milliseconds; it is left to be
+    reaped."""
     for _ in range(ENDING_LOOKS):
         try:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -124,7 +125,7 @@ def caught_signals(pid: int) -> int:
 
 
 def ignores_interrupts(pid: int) -> bool:
-    """Whether SIGINT would be lost on a process; False where /proc does not say."""
+    """Return whether SIGINT would be lost on a process; False where /proc does not say."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             mask = file.read(READ_BYTES).partition(b"\nSigIgn:")[2].split(None, 1)[0]

@@ -30,7 +30,7 @@ MAX_CHECKS = 4
 
 
 class Question:
-    """What an interpreter is asked besides running code, which may keep it too busy to answer.
+    """Question to an interpreter besides running code, which may keep it too busy to answer.
 
     Args:
         number: tells its answer from that to a question before.

@@ -80,7 +80,7 @@ class Setups:
         self._known = False
 
     def read(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[SetupStep]] | None:
-        """What a `hello` says for the first time about a set-up.
+        """Read the first set-up of a `hello`.
 
         Raises:
             ValueError: it is not valid.

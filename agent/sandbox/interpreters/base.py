@@ -97,7 +97,7 @@ class Interpreter:
 
     @property
     def takes_signals(self) -> bool:
-        """Whether SIGINT would interrupt the code now. Before, it would be lost or worse."""
+        """True if SIGINT would interrupt the code now. Before, it would be lost or worse."""
         return False
 
     def become_program(self, control_fd: int) -> NoReturn:
@@ -265,7 +265,7 @@ class Interpreter:
     # Set-up.
 
     def begin_step(self) -> None:
-        """What is printed from now on belongs to the set-up.
+        """Count output from now on as the set-up's.
 
         What the executions are still to be told, output of an earlier process and why its state is
         lost, is put aside until `end_setup`.
@@ -310,7 +310,7 @@ class Interpreter:
 
     @property
     def runs(self) -> bool:
-        """Whether the running execution is one of this interpreter."""
+        """True if the running execution is one of this interpreter."""
         return self.agent.running is not None and self.agent.running.interpreter is self
 
     def _keep(self, stream: str, data: bytes) -> None:
@@ -376,7 +376,7 @@ class Interpreter:
         self._private = dict(expected)
 
     def is_intact(self) -> bool:
-        """Whether code has left the descriptors alone that the next execution depends on."""
+        """Return whether code has left the descriptors alone that the next execution depends on."""
         for fd, identity in self._private.items():
             try:
                 if identity_of(os.stat(f"/proc/{self.pid}/fd/{fd}")) != identity:

@@ -274,7 +274,7 @@ class BashInterpreter(Interpreter):
             time.sleep(HOLD_S)
 
     def _has_new_forks(self) -> bool:
-        """Whether a child may still have the shell's handlers, all or those not yet reset.
+        """Return whether a child may still have the shell's handlers, all or those not yet reset.
 
         That takes a fork microseconds, but from when it is its turn to run. Interrupted before, it
         may take itself for the shell and read the lines that are meant for that.

@@ -114,7 +114,7 @@ def empty_scratch() -> Sequence[str]:
 
 
 def has_shared_memory() -> bool:
-    """Whether there is memory that forks could write to and that all of them would have in common.
+    """Return whether there is memory that all forks could write to and share.
 
     Files outside the scratch are not: they cannot be written to in a template's jail.
     """

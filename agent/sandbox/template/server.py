@@ -155,7 +155,7 @@ class Template:
         return size, fds
 
     def _fork(self, fd: int) -> bool:
-        """Whether this is the fork."""
+        """Fork; return whether this is the fork."""
         try:
             return clone(NAMESPACES & ~CLONE_NEWNET if self.host_network else NAMESPACES) == 0
         except OSError as error:

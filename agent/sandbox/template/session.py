@@ -186,7 +186,7 @@ def drop_privileges(last_capability: int, system_calls: Filter) -> None:
 
 
 class Session:
-    """What becomes of one fork.
+    """Fate of one fork.
 
     Args:
         request: as in docs/contributing/agent-protocol.md, "Templates".

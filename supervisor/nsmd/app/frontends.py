@@ -23,7 +23,7 @@ BOX_CONNECTIONS = 32
 
 
 class FrontEnds:
-    """See the module.
+    """Front ends for connections over the user's own socket or that of a box.
 
     Args:
         services: what clients' requests work on.
@@ -68,7 +68,7 @@ class FrontEnds:
         await self._server.handle(stream)
 
     def of_box(self, client_limits: ClientLimits) -> Serve:
-        """What serves the socket of a box, whose programs may run code within that boundary."""
+        """Return the server for a box's socket, whose programs may run code within those limits."""
         rights: set[Right] = {"run"}
         if client_limits.programs:
             rights.add("bridge")

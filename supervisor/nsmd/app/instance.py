@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """See the module.
+    """Instance: the lock, the socket and the descriptors of this supervisor.
 
     Attributes:
         own: tells the socket's file, if it is to be removed at the end.

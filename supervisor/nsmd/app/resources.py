@@ -21,7 +21,7 @@ from nsmd.model.values import Environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """See the module.
+    """Resources that outlive every session.
 
     Attributes:
         started_s: on trio's clock.

@@ -51,7 +51,7 @@ from nsmd.telemetry import Surroundings, Telemetry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppServices:
-    """See the module.
+    """Services for requests, and the front ends that receive them.
 
     Attributes:
         services: what requests work on.

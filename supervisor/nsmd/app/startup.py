@@ -35,7 +35,7 @@ from nsmd.model.values import Enforcement, Environment, Sources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """See the module.
+    """Facts for all parts, gathered before the event loop begins.
 
     Attributes:
         listener: bound, listening, non-blocking.

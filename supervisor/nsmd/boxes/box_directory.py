@@ -25,7 +25,7 @@ _ID = re.compile("[0-9a-f]{8}")
 
 
 class BoxDirectory:
-    """See the module.
+    """Directory of one box's sockets.
 
     Args:
         box_id: of the box.

@@ -77,7 +77,7 @@ def read_directory(directory: str, home: str | None = None) -> Found:
 
 
 class DefinitionsIndex:
-    """See the module; made by `open_definitions`.
+    """All definitions of a directory, reread when they change; made by its opener.
 
     Attributes:
         programs: that can be used, by name, sorted.

@@ -28,7 +28,7 @@ class Discovery(Protocol):
 
 
 class Provider:
-    """See the module.
+    """All sources of environments.
 
     Args:
         catalog: what there is now.

@@ -82,7 +82,7 @@ def identity(fd: int) -> tuple[int, int, str]:
 
 
 class DescriptorHolder:
-    """See the module.
+    """Holder of a supervisor's descriptors.
 
     Args:
         listener: where supervisors connect.
@@ -185,7 +185,7 @@ class DescriptorHolder:
             pass
 
     def obey(self, word: str, name: str, fds: list[int], *, cut: bool) -> None:
-        """What a supervisor asks for.
+        """Carry out a supervisor's request.
 
         Args:
             cut: the message had descriptors for which there was no room.

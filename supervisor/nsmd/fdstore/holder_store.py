@@ -76,7 +76,7 @@ class Found:
 
 
 class HolderStore:
-    """See `DescriptorStore`.
+    """Descriptor store in a small process beside the supervisor.
 
     Args:
         path: of the keeper's socket, in a directory that is ours alone; held by one supervisor at
@@ -110,7 +110,7 @@ class HolderStore:
 
     @property
     def pid(self) -> int:
-        """Of the keeper; 0 where there is none."""
+        """Process id of the holder; 0 where there is none."""
         return self._pid
 
     @property

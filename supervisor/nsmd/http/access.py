@@ -64,7 +64,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessCheck:
-    """See the module.
+    """Admission of clients by the head of a request.
 
     Args:
         hosts: what `Host` may be, in small letters; None for anything, where no browser comes.

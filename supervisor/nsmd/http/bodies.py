@@ -25,7 +25,7 @@ class Bodies:
 
 
 class BodyShare:
-    """What one request takes of it, until `free`.
+    """Part of the bound that one request holds until `free`.
 
     Args:
         of: where it is counted.

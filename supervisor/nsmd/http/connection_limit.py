@@ -14,7 +14,7 @@ from nsmd.http.connection import Connection
 
 
 class ConnectionLimit:
-    """See the module.
+    """Limit on the number of connections; a new one may close an older one.
 
     Args:
         most: connections at once.
@@ -55,7 +55,7 @@ class ConnectionLimit:
                 connection.end()
 
     def leave(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
         self._leaving.discard(connection)
 

@@ -172,7 +172,7 @@ class HttpService:
                 await listener.serve(*opened)
 
     def _client_limits(self) -> ClientLimits:
-        """What all clients are kept to."""
+        """Return the limits of all clients."""
         settings, project = self._settings, None
         if settings.project is not None:
             try:

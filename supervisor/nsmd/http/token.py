@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class TokenFile:
-    """See the module.
+    """Token for clients, as its file has it now.
 
     Its file is looked at with each request, which takes 2 us, and read where it is another one:
     whoever replaces it need tell nobody.

@@ -13,7 +13,7 @@ from nsmd.model.values import Remarks
 
 
 class JailHandle:
-    """What `nsmd.jail.interface.Jail` asks for and is the same however a jail came to be.
+    """Parts of `Jail` that are the same however a jail came to be.
 
     Args:
         channel: the supervisor's end of the agent's socket; owned from now on.

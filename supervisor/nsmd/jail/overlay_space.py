@@ -95,7 +95,7 @@ class OverlaySpace:
         return [self._theirs.fileno()]
 
     def command(self, project: int, user: JailUser) -> list[str]:
-        """What goes before bwrap's path and arguments, to be started as ourselves.
+        """Return the words before bwrap's path and arguments, to be started as ourselves.
 
         Args:
             project: descriptor of the directory, to be inherited, too.

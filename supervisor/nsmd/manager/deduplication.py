@@ -18,7 +18,7 @@ _CHECK = "Check what it has done (its variables, its files) before you run it ag
 
 
 class Deduplication:
-    """What there is of executions by the ids that clients gave them.
+    """Executions by the ids that clients gave them.
 
     Args:
         executions: those that this supervisor was given, or has taken up.

@@ -74,7 +74,7 @@ async def measure_in_thread(pids: Sequence[int]) -> Mapping[int, process_stats.U
 
 
 class RunService:
-    """See the module.
+    """All sessions by name and scope, and the one way to run code in them.
 
     Args:
         settings: limits.

@@ -38,7 +38,8 @@ def project_path(session: Session) -> str | None:
 
 
 class SessionIndex:
-    """See the module. Spares are in it, too, and sessions that are just ending."""
+    """Index of the sessions that are not over. It includes spares, and sessions that are just
+    ending."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
@@ -74,14 +75,15 @@ class SessionIndex:
         self._sessions[session.id] = session
 
     def give_name(self, session: Session) -> None:
-        """It belongs to somebody, under the name in its tenancy; an earlier one's is taken."""
+        """Register a session under the name in its tenancy; an earlier session of that name is
+        displaced."""
         tenancy = session.tenancy
         assert tenancy is not None
         assert tenancy.name is not None, "a one-shot has no name"
         self._named[tenancy.scope, tenancy.name] = session
 
     def remove(self, session: Session) -> bool:
-        """It is over. Returns whether it still had its name."""
+        """Remove a session that is over; return whether it still had its name."""
         self._sessions.pop(session.id, None)
         tenancy = session.tenancy
         if tenancy is None or tenancy.name is None:

@@ -45,7 +45,7 @@ CONCURRENT_STARTS = 4
 
 
 class SessionManager:
-    """See the module; the `SessionWatcher` of each of them.
+    """All sessions of the supervisor; the `SessionWatcher` of each of them.
 
     Args:
         settings: limits.

@@ -34,7 +34,7 @@ _LISTED = 5
 
 
 class SessionSlots:
-    """See the module.
+    """Slots for sessions, and sessions that wait for one.
 
     Args:
         room: how many sessions may have jails.
@@ -88,7 +88,7 @@ class SessionSlots:
             )
 
     def turn(self, scope: str, *, confined: bool = False) -> Turn:
-        """What a new session has to wait for before it starts.
+        """Queue a new session until it may start.
 
         Args:
             scope: the caller's, whose sessions an error may name.

@@ -14,7 +14,7 @@ from nsmd.model.values import NO_NETWORK, NetworkRule, ProjectMount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """See the module.
+    """Limits of all clients of one listener.
 
     Attributes:
         scope: of their sessions.

@@ -23,7 +23,7 @@ MAX_LOGGED = 100
 
 
 class AllowedHosts:
-    """See the module.
+    """Hosts that one session or box may reach through its proxy.
 
     Args:
         whose: for the log, e.g. ``session 3f2a``.
@@ -80,7 +80,7 @@ class AllowedHosts:
         return [decision for decision in self.decisions_since(number) if decision.refused]
 
     def facts(self) -> dict[str, Any]:
-        """What `nsm net` and `nsm inspect` show."""
+        """Return the facts for `nsm net` and `nsm inspect`."""
         return {
             "mode": self.mode,
             "allow": list(self._allowed.texts),

@@ -28,10 +28,10 @@ LINGER_S = 2.0
 
 
 class ProxyPolicy(Interface):
-    """Who decides, and remembers: the session's network."""
+    """Interface to the session's network, which decides and records."""
 
     def reach(self) -> Reach:
-        """What may be reached at this moment."""
+        """Return the hosts that may be reached now."""
         ...
 
     def decided(
@@ -46,10 +46,10 @@ class ProxyPolicy(Interface):
         """A request has been decided on."""
 
     def sent(self, size: int) -> None:
-        """So many bytes have gone out."""
+        """Count bytes that have gone out."""
 
     def received(self, size: int) -> None:
-        """So many bytes have come in."""
+        """Count bytes that have come in."""
 
     def watch(
         self, host: Host, port: int, address: Address, scope: trio.CancelScope

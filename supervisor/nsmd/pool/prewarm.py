@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Prewarm:
-    """See the module.
+    """Sessions prepared for clients that have just come.
 
     Args:
         provider: has the environments.

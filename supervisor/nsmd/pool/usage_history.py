@@ -49,7 +49,7 @@ class _Comer:
 
 
 class UsageHistory:
-    """See the module."""
+    """Usage history of clients."""
 
     def __init__(self) -> None:
         self._comers: OrderedDict[str, _Comer] = OrderedDict()

@@ -43,7 +43,7 @@ class _Kind:
 
 
 class SessionStore:
-    """See the module.
+    """Records of sessions in the descriptor store, so that they outlive the supervisor.
 
     Args:
         store: keeps what it is given.
@@ -187,8 +187,8 @@ class SessionStore:
     def _as_left(
         self, session: Session, record: SessionRecord, earlier: Earlier, owned: ExitStack
     ) -> list[int] | None:
-        """What was kept of a session that has not answered yet: this supervisor may be killed, too,
-        or its store be lost."""
+        """Keep an unanswered session as it was kept before: this supervisor may be killed too, or
+        its store be lost."""
         jail, copy = earlier.jail, earlier.jail.project_copy
         if jail.socket.fileno() < 0:
             return None

@@ -100,7 +100,8 @@ class Listener(Protocol):
 
 
 class AgentSession:
-    """See the module; `run` is the task.
+    """One jail from its launch to its last process, and the messages of its agent; `run` is the
+    task.
 
     Args:
         session_id: for the log.

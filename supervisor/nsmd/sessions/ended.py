@@ -47,7 +47,7 @@ class EndStore(Protocol):
         """A session of that name has ended."""
 
     def forget(self, scope: str, name: str) -> None:
-        """It was told."""
+        """Forget an end that was told."""
 
 
 class EndedSessions:

@@ -58,7 +58,7 @@ class Owner(Protocol):
 
 
 class ExecutionQueue:
-    """See the module.
+    """Executions of one session.
 
     Args:
         owner: the session.
@@ -200,7 +200,7 @@ class ExecutionQueue:
     def take_up(
         self, under_way: Iterable[Noted], handle: Callable[[Noted], Execution]
     ) -> Mapping[str, object]:
-        """What the agent of an earlier supervisor's session was in the middle of.
+        """Continue the execution that the agent of an earlier supervisor's session was in.
 
         Args:
             handle: gives the execution that one is from now on.
@@ -261,7 +261,8 @@ class ExecutionQueue:
             self.running.emit(output)
 
     def result(self, frame: ResultFrame) -> None:
-        """Of what runs, or of what was under way when this supervisor came."""
+        """Handle the result of the running execution, or of the one under way when this supervisor
+        came."""
         if self.running is not None and frame.id == self._agent_id:
             self._answered(frame.outcome)
         elif self._answered_before:

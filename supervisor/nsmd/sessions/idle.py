@@ -32,7 +32,8 @@ class Used(Protocol):
 
 
 class IdleTimer:
-    """See the module. Work in the background counts as use, of which the agent is asked."""
+    """Timers that end an unused session. Background work counts as use; the agent is asked about
+    it."""
 
     __slots__ = ("_asked", "_idle", "_lifetime", "_tenancy", "_used")
 
@@ -44,7 +45,7 @@ class IdleTimer:
         self._tenancy: Tenancy | None = None  # a spare's time is the pool's business
 
     def claimed(self, tenancy: Tenancy, lived_s: float) -> None:
-        """It belongs to somebody, and has lived for so long, seconds."""
+        """Start with the tenancy of a session that has lived for so many seconds."""
         self._tenancy = tenancy
         self._lifetime.arm(max(0.0, tenancy.max_lifetime_s - lived_s))
 
@@ -55,7 +56,7 @@ class IdleTimer:
             self._idle.arm(self._tenancy.idle_timeout_s)
 
     def used(self) -> None:
-        """It is in use: what the agent was asked is out of date."""
+        """Note use: an earlier answer of the agent is out of date."""
         self._asked = ""
 
     def stop(self) -> None:
@@ -91,7 +92,7 @@ class IdleTimer:
             self._used.end(asked)
 
     def close(self) -> None:
-        """It is over."""
+        """Stop the timers."""
         self._idle.close()
         self._lifetime.close()
 

@@ -30,7 +30,7 @@ _members_of: Any = vars(type)["__dict__"].__get__
 
 
 class PythonCompleter:
-    """What names could follow a text, found without running any code of the namespace.
+    """Names that could follow a text, found without running any code of the namespace.
 
     Attributes are looked up where they are kept, in the dictionaries of modules, instances and
     classes, by C code that nobody can override; what takes a property, `__getattr__` or the like
@@ -61,7 +61,7 @@ class PythonCompleter:
         self._builtins = builtins
 
     def complete(self, before: str, following: str) -> tuple[str, list[str]]:
-        """What of the text before the cursor is to be replaced, and by what.
+        """Find the text before the cursor that is to be replaced, and the replacements.
 
         Args:
             following: the character at the cursor, if any.
@@ -93,7 +93,8 @@ class PythonCompleter:
     # The text.
 
     def _open_text(self, before: str) -> tuple[bool, str, int]:
-        """Whether the cursor is in a comment or string; then its quote and where it begins."""
+        """Find out whether the cursor is in a comment or string; then its quote and where it
+        begins."""
         place = 0
         texts = re.compile(self.TEXTS)
         while found := texts.search(before, place):
@@ -216,7 +217,8 @@ class PythonCompleter:
         return self._undecorated(inherited) if own is self.MISSING else own
 
     def _undecorated(self, value: Any) -> Any:
-        """What a class has under a name, unless only code can say what that gives."""
+        """Return a class's attribute without its descriptor, unless only code can say what that
+        gives."""
         kind = type_of(value)
         if kind is staticmethod or kind is classmethod:
             return value.__func__

@@ -23,7 +23,7 @@ Look = Callable[[str, str, str], Environment]
 
 
 class BuildIndex:
-    """See the module.
+    """Files of built environments: garbage-collector roots, logs, and the record.
 
     Args:
         directory: absolute; is made, for the user alone.
@@ -44,7 +44,7 @@ class BuildIndex:
     # Roots.
 
     def keep_older(self, built: Built | None) -> None:
-        """What was built is no longer wanted, but sessions may live in it."""
+        """Keep an unwanted build, since sessions may live in it."""
         if built is not None and built.environment.artifact is not None:
             self._older[built.link] = built.environment.artifact
 

@@ -60,7 +60,7 @@ MAX_INTERRUPTIONS = 2
 
 
 class Builder:
-    """See the module; made by `open_builder`.
+    """All environments that nsm has Nix build, a few at once.
 
     Args:
         build_run: runs one build.
@@ -264,7 +264,7 @@ class Builder:
         return self._all.setdefault(building.key, building)
 
     def _known(self, reference: str, name: str) -> Building | None:
-        """One that is wanted already and would be the same."""
+        """Find a wanted environment that would be the same."""
         for building in self.buildings:
             if building.reference == reference and name in ("", building.name):
                 return building

@@ -59,7 +59,7 @@ def _nothing() -> None:
 
 
 class SourceWatcher:
-    """See the module; made by `open_source_watcher`.
+    """Sources, read again when they change.
 
     Args:
         nursery: owns the sources' tasks.

@@ -30,11 +30,11 @@ RUN_ONLY = "each execution has a jail of its own, whose processes are limited on
 
 
 class LimitEnforcer(Protocol):
-    """Who confines sessions."""
+    """Interface of the limits: confines sessions."""
 
     @property
     def enforcement(self) -> Enforcement:
-        """What keeps sessions to their limits here, as far as one can know beforehand."""
+        """Mechanism that keeps sessions to their limits here, as far as is known beforehand."""
         ...
 
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
@@ -60,7 +60,8 @@ class LimitEnforcer(Protocol):
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
     ) -> Confinement:
-        """What confines a session that an earlier supervisor has confined; blocks for 100 us or so.
+        """Take up the limits of a session that an earlier supervisor has confined; blocks for 100
+        us or so.
 
         Args:
             directory: of its group (`Confinement.group`); None if it had none.
@@ -69,7 +70,7 @@ class LimitEnforcer(Protocol):
 
 
 class SessionEnforcer:
-    """See the module.
+    """Limits by control groups, or by a watchdog where there are none.
 
     Args:
         tree: where groups are made; None where there can be none.
@@ -119,7 +120,7 @@ class SessionEnforcer:
 
     @staticmethod
     def holding(controllers: frozenset[str], why: str) -> Enforcement:
-        """What keeps a session of which only these controllers' limits hold."""
+        """Return the enforcement for a session if only these controllers' limits hold."""
         return _enforcement(controllers, why)
 
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
@@ -215,7 +216,7 @@ class SessionEnforcer:
             return True
 
     def kept_by(self, store: DescriptorStore | None, environment: Mapping[str, str]) -> None:
-        """What holds the sessions' groups is kept there from now on.
+        """Keep the descriptors of the sessions' groups there from now on.
 
         Args:
             environment: of this process, for when it is to be asked for again.
@@ -312,7 +313,7 @@ async def find_enforcer(
     kept: Kept | None = None,
     again: bool = False,
 ) -> SessionEnforcer:
-    """What this host allows; takes 50 ms or so where systemd is asked.
+    """Choose the mechanism that this host allows; takes 50 ms or so where systemd is asked.
 
     Before anything is started: what is started is in the group where this process is.
 
@@ -379,7 +380,7 @@ async def open_enforcer(
     kept: Kept | None = None,
     again: bool = False,
 ) -> AsyncGenerator[SessionEnforcer]:
-    """What confines all sessions of a supervisor; leaving stops its tasks, not what it confines.
+    """Confine all sessions of a supervisor; leaving the block stops the tasks, not the limits.
 
     Args:
         environment: of this process.

@@ -99,7 +99,7 @@ class TemplateStore:
             log.warning("%r would not outlive the supervisor: %s", template, error)
 
     def drop(self, template: Template) -> None:
-        """It can no longer be asked."""
+        """Drop a template that can no longer be asked."""
         self._store.drop(_name_of(template))
 
     def everything(self, templates: Iterable[Template]) -> Iterator[tuple[str, Sequence[int]]]:
@@ -133,8 +133,8 @@ class TemplateStore:
         return [file, channel, template.jail.pidfd, template.pidfd]
 
     def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
-        """What an earlier supervisor has left of templates: each one's record, and the template
-        itself if it lives. Those that do not are dropped.
+        """Reattach the templates that an earlier supervisor has left: each one's record, and the
+        template itself if it lives. Dead ones are dropped.
 
         Args:
             kept: what has our names is owned from now on.

@@ -44,7 +44,7 @@ class Subject:
 
 
 class TranscriptBudget(Protocol):
-    """Who bounds all transcripts together."""
+    """Interface to the bound of all transcripts together."""
 
     def grown(self, transcript: Transcript, record: Record) -> None:
         """A record has its final size."""
