@@ -19,7 +19,6 @@ Example::
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ import trio
 from nsm import paths
 from nsm.client import operations
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
+from nsm.client.async_files import AsyncFileCalls
 from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, Asked, LostError
 from nsm.startup import start
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from nsm.client.builds import AsyncBuilds
     from nsm.client.operations import NetworkAction, OnEntry, OnOutput
     from nsm.client.projects import ProjectArgument
-    from nsm.client.transfers import Transfer
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
@@ -61,18 +60,15 @@ if TYPE_CHECKING:
     from nsm.wire.network import NetworkReport
     from nsm.wire.pool import PoolReport
     from nsm.wire.reload import OnReload
-    from nsm.wire.sessions import Check, Completions, Directory, FileInfo
+    from nsm.wire.sessions import Check, Completions
     from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
-
-CLOSE_TIMEOUT_S = 5.0
-"""How long a cancelled transfer may still take to close its file in the session."""
 
 _RETRY_S = 0.1
 """There is nothing to wait for: a socket that nobody listens on does not tell when."""
 
 
-class AsyncClient:
+class AsyncClient(AsyncFileCalls):
     """One connection to the supervisor, for any number of tasks of one trio run.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
@@ -272,69 +268,6 @@ class AsyncClient:
         from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
 
         return Check.from_wire(await self.call("check", {"target": target, "code": code}))
-
-    async def get_file(
-        self,
-        target: str,
-        path: str,
-        write: Callable[[bytes], object],
-        *,
-        max_bytes: int | None = None,
-        on_open: Callable[[FileInfo], object] | None = None,
-    ) -> FileInfo:
-        """Read a file of a session; see `nsm.Client.get_file`. `write` must not block for long."""
-        from nsm.client import transfers  # noqa: PLC0415  # few programs transfer files
-
-        return await self._carry_out(transfers.get(target, path, write, max_bytes, on_open))
-
-    async def put_file(
-        self,
-        target: str,
-        path: str,
-        read: Callable[[int], bytes],
-        *,
-        permissions: int | None = None,
-        overwrite: bool = True,
-        size: int | None = None,
-    ) -> FileInfo:
-        """Write a file of a session; see `nsm.Client.put_file`. `read` must not block for long."""
-        from nsm.client import transfers  # noqa: PLC0415  # few programs transfer files
-
-        return await self._carry_out(
-            transfers.put(target, path, read, permissions, overwrite=overwrite, size=size)
-        )
-
-    async def list_files(self, target: str, path: str) -> Directory:
-        """List a directory of a session; see `nsm.Client.list_files`."""
-        from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
-
-        return Directory.from_wire(await self.call("file_list", {"target": target, "path": path}))
-
-    async def make_directory(self, target: str, path: str) -> Directory:
-        """Make a directory in a session; see `nsm.Client.make_directory`."""
-        from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
-
-        return Directory.from_wire(await self.call("file_mkdir", {"target": target, "path": path}))
-
-    async def _carry_out(self, transfer: Transfer) -> FileInfo:
-        closing = False
-        try:
-            step = next(transfer)
-            while True:
-                answer: dict[str, Any] = {}
-                try:
-                    # What is cancelled still closes its file: a session has few of them.
-                    limit_s = CLOSE_TIMEOUT_S if closing else math.inf
-                    with trio.move_on_after(limit_s, shield=closing):
-                        answer = await self.call(*step)
-                except BaseException as error:  # noqa: BLE001  # the transfer raises it again
-                    closing = True
-                    step = transfer.throw(error)
-                else:
-                    step = transfer.send(answer)
-        except StopIteration as end:
-            info: FileInfo = end.value
-            return info
 
     async def kill(self, targets: str | Iterable[str]) -> KillReport:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""
