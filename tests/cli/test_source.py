@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.cli.source import language_of
+from nsm.wire.languages import LANGUAGES, SPOKEN, of_program, of_suffix
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,14 @@ def test_the_first_line_or_the_name_says_the_language(
     file: str | None, code: str, language: str
 ) -> None:
     assert language_of(file, code) == language
+
+
+def test_each_name_stands_for_one_language() -> None:
+    names = [
+        name
+        for language in LANGUAGES
+        for name in {language.name, *language.spoken, *language.programs}
+    ]
+    assert len(names) == len(set(names))
+    assert SPOKEN["shell"] == "bash"
+    assert of_program("nodejs") == of_suffix(".cjs") == SPOKEN["mjs"] == "node"

@@ -8,6 +8,7 @@ import stat
 import sys
 import termios
 
+from nsm.wire import languages
 from nsm.wire.errors import BadRequestError
 from nsm.wire.frames import MAX_FRAME_BYTES
 
@@ -58,28 +59,17 @@ def has_unread_input() -> bool:
         return False
 
 
-_SUFFIXES = {
-    ".py": "python",
-    ".js": "node",
-    ".mjs": "node",
-    ".cjs": "node",
-    ".sh": "bash",
-    ".bash": "bash",
-}
-_PROGRAMS = {"python": "python", "node": "node", "nodejs": "node", "bash": "bash", "sh": "bash"}
-
-
 def language_of(file: str | None, code: str) -> str:
     """Language of the code (`python`, `node`, `bash`), from its first line
     (``#!/usr/bin/env python3``) or else the file's name; empty if neither says."""
     first = code.partition("\n")[0]
     if first.startswith("#!"):
         words = [word for word in first[2:].split() if not word.startswith("-") and "=" not in word]
-        names = [word.rpartition("/")[2].rstrip("0123456789.") for word in words]
+        names = [word.rpartition("/")[2] for word in words]
         if names[:1] == ["env"]:
             names = names[1:]
-        return _PROGRAMS.get(names[0], "") if names else ""
-    return _SUFFIXES.get(os.path.splitext(file or "")[1], "")
+        return languages.of_program(names[0]) if names else ""
+    return languages.of_suffix(os.path.splitext(file or "")[1])
 
 
 def _decode(data: bytes, what: str) -> str:

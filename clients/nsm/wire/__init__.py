@@ -20,6 +20,7 @@ and a module for what each operation answers:
     drain.py, reload.py   its ways to make room for another one
     boxes.py, bridge.py   boxes; programs of the host
     images.py       pictures in displays, checked
+    languages.py    names of languages
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are

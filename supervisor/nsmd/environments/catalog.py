@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.host.paths import printable
 from nsmd.model.flakes import shown
@@ -26,19 +27,9 @@ log = logging.getLogger(__name__)
 ALIASES = {"shell": "bash"}
 """Older names of environments; what bears one itself comes first."""
 
-_SPOKEN = {
-    "js": "node",
-    "javascript": "node",
-    "nodejs": "node",
-    "py": "python",
-    "python3": "python",
-    "sh": "bash",
-    "zsh": "bash",
-}
-"""Names that models give languages. They are understood unless an environment bears the name, and
-listed nowhere."""
-
-OTHER_NAMES: Mapping[str, str] = ALIASES | _SPOKEN
+OTHER_NAMES: Mapping[str, str] = languages.SPOKEN | ALIASES
+"""Names that models give languages, too. They are understood unless an environment bears the name,
+and listed nowhere."""
 
 MAX_REMOVED = 256
 """Environments that are remembered to have been there."""

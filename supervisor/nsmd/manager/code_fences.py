@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
+from nsm.wire import languages
 from nsmd.model.values import Interpreter
 
 _FENCE = re.compile(r"\s*(`{3,})[ \t]*([\w+#.-]*)[^`\n]*\n(.*?\n)?[ \t]*\1[ \t]*\s*", re.DOTALL)
 
-_LANGUAGES: Mapping[str, Interpreter] = {
-    "python": "python",
-    "python3": "python",
-    "py": "python",
-    "bash": "bash",
-    "sh": "bash",
-    "shell": "bash",
-    "zsh": "bash",
-    "js": "node",
-    "javascript": "node",
-    "mjs": "node",
-    "node": "node",
-}
 _MAX_TAG_CHARS = 20
 
 
@@ -42,6 +29,6 @@ def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
     if any(line.strip().startswith(fence) for line in inner.splitlines()):
         return code, ""  # there are several, and text between them
     note = "the Markdown fence around the code was removed"
-    if tag and _LANGUAGES.get(tag) != interpreter:
+    if tag and languages.SPOKEN.get(tag, tag) != interpreter:
         note += f"; it says {tag[:_MAX_TAG_CHARS]}, and {interpreter} ran the code"
     return inner, note
