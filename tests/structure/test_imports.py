@@ -304,3 +304,12 @@ def test_a_package_s_docstring_names_all_that_is_in_it(path: Path) -> None:
     inside = {each.stem for each in path.parent.glob("*.py")} - {"__init__", "__main__"}
     inside |= {each.parent.name for each in path.parent.glob("*/__init__.py")}
     assert not {name for name in inside if not re.search(rf"(?<!\w){name}\b", docstring)}
+
+
+LONGEST_LINES = 500
+
+
+def test_no_module_of_the_clients_is_long() -> None:
+    for owner in ("nsm", "nsmbox"):
+        for path in SOURCES[owner]:
+            assert len(path.read_text().splitlines()) <= LONGEST_LINES, path
