@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
+from nsm.cli.verbs import run
 from nsm.wire.errors import BadRequestError
-from nsmbox.cli import claudebox, common
+from nsmbox.cli import box, claudebox, common
 from nsmbox.model.plan import BoxError, Network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsm.cli.options import Parser
 
 
 @pytest.mark.parametrize(
@@ -99,3 +106,13 @@ def test_what_goes_wrong_is_told_with_what_to_do(capsys: pytest.CaptureFixture[s
     assert common.guarded("nsm box", is_full) == 1
     assert "nsm box: [Errno 28] No space left on device: '/tmp/x'" in capsys.readouterr().err
     assert common.guarded("nsm box", lambda: 0) == 0
+
+
+@pytest.mark.parametrize("parser", [box.parser, run.parser], ids=["box", "run"])
+def test_a_network_has_one_spelling_that_is_shown_and_another(parser: Callable[[], Parser]) -> None:
+    shown = parser()
+    options = [shown.parse_args([option, "off"]) for option in ("--network", "--net")]
+    assert options[0].network == options[1].network is not None
+    assert "--network NETWORK" in shown.format_help()
+    assert not re.search(r"--net\b", shown.format_help().replace("--network", ""))
+    assert "--net" not in [*shown.shown_options(), *shown.descriptions()]

@@ -7,6 +7,7 @@
     pager.py             long text, through the pager
     running.py           a client of the supervisor for verbs that start none
     targets.py           sessions that people name
+    confirm.py           questions before a verb does harm
     supervisor.py        verbs that `nsm-supervisor` carries out
     source.py            where the code of `nsm run` comes from
     audit_log.py         lines of the audit: read, chosen, put into words

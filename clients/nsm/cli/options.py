@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -64,6 +67,14 @@ class Parser(argparse.ArgumentParser):
         # Arguments may be names of files that somebody else made up.
         self.exit(EXIT_USAGE, f"nsm: {visible_lines(message)}\nRun `{self.prog} --help`.\n")
 
+    def add_session(self) -> None:
+        """Add ``SESSION``, a session that is there."""
+        self.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+
+    def add_yes(self) -> None:
+        """Add ``-y``."""
+        self.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
     def add_json(self, what: str) -> None:
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
@@ -102,12 +113,22 @@ class Parser(argparse.ArgumentParser):
             for option in action.option_strings
         }
 
+    def shown_options(self) -> list[str]:
+        """Options that help shows: without other spellings of them."""
+        return [
+            option
+            for action in self._actions
+            if action.help != argparse.SUPPRESS
+            for option in action.option_strings
+        ]
+
     def descriptions(self) -> dict[str, str]:
         """Descriptions of its options and actions, for completion."""
         told = {
             option: (action.help or "") % {"choices": ", ".join(_words_of(action))}
             for action in self._actions
             for option in action.option_strings
+            if action.help != argparse.SUPPRESS
         }
         return told | self.does
 
@@ -188,6 +209,17 @@ def _given(*, parser: Parser, prog: str) -> Parser:
     """Give argparse, which wants to make a parser and name its program, the one there is."""
     del prog
     return parser
+
+
+def add_network(add: Callable[..., object], what: str, kind: Callable[[str], object] = str) -> None:
+    """Add ``--network``, and ``--net``, a spelling of it that help and completion do not show.
+
+    Args:
+        add: adds an option to a parser or to a group of one.
+        kind: reads the value.
+    """
+    for option, told in (("--network", what), ("--net", argparse.SUPPRESS)):
+        add(option, dest="network", metavar="NETWORK", type=kind, help=told)
 
 
 def seconds(text: str) -> float:

@@ -6,14 +6,17 @@ import posixpath
 import sys
 from typing import TYPE_CHECKING
 
-from nsm.cli import pager, terminal
+from nsm.cli import pager, targets, terminal
+from nsm.cli.confirm import may_ask
 from nsm.cli.render.patch import counts_of, patch_of, quoted
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from nsm.changes import Changes
     from nsm.cli.options import Parser
+    from nsm.client.blocking import Client
     from nsm.wire.changes import ChangeReport, ChangeRow
 
 LETTERS = {"added": "A", "changed": "M", "deleted": "D"}
@@ -21,7 +24,7 @@ LETTERS = {"added": "A", "changed": "M", "deleted": "D"}
 
 def add_operands(parser: Parser) -> None:
     """Add the operands: a session, and paths of its project."""
-    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_session()
     parser.add_argument(
         "paths",
         nargs="*",
@@ -31,8 +34,22 @@ def add_operands(parser: Parser) -> None:
     )
 
 
-def project_paths(verb: Parser, given: Sequence[str]) -> list[str]:
-    """Paths below the project, normalised; the whole project where there are none."""
+def parsed(
+    verb: Parser, arguments: list[str], *, asks: bool = False
+) -> tuple[argparse.Namespace, list[str]]:
+    """Options, and paths below the project, normalised; no paths mean the whole project.
+
+    Args:
+        asks: the verb asks before it does something, unless `--yes` is given.
+    """
+    options = verb.parse_intermixed_args(arguments)  # PATHs may follow options
+    paths = _project_paths(verb, options.paths)
+    if asks and not options.yes and (options.json or not may_ask()):
+        verb.error("no terminal to confirm on: review `nsm diff`, then pass --yes")
+    return options, paths
+
+
+def _project_paths(verb: Parser, given: Sequence[str]) -> list[str]:
     paths: list[str] = []
     for path in given:
         normal = posixpath.normpath(path)
@@ -130,16 +147,20 @@ def stat_line(changes: Changes, target: str, row: ChangeRow) -> tuple[str, int, 
     return f"{added:>6} + {removed:>6} -  {_row(row)}", added, removed
 
 
-def confirmed(question: str) -> str:
-    """Ask a person and return the answer in lower case; empty for none."""
-    sys.stdout.write(f"{question} ")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower()
+def session_to_change(
+    client: Client, options: argparse.Namespace, question: str, undone: str
+) -> str | None:
+    """Id or name of the session that `nsm apply` or `nsm discard` is about; None if a person says
+    no, which is noted.
 
-
-def may_ask() -> bool:
-    """Return whether there is a terminal to ask on."""
-    return bool(sys.stdin) and sys.stdin.isatty()
+    Args:
+        question: asks whether to do it to another project's session.
+        undone: says that nothing was done.
+    """
+    session = targets.agreed(client, options.session, question, may_ask=may_ask(), yes=options.yes)
+    if session is None:
+        terminal.note(undone)
+    return session
 
 
 def tell_refused(report: ChangeReport) -> None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsm.cli import terminal
 from nsm.cli.render import formats
 from nsm.client.blocking import Client
 from nsm.startup.start import DID_NOT_START
 from nsm.wire.errors import NotRunningError
 
+if TYPE_CHECKING:
+    import argparse
 
-def connect() -> Client | None:
-    """A client of the supervisor that runs; None, and a note about it, where none does."""
+
+def connect(options: argparse.Namespace | None = None, nothing: str = "null") -> Client | None:
+    """A client of the supervisor that runs; None, and a note about it, where none does.
+
+    Args:
+        options: of a verb that has `--json`; None for other verbs.
+        nothing: the verb's JSON where no supervisor runs.
+    """
     try:
         return Client(autostart=False)
     except NotRunningError as error:
         terminal.note("no supervisor is running")
+        if options is not None and options.json:
+            terminal.out(nothing)
         if error.message.startswith(DID_NOT_START):  # tried, as sessions are kept for one
             terminal.note(f"sessions of an earlier one are kept, but {error.message}")
             terminal.note(error.hint)
@@ -23,15 +35,14 @@ def connect() -> Client | None:
 
 def agreed_to_end(client: Client) -> bool:
     """Ask whether all sessions are to be ended, if there are any."""
-    from nsm.cli.project_changes import confirmed  # noqa: PLC0415  # most verbs ask nothing
+    from nsm.cli.confirm import agreed  # noqa: PLC0415  # most verbs ask nothing
 
     rows = client.sessions()
     if not rows:
         return True
     running = sum(row.state == "running" for row in rows)
     busy = f", {running} of them running code" if running else ""
-    answer = confirmed(f"End {formats.count(len(rows), 'session')}{busy}? [y]es, [N]o")
-    if answer in ("y", "yes"):
+    if agreed(f"End {formats.count(len(rows), 'session')}{busy}?"):
         return True
     terminal.note("nothing was ended")
     return False

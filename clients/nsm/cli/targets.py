@@ -97,11 +97,10 @@ def agreed(client: Client, target: str, question: str, *, may_ask: bool, yes: bo
             f"{found.name} is a session of {found.place}, not of this project; nothing was done",
             hint=f"Name it {formats.visible(found.scope)}/{found.name}, or add --yes.",
         )
-    from nsm.cli.project_changes import confirmed  # noqa: PLC0415  # few commands ask
+    from nsm.cli import confirm  # noqa: PLC0415  # few commands ask
 
     whose = f"{found.name} ({found.id}) is a session of {found.place}, not of this project."
-    answer = confirmed(f"{whose} {question} [y]es, [N]o")
-    return found.id if answer in ("y", "yes") else None
+    return found.id if confirm.agreed(f"{whose} {question}") else None
 
 
 class OtherProjectError(NsmError):

@@ -11,6 +11,8 @@ from nsm.cli.render import formats
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
     from io import TextIOWrapper
 
 
@@ -49,6 +51,14 @@ def out_json(value: Any) -> None:
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
     out(json.dumps(value, indent=2, allow_nan=False))
+
+
+def answer(options: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str]) -> None:
+    """Write what a verb answers: as JSON where its options ask for that, else for people."""
+    if options.json:
+        out_json(plain())
+    else:
+        out(text())
 
 
 def note(text: str) -> None:

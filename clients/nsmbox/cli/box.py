@@ -7,7 +7,7 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli.options import Parser
+from nsm.cli.options import Parser, add_network
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ variables a few. `claudebox` is the same for Claude Code. docs/how-to/claudebox.
 
 examples:
   nsm box -- bash
-  nsm box --net off -- make test
-  nsm box --net pypi.org,files.pythonhosted.org -- pip download cbor2
+  nsm box --network off -- make test
+  nsm box --network pypi.org,files.pythonhosted.org -- pip download cbor2
   nsm box --profile codex
   nsm box --profile claude --bridge deploy,restart-db
   nsm box --dry-run -- bash
@@ -39,11 +39,10 @@ def parser() -> Parser:
         choices=profile.names(),
         help="what kind of box: %(choices)s",
     )
-    parser.add_argument(
-        "--net",
-        metavar="NET",
-        type=_network,
-        help="what it may reach: off, full (the default), or hosts separated by commas",
+    add_network(
+        parser.add_argument,
+        "what it may reach: off, full (the default), or hosts separated by commas",
+        _network,
     )
     parser.add_argument(
         "--bridge",

@@ -55,7 +55,7 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
         Request(
             profile=kind,
             command=command,
-            network=table.net if options.net is None else options.net,
+            network=table.net if options.network is None else options.network,
             protect=table.protect if options.protect is None else options.protect,
             protect_paths=table.protect_paths,
             extra=extra(variables),

@@ -226,7 +226,7 @@ def _command(request: Request, facts: Facts) -> tuple[str, ...]:
     if proxy and facts.own is None:
         raise BoxError(
             "the box's network is a list, and nsm cannot show itself there to serve it",
-            hint="Install nsm as files (not as a zip archive), or use `--net off`.",
+            hint="Install nsm as files (not as a zip archive), or use `--network off`.",
         )
     # `env` takes what has such a sign for a variable.
     if facts.own is not None and (proxy or not facts.uses_env or "=" in facts.command[0]):

@@ -136,7 +136,7 @@ def start(plan: Plan, own: str, *, terminals: tuple[str, ...] = ()) -> Start:
     if plan.network.mode == "allow":
         raise BoxError(
             "a network that is a list needs nsm's supervisor, which is for Linux alone",
-            hint="Use `--net off` or `--net full`.",
+            hint="Use `--network off` or `--network full`.",
             exit_code=2,
         )
     layout = _Layout(own)

@@ -382,7 +382,7 @@ def check_abstract_sockets(request: Request, version: int) -> Check:
         name=name,
         status="warn",
         detail="those of the host's programs can be reached: this kernel cannot shut them off",
-        fix="Linux 6.12 can; or take the host's network away: --net off, or a list of hosts",
+        fix="Linux 6.12 can; or take the host's network away: --network off, or a list of hosts",
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.changes import Changes
-from nsm.cli import targets, terminal
+from nsm.cli import terminal
+from nsm.cli.confirm import choice
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.project_changes import (
     add_operands,
-    confirmed,
     counted,
-    may_ask,
-    project_paths,
+    parsed,
+    session_to_change,
     show_patch,
     summary,
     tell_refused,
@@ -42,6 +42,8 @@ examples:
   nsm apply work .git/hooks/pre-commit
 """
 
+_UNDONE = "nothing was applied"
+
 
 def parser() -> Parser:
     """The verb's options."""
@@ -49,7 +51,7 @@ def parser() -> Parser:
         "apply", "Bring what a session has changed to the project, after a question.", _EPILOG
     )
     add_operands(parser)
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_yes()
     parser.add_argument(
         "--force",
         action="store_true",
@@ -62,20 +64,10 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Apply."""
     verb = parser()
-    options = verb.parse_intermixed_args(arguments)  # PATHs may follow options
-    paths = project_paths(verb, options.paths)
-    if not options.yes and (options.json or not may_ask()):
-        verb.error("there is nobody to ask: look at `nsm diff`, and give --yes")
+    options, paths = parsed(verb, arguments, asks=True)
     with Client(autostart=False) as client:
-        session = targets.agreed(
-            client,
-            options.session,
-            "Apply its changes to that project?",
-            may_ask=may_ask(),
-            yes=options.yes,
-        )
+        session = session_to_change(client, options, "Apply its changes to that project?", _UNDONE)
         if session is None:
-            terminal.note("nothing was applied")
             return EXIT_FAILED
         changes = Changes(client)
         rows, end = changes.rows(session, paths)
@@ -100,7 +92,7 @@ def main(arguments: list[str]) -> int:
         if not options.yes:
             agreed = _ask(changes, session, wanted, end.project)
             if agreed is None:
-                terminal.note("nothing was applied")
+                terminal.note(_UNDONE)
                 return EXIT_FAILED
             wanted = agreed
         report = changes.apply(session, wanted, force=options.force, risky=paths)
@@ -148,7 +140,7 @@ def _ask(
     shown = list(wanted)
     question = f"Apply {counted(len(shown))} to {project}? [y]es, [d]iff, [N]o"
     while True:
-        match confirmed(question):
+        match choice(question):
             case "y" | "yes":
                 return shown
             case "d" | "diff":

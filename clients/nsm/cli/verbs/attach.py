@@ -31,7 +31,7 @@ Exits 0 when you left, 1 when the session ended.
 def parser() -> Parser:
     """The verb's options."""
     parser = Parser("attach", "Join a session: type code, and see what others run in it.", _EPILOG)
-    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_session()
     parser.add_argument(
         "-n",
         "--executions",

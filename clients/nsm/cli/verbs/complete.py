@@ -84,7 +84,8 @@ def candidates(words: list[str]) -> list[str]:
     if value is not None:
         return _beginning(current, parser.values(given[-1])) or _values(value, current)
     if current.startswith("-"):
-        return _beginning(current, [option for option in options if option not in given])
+        shown = parser.shown_options()
+        return _beginning(current, [option for option in shown if option not in given])
     return _operand(parser, given, current)
 
 
@@ -135,7 +136,7 @@ def _values(kind: str, current: str) -> list[str]:
             return _beginning(current, _programs())
         case "FILE" | "PATH":
             return [FILES]
-        case "NET":
+        case "NETWORK":
             return _beginning(current, ["off", "full"])
         case "COMMAND":
             return _command([], current)

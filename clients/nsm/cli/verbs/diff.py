@@ -11,7 +11,7 @@ from nsm.cli.pager import paged
 from nsm.cli.project_changes import (
     add_operands,
     counted,
-    project_paths,
+    parsed,
     show_patch,
     stat_line,
     tell_unchanged,
@@ -50,9 +50,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Show."""
-    verb = parser()
-    options = verb.parse_intermixed_args(arguments)  # PATHs may follow options
-    paths = project_paths(verb, options.paths)
+    options, paths = parsed(parser(), arguments)
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         changes = Changes(client)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from nsm.changes import Changes
-from nsm.cli import targets, terminal
+from nsm.cli import terminal
+from nsm.cli.confirm import agreed
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.project_changes import (
     add_operands,
-    confirmed,
     counted,
-    may_ask,
-    project_paths,
+    parsed,
+    session_to_change,
     summary,
     tell_refused,
     tell_unchanged,
@@ -26,6 +26,8 @@ examples:
   nsm discard work src/main.py
 """
 
+_UNDONE = "nothing was discarded"
+
 
 def parser() -> Parser:
     """The verb's options."""
@@ -33,28 +35,17 @@ def parser() -> Parser:
         "discard", "Take back what a session has changed in its copy of the project.", _EPILOG
     )
     add_operands(parser)
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_yes()
     parser.add_json("an object with what was discarded and what was not")
     return parser
 
 
 def main(arguments: list[str]) -> int:
     """Discard."""
-    verb = parser()
-    options = verb.parse_intermixed_args(arguments)  # PATHs may follow options
-    paths = project_paths(verb, options.paths)
-    if not options.yes and (options.json or not may_ask()):
-        verb.error("there is nobody to ask: look at `nsm diff`, and give --yes")
+    options, paths = parsed(parser(), arguments, asks=True)
     with Client(autostart=False) as client:
-        session = targets.agreed(
-            client,
-            options.session,
-            "Discard its changes?",
-            may_ask=may_ask(),
-            yes=options.yes,
-        )
+        session = session_to_change(client, options, "Discard its changes?", _UNDONE)
         if session is None:
-            terminal.note("nothing was discarded")
             return EXIT_FAILED
         changes = Changes(client)
         rows, _ = changes.rows(session, paths) if paths or not options.yes else ([], None)
@@ -64,9 +55,8 @@ def main(arguments: list[str]) -> int:
                 terminal.note("there is nothing to discard")
                 return EXIT_OK
             terminal.out(summary(rows))
-            answer = confirmed(f"Discard {counted(len(rows))} in the session? [y]es, [N]o")
-            if answer not in ("y", "yes"):
-                terminal.note("nothing was discarded")
+            if not agreed(f"Discard {counted(len(rows))} in the session?"):
+                terminal.note(_UNDONE)
                 return EXIT_FAILED
         report = changes.discard(session, paths)
     if options.json:

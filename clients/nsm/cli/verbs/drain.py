@@ -40,19 +40,15 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Drain, and say how it comes along."""
     options = parser().parse_args(arguments)
-    client = running.connect()
+    client = running.connect(options)
     if client is None:
-        terminal.out("null" if options.json else "")
         return EXIT_OK
     with client:
         if options.cancel:
             report = client.undrain()
         else:
             report = client.drain(timeout_s=options.timeout, on_progress=_Progress().show)
-    if options.json:
-        terminal.out_json(report._asdict())
-    else:
-        terminal.out(_words(report, cancelled=options.cancel))
+    terminal.answer(options, report._asdict, lambda: _words(report, cancelled=options.cancel))
     return EXIT_OK if report.drained or report.cancelled or options.cancel else EXIT_INTERRUPTED
 
 

@@ -134,19 +134,17 @@ def _tell(
 
 def _ls(client: Client, options: argparse.Namespace) -> int:
     rows = client.builds.list_all()
-    if options.json:
-        terminal.out_json([row.to_plain() for row in rows])
-    else:
-        terminal.out(builds.table(rows))
+    terminal.answer(options, lambda: [row.to_plain() for row in rows], lambda: builds.table(rows))
     return EXIT_OK
 
 
 def _rm(client: Client, options: argparse.Namespace) -> int:
     report = client.builds.remove([builds.absolute(name) for name in options.names])
-    if options.json:
-        terminal.out_json([row._asdict() for row in report.removed])
-    else:
-        terminal.out("\n".join(f"removed {formats.visible(row.name)}" for row in report.removed))
+    terminal.answer(
+        options,
+        lambda: [row._asdict() for row in report.removed],
+        lambda: "\n".join(f"removed {formats.visible(row.name)}" for row in report.removed),
+    )
     for failed in report.errors:
         terminal.report(failed.error)
     return EXIT_FAILED if report.errors else EXIT_OK

@@ -44,10 +44,11 @@ def main(arguments: list[str]) -> int:
 def list_all(client: Client, options: argparse.Namespace) -> int:
     """List all environments."""
     rows = client.envs()
-    if options.json:
-        terminal.out_json([row._asdict() for row in rows])
-    else:
-        terminal.out(environments_table(rows, os.path.expanduser("~"), terminal.width()))
+    terminal.answer(
+        options,
+        lambda: [row._asdict() for row in rows],
+        lambda: environments_table(rows, os.path.expanduser("~"), terminal.width()),
+    )
     return EXIT_OK
 
 
@@ -62,14 +63,14 @@ def show(client: Client, options: argparse.Namespace) -> int:
         known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
         terminal.note(formats.error(f"no environment {name!r}", f"There are: {known}"))
         return EXIT_FAILED
-    if options.json:
-        plain = {
+    terminal.answer(
+        options,
+        lambda: {
             "environments": [row._asdict() for row in found],
             "build": None if built is None else built.to_plain(),
-        }
-        terminal.out_json(plain)
-    else:
-        terminal.out(_text(found, built))
+        },
+        lambda: _text(found, built),
+    )
     return EXIT_OK
 
 

@@ -24,7 +24,7 @@ def parser() -> Parser:
         "Of a session that has ended, it shows why, and what it ran last.\n"
         "Exits 1 when the session is unknown.",
     )
-    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_session()
     parser.add_json("one object")
     return parser
 
@@ -35,8 +35,5 @@ def main(arguments: Sequence[str]) -> int:
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         found = client.inspect(options.session)
-    if options.json:
-        terminal.out_json(found.to_plain())
-    else:
-        terminal.out(inspection(found, os.path.expanduser("~")))
+    terminal.answer(options, found.to_plain, lambda: inspection(found, os.path.expanduser("~")))
     return EXIT_OK

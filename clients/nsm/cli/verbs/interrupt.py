@@ -14,7 +14,7 @@ def parser() -> Parser:
         "Interrupt the code that runs in a session, as Ctrl-C would. Its state is kept.",
         "Exits 0 also when nothing ran, 1 when the session is unknown.",
     )
-    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_session()
     return parser
 
 

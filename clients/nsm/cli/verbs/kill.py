@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.cli import running, targets, terminal
+from nsm.cli.confirm import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds
-from nsm.cli.project_changes import may_ask
 from nsm.cli.render.sessions import killed_lines
 from nsm.wire.errors import NsmError
 from nsm.wire.live import KillError, KillReport
@@ -33,7 +33,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--idle", type=seconds, metavar="SECONDS", help="sessions idle for that long or longer"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_yes()
     parser.add_json("an array of the sessions that were ended")
     return parser
 
@@ -44,18 +44,18 @@ def main(arguments: list[str]) -> int:
     options = verb.parse_args(arguments)
     if [bool(options.sessions), options.all, options.idle is not None].count(True) != 1:
         verb.error("say which sessions: their ids or names, --all, or --idle SECONDS")
-    client = running.connect()
+    client = running.connect(options, "[]")
     if client is None:
-        terminal.out("[]" if options.json else "")
         return EXIT_OK
     with client:
         report = _kill(client, options)
     if report is None:
         return EXIT_FAILED
-    if options.json:
-        terminal.out_json([session._asdict() for session in report.killed])
-    else:
-        terminal.out(killed_lines(report.killed))
+    terminal.answer(
+        options,
+        lambda: [session._asdict() for session in report.killed],
+        lambda: killed_lines(report.killed),
+    )
     for failed in report.errors:
         terminal.report(failed.error)
     return EXIT_FAILED if report.errors else EXIT_OK

@@ -38,7 +38,7 @@ def parser() -> Parser:
     parser = Parser(
         "logs", "Show what was run in a session, by whom, and what came of it.", _EPILOG
     )
-    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_session()
     parser.add_argument(
         "-f",
         "--follow",

@@ -35,7 +35,7 @@ examples:
 def parser() -> Parser:
     """The verb's options."""
     parser = Parser("net", "Show or change what a session may reach.", _EPILOG)
-    parser.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
+    parser.add_session()
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION")
     parser.add_argument("hosts", nargs="*", default=[], metavar="HOST")
     parser.add_json("one object")
@@ -55,10 +55,7 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         report = client.network(options.session, options.action, options.hosts)
-    if options.json:
-        terminal.out_json(report.to_plain())
-    else:
-        terminal.out(shown(report))
+    terminal.answer(options, report.to_plain, lambda: shown(report))
     return EXIT_OK
 
 

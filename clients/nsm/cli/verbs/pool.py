@@ -32,20 +32,18 @@ def main(arguments: list[str]) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Show, with parsed options."""
-    client = running.connect()
+    client = running.connect(options)
     if client is None:
-        terminal.out("null" if options.json else "")
         return EXIT_OK
     with client:
         report = client.pool()
-    if options.json:
-        terminal.out_json(
-            {
-                "kinds": [kind._asdict() for kind in report.kinds],
-                "totals": report.totals._asdict(),
-                "memory": report.memory._asdict(),
-            }
-        )
-    else:
-        terminal.out(pool_table(report, os.path.expanduser("~"), terminal.width()))
+    terminal.answer(
+        options,
+        lambda: {
+            "kinds": [kind._asdict() for kind in report.kinds],
+            "totals": report.totals._asdict(),
+            "memory": report.memory._asdict(),
+        },
+        lambda: pool_table(report, os.path.expanduser("~"), terminal.width()),
+    )
     return EXIT_OK

@@ -40,10 +40,8 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """List."""
     options = parser().parse_args(arguments)
-    client = running.connect()
+    client = running.connect(options, '{"sessions": [], "ended": []}' if options.all else "[]")
     if client is None:
-        nothing = '{"sessions": [], "ended": []}' if options.all else "[]"
-        terminal.out(nothing if options.json else "")
         return EXIT_OK
     ended: list[EndedRow] = []
     with client:

@@ -47,9 +47,8 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.config:
         return config.reload(as_json=options.json)
-    client = running.connect()
+    client = running.connect(options)
     if client is None:
-        terminal.out("null" if options.json else "")
         return EXIT_OK
     with client:
         client.reload(lambda report: terminal.note(waits(report)))

@@ -12,6 +12,7 @@ from nsm.cli.options import (
     EXIT_RUN_FAILED,
     EXIT_TIMED_OUT,
     Parser,
+    add_network,
     seconds,
 )
 from nsm.cli.render import formats
@@ -98,10 +99,9 @@ def parser() -> Parser:
         metavar="MODE",
         help="readonly, or overlay: code may change the project, in a copy",
     )
-    sees.add_argument(
-        "--network",
-        metavar="NETWORK",
-        help="what a new session may reach: off, full, or hosts separated by commas",
+    add_network(
+        sees.add_argument,
+        "what a new session may reach: off, full, or hosts separated by commas",
     )
     result = parser.add_argument_group("what comes of it")
     result.add_argument("--images", metavar="DIR", help="write displayed images to this directory")

@@ -255,10 +255,7 @@ def _status(options: argparse.Namespace) -> int:
     }
     problems = _problems(facts, supervisor[0])
     facts["problems"] = problems
-    if options.json:
-        terminal.out_json(facts)
-    else:
-        terminal.out(render(facts))
+    terminal.answer(options, lambda: facts, lambda: render(facts))
     return EXIT_FAILED if problems else EXIT_OK
 
 
@@ -311,12 +308,12 @@ def _may(steps: Sequence[str], question: str, *, yes: bool) -> bool:
         terminal.out(f"- {step}")
     if yes:
         return True
-    from nsm.cli.project_changes import confirmed, may_ask  # noqa: PLC0415  # where there is a question
+    from nsm.cli.confirm import agreed, may_ask  # noqa: PLC0415  # where there is a question
 
     if not may_ask():
         terminal.note("nobody is there to be asked; `--yes` does it without")
         return False
-    return confirmed(f"{question} [y/N]") in ("y", "yes")
+    return agreed(question, "[y/N]")
 
 
 def _memory() -> str:

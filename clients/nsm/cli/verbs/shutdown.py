@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 from nsm import paths
 from nsm.cli import running, terminal
+from nsm.cli.confirm import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
-from nsm.cli.project_changes import may_ask
 from nsm.cli.render import formats
 from nsm.wire.errors import DisconnectedError
 
@@ -29,7 +29,7 @@ def parser() -> Parser:
         "On a terminal you are asked first, if there are sessions. `nsm reload` starts the\n"
         "supervisor anew and keeps them.",
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_yes()
     parser.add_json(
         "an array of the supervisors that were ended, each with its pid and its number of sessions,"
     )
@@ -39,9 +39,8 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """End it."""
     options = parser().parse_args(arguments)
-    client = running.connect()
+    client = running.connect(options, "[]")
     if client is None:
-        terminal.out("[]" if options.json else "")
         return EXIT_OK
     with client, ExitStack() as stack:
         if may_ask() and not (options.yes or options.json) and not running.agreed_to_end(client):

@@ -36,19 +36,15 @@ def main(arguments: list[str]) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Show, with parsed options."""
-    client = running.connect()
+    client = running.connect(options)
     if client is None:
-        terminal.out("null" if options.json else "")
         return EXIT_OK
     with client:
         wire = client.call("stats")
     from nsm.wire.telemetry import Stats  # noqa: PLC0415  # not for --help
 
     stats = Stats.from_wire(wire)
-    if options.json:
-        terminal.out_json(_plain(stats))
-    else:
-        terminal.out(render(stats, terminal.width()))
+    terminal.answer(options, lambda: _plain(stats), lambda: render(stats, terminal.width()))
     return EXIT_OK
 
 

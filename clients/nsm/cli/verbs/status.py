@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsm.cli import running, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
@@ -12,6 +12,8 @@ from nsm.cli.verbs import metrics, pool, stats
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+
+    from nsm.wire.status import Status
 
 
 def parser() -> Parser:
@@ -37,26 +39,22 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    client = running.connect()
+    client = running.connect(options)
     if client is None:
-        terminal.out("null" if options.json else "")
         return EXIT_FAILED
     with client:
         status = client.status()
-    if options.json:
-        parts = {
-            "jail": status.jail,
-            "limits": status.limits,
-            "audit": status.audit,
-            "survival": status.survival,
-            "bridge": status.bridge,
-            "http": status.http,
-        }
-        shown = {name: None if part is None else part._asdict() for name, part in parts.items()}
-        terminal.out_json(status._asdict() | shown)
-    else:
-        terminal.out(status_lines(status))
+    terminal.answer(options, lambda: _plain(status), lambda: status_lines(status))
     return EXIT_OK
+
+
+def _plain(status: Status) -> dict[str, Any]:
+    parts = (status.jail, status.limits, status.audit, status.survival, status.bridge, status.http)
+    names = ("jail", "limits", "audit", "survival", "bridge", "http")
+    return status._asdict() | {
+        name: None if part is None else part._asdict()
+        for name, part in zip(names, parts, strict=True)
+    }
 
 
 _ACTIONS: dict[str | None, Callable[[argparse.Namespace], int]] = {
