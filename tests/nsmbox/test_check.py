@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, PROJECT, have_git
-from nsmbox.host import nixhost
+from nsmbox.host import nix_host
 from nsmbox.host.facts import Request
 from nsmbox.model.plan import BoxError, Network
 from nsmbox.profiles import profile
@@ -102,7 +102,7 @@ def test_machines_without_a_table_of_system_calls_are_told() -> None:
 
 def test_the_nix_daemon(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    given = {nixhost.STORE_VARIABLE: str(store)}
+    given = {nix_host.STORE_VARIABLE: str(store)}
     assert check.check_nix(given).status == "ok"
     store.mkdir()
     found = check.check_nix(given)

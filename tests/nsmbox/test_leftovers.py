@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.repositories import GIT, commit, git, look, repository, variables
-from nsmbox.protection import leftovers, protect
+from nsmbox.protection import guarded_files, leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,16 +201,18 @@ def test_a_list_that_is_no_file(project: Path) -> None:
 def test_a_configuration_of_a_worktree_that_git_would_read_is_made(project: Path) -> None:
     path = f"{project}/.git/config.worktree"
 
-    def guarded() -> protect.Guarded:
+    def guarded() -> guarded_files.Guarded:
         home = project.parent / "home"
-        return protect.look(str(project), look(project, home), git=GIT, variables=variables(home))
+        return guarded_files.look(
+            str(project), look(project, home), git=GIT, variables=variables(home)
+        )
 
     assert path not in guarded().read_only
     git(project, "config", "extensions.worktreeConfig", "true")
     git(project, "worktree", "add", "-q", str(project / "side"))
     found = guarded()
     assert {path, f"{project}/.git/worktrees/side/config.worktree"} <= set(found.read_only)
-    protect.make(found)
+    guarded_files.make(found)
     assert git(project, "status", "--porcelain") == "?? side/\n"
     with open(path, encoding="utf-8") as file:
         assert file.read() == ""

@@ -15,11 +15,11 @@ import pytest
 
 from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
 from nsmbox.host.facts import Entry, Facts, Request
-from nsmbox.host.nixhost import Nix
+from nsmbox.host.nix_host import Nix
 from nsmbox.model.plan import BoxError, Mount, Network, Plan
 from nsmbox.planning import dryrun, planning
 from nsmbox.protection.git_repository import GitFacts
-from nsmbox.protection.protect import Guarded
+from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.secrets import within
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -141,7 +141,7 @@ BOX_MAY_USE = {
     "nsm.checks": "`--check` prints the rows that `nsm doctor` prints",
     "nsm.jail": "system calls, sockets, proxies and failures as sessions have them",
     "nsm.cli.options": "`nsm box` has a parser as all verbs",
-    "nsm.cli.running": "`nsm box --list` starts no supervisor, as all verbs that list",
+    "nsm.cli.connection": "`nsm box --list` starts no supervisor, as all verbs that list",
     "nsm.cli.terminal": "notes and JSON are written as by all verbs",
     "nsm.cli.render.formats": "tables, durations and foreign text are shown as by all verbs",
 }

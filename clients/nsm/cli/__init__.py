@@ -5,11 +5,11 @@
     options.py           the parser that all verbs use, and what they have in common
     terminal.py          writing to people: output, notes, errors
     pager.py             long text, through the pager
-    running.py           a client of the supervisor for verbs that start none
+    connection.py        a client of the supervisor for verbs that start none
     targets.py           sessions that people name
     confirm.py           questions before a verb does harm
-    supervisor.py        verbs that `nsm-supervisor` carries out
-    source.py            where the code of `nsm run` comes from
+    supervisor_program.py   verbs that `nsm-supervisor` carries out
+    code_source.py       where the code of `nsm run` comes from
     audit_log.py         lines of the audit: read, chosen, put into words
     project_changes.py   what `nsm diff`, `apply` and `discard` have in common
     render/              values as text; pure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK
 from nsm.cli.render import formats
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def show(*, as_json: bool) -> int:
     """Print them; starts no supervisor."""
-    client = running.connect()
+    client = connection.connect()
     boxes: Sequence[BoxRow] = ()
     if client is not None:
         with client:

@@ -7,7 +7,7 @@ shims               programs that only find another one, and what is behind them
 elf                 loader and interpreter that a program asks for
 program_links       the system's programs by name, without those that no box runs
 forbidden_programs  names of those
-nixhost             what a box needs of Nix
+nix_host            what a box needs of Nix
 nsm_itself          nsm's own Python, packages and programs in a box
 bridge_programs     programs of the bridge that a box may start: does the bridge have them?
 mcp                 nsm's entry among the MCP servers of an agent

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nsmbox.host.nixhost import Nix
+from nsmbox.host.nix_host import Nix
 from nsmbox.host.nsm_itself import Own
 from nsmbox.host.program_links import Links
 from nsmbox.model.plan import Network
 from nsmbox.profiles.profile import Profile
 from nsmbox.protection.git_repository import GitFacts
-from nsmbox.protection.protect import Guarded
+from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.secrets import Known
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nsm import paths
-from nsmbox.host import forbidden_programs, mcp, nixhost, nsm_itself, program_links
+from nsmbox.host import forbidden_programs, mcp, nix_host, nsm_itself, program_links
 from nsmbox.host.facts import Entry, Facts, Request, Tool
 from nsmbox.host.tools import Programs
 from nsmbox.model.plan import TOOLS_DIRECTORY, BoxError
-from nsmbox.protection import git_repository, protect, secrets
+from nsmbox.protection import git_repository, guarded_files, secrets
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
@@ -73,9 +73,9 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         tool = _program(program, request, programs, directory)
     git = secrets.which("git", variables.get("PATH", ""), directory)
     repository = git_repository.look(directory, known, git, variables)
-    guarded = protect.Guarded()
+    guarded = guarded_files.Guarded()
     if request.protect:
-        guarded = protect.look(
+        guarded = guarded_files.look(
             directory,
             repository,
             homes=known.homes,
@@ -109,17 +109,17 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         shell=shell,
         own=itself,
         nix=nix,
-        notes=nixhost.notes(nix, _user()) if nix else (),
+        notes=nix_host.notes(nix, _user()) if nix else (),
     )
 
 
-def _place_in_box(tool: Tool, program: str, nix: nixhost.Nix | None) -> str:
+def _place_in_box(tool: Tool, program: str, nix: nix_host.Nix | None) -> str:
     """By which path the box finds what it runs.
 
     Args:
         program: as it was typed.
     """
-    if nix and nix.alone and (stored := nixhost.in_store(tool.place, nix.store)):
+    if nix and nix.alone and (stored := nix_host.in_store(tool.place, nix.store)):
         return stored
     if tool.linked and "/" not in program:
         return f"{TOOLS_DIRECTORY}/{tool.name}"
@@ -127,13 +127,13 @@ def _place_in_box(tool: Tool, program: str, nix: nixhost.Nix | None) -> str:
 
 
 def _tools(
-    tool: Tool, request: Request, programs: Programs, nix: nixhost.Nix | None
+    tool: Tool, request: Request, programs: Programs, nix: nix_host.Nix | None
 ) -> tuple[Tool, ...]:
     """Find the profile's tools and the command outside of the system's directories, with their
     interpreters."""
     wanted = [tool]
     if nix is None or not nix.alone:  # else PATH has all there is
-        names = (*request.profile.tools, *(nixhost.PROGRAMS if nix else ()))
+        names = (*request.profile.tools, *(nix_host.PROGRAMS if nix else ()))
         named = [found for found in map(programs.find, names) if found]
         outside = [each for each in named if each.linked or each.shown]
         needed = [other for each in (*outside, tool) for other in programs.needs(each)]
@@ -145,16 +145,16 @@ def _tools(
 
 def _nix(
     request: Request, variables: Mapping[str, str], directory: str, itself: nsm_itself.Own | None
-) -> nixhost.Nix | None:
+) -> nix_host.Nix | None:
     """The host's Nix, if there is one, for what is asked to run."""
-    if not nixhost.store_of(variables):
+    if not nix_host.store_of(variables):
         return None
     program, _ = _command(request, variables.get("SHELL") or "/bin/sh")
     if "/" in program:
         place = os.path.join(directory, program)
     else:
-        place = nixhost.which(program, variables.get("PATH", ""))
-    return nixhost.look(
+        place = nix_host.which(program, variables.get("PATH", ""))
+    return nix_host.look(
         variables,
         place,
         also=(itself.python,) if itself else (),
@@ -163,7 +163,7 @@ def _nix(
     )
 
 
-def _env(nix: nixhost.Nix | None) -> str:
+def _env(nix: nix_host.Nix | None) -> str:
     """The `env` that is `/usr/bin/env` in the box."""
     return dict(nix.links)["/usr/bin/env"] if nix and nix.alone else "/usr/bin/env"
 

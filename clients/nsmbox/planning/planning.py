@@ -11,7 +11,7 @@ import shlex
 
 from nsm.jail import proxyvariables
 from nsmbox.consent import masking
-from nsmbox.host import mcp, nixhost, nsm_itself
+from nsmbox.host import mcp, nix_host, nsm_itself
 from nsmbox.host.facts import Entry, Facts, Request, Tool
 from nsmbox.model.plan import (
     LINKS_DIRECTORY,
@@ -22,7 +22,7 @@ from nsmbox.model.plan import (
     Plan,
     Variable,
 )
-from nsmbox.protection import git_repository, nsm_directories, protect, secrets
+from nsmbox.protection import git_repository, guarded_files, nsm_directories, secrets
 
 
 def plan(request: Request, facts: Facts) -> Plan:
@@ -77,7 +77,7 @@ def _own(facts: Facts) -> list[Mount]:
     return [
         *home,
         # A store of a user's own may lie below HOME.
-        *(nixhost.mounts(facts.nix) if facts.nix else ()),
+        *(nix_host.mounts(facts.nix) if facts.nix else ()),
         Mount(kind="dir", target=RUN_DIRECTORY),
         Mount(kind="dir", target=TOOLS_DIRECTORY),
         *_links(facts),
@@ -162,7 +162,7 @@ def _work(facts: Facts) -> list[Mount]:
             for path in nsm_directories.leading_to(facts.secrets.own, facts.directory)
         ),
         *git_repository.mounts(facts.git),
-        *protect.mounts(facts.guarded),
+        *guarded_files.mounts(facts.guarded),
     ]
 
 
@@ -183,7 +183,7 @@ def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
     if "SHELL" in facts.variables:
         values["SHELL"] = facts.shell
     if facts.nix is not None:
-        values |= {variable.name: variable.value for variable in nixhost.variables(facts.nix)}
+        values |= {variable.name: variable.value for variable in nix_host.variables(facts.nix)}
     values |= _of_network(request)
     if facts.own is not None:
         values |= {variable.name: variable.value for variable in nsm_itself.variables()}
@@ -202,7 +202,7 @@ def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
 
 
 def _search_path(facts: Facts) -> tuple[str, ...]:
-    stored = nixhost.path(facts.nix) if facts.nix is not None else ()
+    stored = nix_host.path(facts.nix) if facts.nix is not None else ()
     if facts.nix is not None and facts.nix.alone:
         return stored
     names = (LINKS_DIRECTORY,) if facts.links else ()

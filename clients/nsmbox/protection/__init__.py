@@ -2,7 +2,7 @@
 
 secrets             paths that no box shows, and directories in which no box begins
 nsm_directories     where nsm keeps its own things on the host
-protect             files of the project that the host would run later
+guarded_files       files of the project that the host would run later
 autorun             names of such files: of editors, agents, shells, desktops
 git_repository      repository of a working directory; name and address for commits
 submodules          submodules by the index of a repository

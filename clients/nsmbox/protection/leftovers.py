@@ -2,8 +2,8 @@
 ended.
 
 An agent rebases, makes repositories and linked worktrees; that cannot be kept from it as a hook can
-(`nsmbox.protection.protect`). But the list of a rebase that was not brought to its end may have
-`exec` lines, which the next `git rebase --continue` runs, and a repository that was not there
+(`nsmbox.protection.guarded_files`). But the list of a rebase that was not brought to its end may
+have `exec` lines, which the next `git rebase --continue` runs, and a repository that was not there
 before has a configuration and hooks of its own, which `git status` obeys. So what is there after a
 box and was not there before is said in plain words. Files are read here, and git is not run.
 """
@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nsmbox.protection import git_repository, protect, submodules
+from nsmbox.protection import git_repository, guarded_files, submodules
 from nsmbox.protection.secrets import printable
 
 MAX_LIST_BYTES = 1024 * 1024
@@ -67,7 +67,7 @@ def before(directory: str, common: str | None) -> Before:
         directory: the working directory: absolute, all links followed.
         common: its repository, as in `gitfacts.GitFacts`.
     """
-    found = protect.git_directories(directory, common)
+    found = guarded_files.git_directories(directory, common)
     lists = {path: commands(os.path.join(path, REBASE_LIST)) for path in found}
     return Before(
         directory=directory,
@@ -122,7 +122,7 @@ def _lines(was: Before) -> Iterator[str]:
 def _git_directories(was: Before) -> Iterator[str]:
     """Yield the git directories of now: near the top, and those of submodules, by the index of
     each, since `git status` visits them wherever they are."""
-    waiting = list(protect.git_directories(was.directory, was.common))
+    waiting = list(guarded_files.git_directories(was.directory, was.common))
     seen: set[str] = set()
     while waiting and len(seen) < MAX_LOOKED_AT:
         path = waiting.pop(0)
@@ -153,7 +153,7 @@ def entries(path: str) -> Iterator[str]:
 
     Values that go on in a next line are not put together: what begins them is told.
     """
-    data = git_repository.small_file(path, protect.MAX_CONFIG_BYTES) or b""
+    data = git_repository.small_file(path, guarded_files.MAX_CONFIG_BYTES) or b""
     section = ""
     for line in os.fsdecode(data).removeprefix("\ufeff").splitlines():
         text = line

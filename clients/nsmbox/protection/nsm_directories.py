@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from nsmbox.host import nixhost
+from nsmbox.host import nix_host
 
 MAX_DEFINITIONS = 4096
 """Of the bridge's programs, whose links are followed."""
@@ -31,7 +31,7 @@ def look(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
         homes: absolute paths.
         variables: the caller's.
     """
-    store = os.path.join(variables.get(nixhost.STORE_VARIABLE) or nixhost.STORE, "")
+    store = os.path.join(variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE, "")
     for variable, base in _BASES:
         given = variables.get(variable, "")
         places = [given] if given.startswith("/") else []

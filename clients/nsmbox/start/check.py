@@ -20,7 +20,7 @@ from nsm import paths
 from nsm.checks import Check, Status, render_text
 from nsm.jail import landlock
 from nsm.jail.failure import explain, read_host_facts
-from nsmbox.host import bridge_programs, lookup, nixhost, program_links
+from nsmbox.host import bridge_programs, lookup, nix_host, program_links
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import planning, seatbelt
 from nsmbox.protection import secrets
@@ -186,10 +186,10 @@ def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
     """Check whether the Nix daemon can be reached, where there is Nix.
 
     Args:
-        trusted: as `nsmbox.host.nixhost.Nix` has it.
+        trusted: as `nsmbox.host.nix_host.Nix` has it.
     """
     name = "nix daemon"
-    store = variables.get(nixhost.STORE_VARIABLE) or nixhost.STORE
+    store = variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE
     if not os.path.isdir(store):
         return Check(name=name, status="ok", detail=f"no {store} here, none needed")
     path = os.path.join(os.path.dirname(store), "var/nix/daemon-socket/socket")

@@ -84,7 +84,7 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
 
 
 def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -> NoReturn:
-    from nsmbox.protection import protect  # noqa: PLC0415
+    from nsmbox.protection import guarded_files  # noqa: PLC0415
     from nsmbox.start import launch  # noqa: PLC0415
 
     launch.check_namespaces(program)
@@ -98,7 +98,7 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
         confirm(plan, home=facts.home)
     _make_links(facts)
     launch.make_state(request.profile, facts.home)
-    protect.make(facts.guarded)
+    guarded_files.make(facts.guarded)
     _tell_of_nsm(request, facts, way)
     if _is_macos():
         from nsmbox.start import macos  # noqa: PLC0415

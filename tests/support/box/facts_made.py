@@ -10,7 +10,7 @@ from nsmbox.host.nsm_itself import Own
 from nsmbox.host.program_links import Links
 from nsmbox.profiles.profile import load
 from nsmbox.protection.git_repository import GitFacts, Identity
-from nsmbox.protection.protect import Guarded
+from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.secrets import Known, Secret
 
 HOME = "/home/mia"

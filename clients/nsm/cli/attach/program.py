@@ -16,13 +16,13 @@ from nsm.cli.attach import tty
 from nsm.cli.attach.feed import Feed, label, others
 from nsm.cli.attach.history import FileHistory, history_path
 from nsm.cli.attach.link import Link
-from nsm.cli.attach.own import Own
+from nsm.cli.attach.own_execution import Own
 from nsm.cli.attach.prompt import Prompt
 from nsm.cli.attach.screen import Screen
 from nsm.cli.files.pictures import Folder
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.render import formats
-from nsm.cli.streams.continued import Continued
+from nsm.cli.streams.resumed_transcript import Continued
 from nsm.cli.targets import Found, tell_found
 from nsm.client import operations
 from nsm.client.projects import current_project

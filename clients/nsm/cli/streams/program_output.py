@@ -1,7 +1,7 @@
 """A program's output as it was told, line by line, and what its result has besides. Pure.
 
-Unlike code in a session (`nsm.cli.streams.live`), a program may run for minutes after a flood: what
-comes after a gap is shown as it comes, too.
+Unlike code in a session (`nsm.cli.streams.live_output`), a program may run for minutes after a
+flood: what comes after a gap is shown as it comes, too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from nsm.cli.render import formats
-from nsm.cli.streams.live import Live
+from nsm.cli.streams.live_output import Live
 
 _LINES_LEFT_OUT = re.compile(r"\[\.\.\. \d+ lines? left out \.\.\.]\n")
 """What stands for lines that came too fast to be told."""

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nsm.cli import running
+from nsm.cli import connection
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.top.board import heading, plain
 from nsm.cli.top.figures import Rates, matching, ordered, totals
@@ -32,7 +32,7 @@ def batch(options: argparse.Namespace) -> int:
         NsmError: the supervisor has gone, and none came in its place.
     """
     times = 1 if options.batch is None else options.batch
-    client = running.connect()
+    client = connection.connect()
     if client is None:
         return EXIT_FAILED
     rates = Rates()

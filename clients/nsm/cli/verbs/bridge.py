@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
-from nsm.cli import supervisor, terminal
+from nsm.cli import supervisor_program, terminal
 from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
 from nsm.cli.render import programs
 from nsm.cli.streams.program_output import Told
@@ -87,7 +87,9 @@ def main(arguments: list[str]) -> int:
     if options.action == "check":
         if not options.json:
             _tell_unset()
-        return supervisor.replace_us("--check-bridge", *(["--json"] if options.json else []))
+        return supervisor_program.replace_us(
+            "--check-bridge", *(["--json"] if options.json else [])
+        )
     if options.action == "audit":
         return bridge_audit.main(options)
     return _ACTIONS[options.action](options, given)

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, cast
 
 from nsm import paths
-from nsm.cli import supervisor
+from nsm.cli import supervisor_program
 from nsm.cli.render.formats import visible
 from nsm.cli.verbs import audit
 
@@ -61,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
 
     path = paths.bridge_audit_path()
     if not os.path.lexists(path):
-        supervisor.need_installed()  # in a box there never will be one
+        supervisor_program.need_installed()  # in a box there never will be one
     return audit.show(options, path, wanted, words, counting_up=True)
 
 

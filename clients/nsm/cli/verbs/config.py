@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli import supervisor
+from nsm.cli import supervisor_program
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.environments import not_preloaded
 
@@ -34,16 +34,16 @@ def main(arguments: list[str]) -> int:
     more = ["--config", options.config] if options.config is not None else []
     if options.json:
         more.append("--json")
-    return supervisor.replace_us(f"--{options.action}-config", *more)
+    return supervisor_program.replace_us(f"--{options.action}-config", *more)
 
 
 def reload(*, as_json: bool) -> int:
     """Have the supervisor read the configuration again, and show what has changed."""
-    from nsm.cli import running, terminal  # noqa: PLC0415  # not to check or show
+    from nsm.cli import connection, terminal  # noqa: PLC0415  # not to check or show
     from nsm.cli.render.formats import visible  # noqa: PLC0415
     from nsm.wire.fields import rows_of  # noqa: PLC0415
 
-    client = running.connect()
+    client = connection.connect()
     if client is None:
         terminal.out("null" if as_json else "")
         return EXIT_OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli import supervisor
+from nsm.cli import supervisor_program
 from nsm.cli.options import Parser
 
 
@@ -24,4 +24,4 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if doctor_in_box.in_a_box():
         return doctor_in_box.show(as_json=options.json)
-    return supervisor.replace_us("--doctor", *(["--json"] if options.json else []))
+    return supervisor_program.replace_us("--doctor", *(["--json"] if options.json else []))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_INTERRUPTED, EXIT_OK, Parser, seconds
 from nsm.cli.render import formats
 
@@ -40,7 +40,7 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Drain, and say how it comes along."""
     options = parser().parse_args(arguments)
-    client = running.connect(options)
+    client = connection.connect(options)
     if client is None:
         return EXIT_OK
     with client:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, whole_number
 from nsm.cli.render.formats import visible
 from nsm.cli.verbs.stats import short
@@ -53,7 +53,7 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Show."""
     options = parser().parse_args(arguments)
-    client = running.connect()
+    client = connection.connect()
     if client is None:
         return EXIT_FAILED
     wanted: dict[str, Any] = {"follow": options.follow}

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from nsm import httptoken, paths
-from nsm.cli import running, supervisor, terminal
+from nsm.cli import connection, supervisor_program, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.formats import visible
 from nsm.client.blocking import Client
@@ -44,7 +44,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _token(*, rotate: bool, as_json: bool) -> int:
-    supervisor.need_installed()  # in a box the file would be another one, which lets nobody in
+    # In a box the file would be another one, which lets nobody in.
+    supervisor_program.need_installed()
     path = paths.http_token_path()
     try:
         token = httptoken.rotate(path) if rotate else httptoken.ensure(path)
@@ -75,7 +76,7 @@ def _status(*, as_json: bool) -> int:
 
 def _facts() -> dict[str, Any] | None:
     """Ask the supervisor; None where none runs."""
-    client = running.connect()
+    client = connection.connect()
     if client is None:
         return None
     with client:

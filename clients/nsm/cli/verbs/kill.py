@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, targets, terminal
+from nsm.cli import connection, targets, terminal
 from nsm.cli.confirm import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds
 from nsm.cli.render.sessions import killed_lines
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     options = verb.parse_args(arguments)
     if [bool(options.sessions), options.all, options.idle is not None].count(True) != 1:
         verb.error("say which sessions: their ids or names, --all, or --idle SECONDS")
-    client = running.connect(options, "[]")
+    client = connection.connect(options, "[]")
     if client is None:
         return EXIT_OK
     with client:
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 def _kill(client: Client, options: argparse.Namespace) -> KillReport | None:
     asks = may_ask() and not options.json
     if options.all:
-        if asks and not options.yes and not running.agreed_to_end(client):
+        if asks and not options.yes and not connection.agreed_to_end(client):
             return None
         return client.kill_all()
     if options.idle is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_OK, Parser, whole_number
-from nsm.cli.streams.continued import Continued
+from nsm.cli.streams.resumed_transcript import Continued
 from nsm.client import operations
 from nsm.client.blocking import Client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Print, with parsed options."""
-    client = running.connect()
+    client = connection.connect()
     if client is None:
         return EXIT_FAILED
     with client:

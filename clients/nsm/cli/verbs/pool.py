@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render.supervisor import pool_table
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Show, with parsed options."""
-    client = running.connect(options)
+    client = connection.connect(options)
     if client is None:
         return EXIT_OK
     with client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render.sessions import ended_table, sessions_table
 
@@ -40,7 +40,7 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """List."""
     options = parser().parse_args(arguments)
-    client = running.connect(options, '{"sessions": [], "ended": []}' if options.all else "[]")
+    client = connection.connect(options, '{"sessions": [], "ended": []}' if options.all else "[]")
     if client is None:
         return EXIT_OK
     ended: list[EndedRow] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render.environments import not_preloaded
 from nsm.cli.render.formats import visible
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.config:
         return config.reload(as_json=options.json)
-    client = running.connect(options)
+    client = connection.connect(options)
     if client is None:
         return EXIT_OK
     with client:

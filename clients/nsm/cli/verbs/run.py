@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
+from nsm.cli.code_source import has_unread_input, language_of, read_code
 from nsm.cli.files.pictures import Folder
 from nsm.cli.options import (
     EXIT_INTERRUPTED,
@@ -18,8 +19,7 @@ from nsm.cli.options import (
 from nsm.cli.render import formats
 from nsm.cli.render.displays import Display, display
 from nsm.cli.render.results import run_notes
-from nsm.cli.source import has_unread_input, language_of, read_code
-from nsm.cli.streams.live import Live
+from nsm.cli.streams.live_output import Live
 from nsm.client import operations
 from nsm.client.blocking import Client
 from nsm.client.projects import DEFAULT, NO_PROJECT, project_of, why_no_project

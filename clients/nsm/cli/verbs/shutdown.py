@@ -9,7 +9,7 @@ import struct
 from contextlib import ExitStack
 
 from nsm import paths
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.confirm import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import formats
@@ -39,11 +39,11 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """End it."""
     options = parser().parse_args(arguments)
-    client = running.connect(options, "[]")
+    client = connection.connect(options, "[]")
     if client is None:
         return EXIT_OK
     with client, ExitStack() as stack:
-        if may_ask() and not (options.yes or options.json) and not running.agreed_to_end(client):
+        if may_ask() and not (options.yes or options.json) and not connection.agreed_to_end(client):
             return EXIT_FAILED
         sessions = client.status().sessions
         pid = client.server.pid

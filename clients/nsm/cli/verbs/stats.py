@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render.formats import count, duration, table
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Show, with parsed options."""
-    client = running.connect(options)
+    client = connection.connect(options)
     if client is None:
         return EXIT_OK
     with client:

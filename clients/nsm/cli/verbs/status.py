@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsm.cli import running, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.supervisor import status_lines
 from nsm.cli.verbs import metrics, pool, stats
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    client = running.connect(options)
+    client = connection.connect(options)
     if client is None:
         return EXIT_FAILED
     with client:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmbox.host import elf, nixhost
+from nsmbox.host import elf, nix_host
 from nsmbox.model.plan import Mount
 
 
@@ -67,11 +67,11 @@ class NixOS:
     def environment(self) -> dict[str, str]:
         return {
             "PATH": f"{self.root}/run/wrappers/bin:{self.root}/run/current-system/sw/bin",
-            nixhost.STORE_VARIABLE: str(self.store),
+            nix_host.STORE_VARIABLE: str(self.store),
         }
 
-    def look(self, command: str | Path = "", **variables: str) -> nixhost.Nix:
-        found = nixhost.look(
+    def look(self, command: str | Path = "", **variables: str) -> nix_host.Nix:
+        found = nix_host.look(
             self.environment | variables,
             str(command or self.root / "run/current-system/sw/bin/bash"),
             root=str(self.root),
@@ -145,12 +145,12 @@ def test_first_lines(text: bytes, words: tuple[str, ...]) -> None:
 
 
 def test_no_store_no_nix(tmp_path: Path) -> None:
-    assert nixhost.look({nixhost.STORE_VARIABLE: str(tmp_path / "store")}, "/bin/sh") is None
+    assert nix_host.look({nix_host.STORE_VARIABLE: str(tmp_path / "store")}, "/bin/sh") is None
 
 
 def test_path_has_packages_and_no_profile(host: NixOS) -> None:
     nix = host.look()
-    names = [Path(each).parent.name for each in nixhost.path(nix)]
+    names = [Path(each).parent.name for each in nix_host.path(nix)]
     assert names == ["11-bash", "22-coreutils", "33-git", "55-nodejs", "66-nix"]
     assert nix.alone
     assert nix.left_out == ()
@@ -164,7 +164,7 @@ def test_a_directory_with_a_forbidden_program_is_left_out_and_said(host: NixOS, 
     nix = host.look()
     assert not [each for each in nix.tools if "77-everything" in each]
     assert nix.left_out == ("rg",)
-    [note] = nixhost.notes(nix, "alice")
+    [note] = nix_host.notes(nix, "alice")
     assert "rg" in note
 
 
@@ -194,14 +194,14 @@ def test_a_forbidden_directory_never_comes_with_the_command(host: NixOS) -> None
 def test_links_lead_into_packages(host: NixOS) -> None:
     profile = host.root / "run/current-system/sw/bin"
     store = str(host.store)
-    assert nixhost.in_store(str(profile / "git"), store) == f"{store}/33-git/bin/git"
+    assert nix_host.in_store(str(profile / "git"), store) == f"{store}/33-git/bin/git"
     # Under the name by which it is called, though it is a link to another one.
-    assert nixhost.in_store(str(profile / "ls"), store) == f"{store}/22-coreutils/bin/ls"
-    assert nixhost.in_store(str(profile / "absent"), store) == ""
-    assert nixhost.in_store("/bin/sh", store) == ""
+    assert nix_host.in_store(str(profile / "ls"), store) == f"{store}/22-coreutils/bin/ls"
+    assert nix_host.in_store(str(profile / "absent"), store) == ""
+    assert nix_host.in_store("/bin/sh", store) == ""
     loop = host.root / "loop"
     loop.symlink_to(loop)
-    assert nixhost.in_store(str(loop), store) == ""
+    assert nix_host.in_store(str(loop), store) == ""
 
 
 def test_a_program_of_another_loader_needs_the_host(host: NixOS) -> None:
@@ -233,7 +233,7 @@ def test_without_a_shell_in_the_store_the_host_is_needed(host: NixOS) -> None:
     (host.root / "bin/sh").unlink()  # as on a distribution with Nix beside it
     nix = host.look(PATH="/usr/bin")
     assert not nix.alone
-    assert nixhost.mounts(nix) == (
+    assert nix_host.mounts(nix) == (
         Mount(
             kind="ro-bind",
             source=str(host.store),
@@ -265,7 +265,7 @@ def test_locales_and_terminals_of_the_store(host: NixOS) -> None:
         "LOCALE_ARCHIVE": str(archive),
         "TERMINFO_DIRS": str(archive.parent),
     }
-    assert [(each.name, each.value) for each in nixhost.variables(nix)] == list(nix.variables)
+    assert [(each.name, each.value) for each in nix_host.variables(nix)] == list(nix.variables)
 
 
 # The daemon
@@ -273,7 +273,7 @@ def test_locales_and_terminals_of_the_store(host: NixOS) -> None:
 
 def test_the_daemon_is_reached_and_what_the_host_runs_later_is_kept(host: NixOS) -> None:
     state = host.state()
-    made = nixhost.mounts(host.look())
+    made = nix_host.mounts(host.look())
     assert [(each.kind, each.target) for each in made] == [
         ("ro-bind", str(host.store)),
         ("bind", str(state)),
@@ -288,18 +288,18 @@ def test_the_daemon_is_reached_and_what_the_host_runs_later_is_kept(host: NixOS)
 def test_without_a_daemon_nothing_is_written(host: NixOS) -> None:
     state = host.state(daemon=False)
     nix = host.look()
-    assert [each.target for each in nixhost.mounts(nix) if each.kept] == []
-    assert str(state) in {each.target for each in nixhost.mounts(nix)}
-    [note] = nixhost.notes(nix, "alice")
+    assert [each.target for each in nix_host.mounts(nix) if each.kept] == []
+    assert str(state) in {each.target for each in nix_host.mounts(nix)}
+    [note] = nix_host.notes(nix, "alice")
     assert "no daemon" in note
 
 
 def test_who_is_trusted_is_told(host: NixOS) -> None:
     host.state()
     (host.root / "etc/nix/nix.conf").write_text("trusted-users = root\n!include more.conf\n")
-    assert nixhost.notes(host.look(), "alice") == ()
+    assert nix_host.notes(host.look(), "alice") == ()
     (host.root / "etc/nix/more.conf").write_text("extra-trusted-users = @wheel # and more\n")
-    [note] = nixhost.notes(host.look(), "alice")
+    [note] = nix_host.notes(host.look(), "alice")
     assert note.startswith("Nix' daemon trusts alice (trusted-users has @wheel)")
 
 
@@ -318,7 +318,7 @@ def test_who_is_trusted_is_told(host: NixOS) -> None:
     ],
 )
 def test_trusted_users(lines: list[str], entry: str) -> None:
-    assert nixhost.trusting(lines, "alice", frozenset({"wheel"})) == entry
+    assert nix_host.trusting(lines, "alice", frozenset({"wheel"})) == entry
 
 
 def test_a_configuration_that_includes_itself(host: NixOS) -> None:
@@ -328,5 +328,5 @@ def test_a_configuration_that_includes_itself(host: NixOS) -> None:
 
 def test_what_it_looks_up_here_is_whole() -> None:
     """On the machine of the tests, whatever it is."""
-    nix = nixhost.look(os.environ, os.path.realpath("/bin/sh"))
-    assert nix is None or nixhost.mounts(nix)[0].target == nix.store
+    nix = nix_host.look(os.environ, os.path.realpath("/bin/sh"))
+    assert nix is None or nix_host.mounts(nix)[0].target == nix.store

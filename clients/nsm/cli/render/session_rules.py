@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.cli.render import formats, particulars
+from nsm.cli.render import formats, session_details
 
 if TYPE_CHECKING:
     from nsm.wire.inspection import Inspection
@@ -41,12 +41,12 @@ def inspection(found: Inspection, home: str) -> str:
         ("session", f"{row.id}{f', {row.name}' if row.name else ''}, {row.state}"),
         ("environment", row.env),
         ("client", f"{row.client}, scope {row.scope}"),
-        *particulars.life(found),
+        *session_details.life(found),
     ]
     if found.policy is None:
         if row.state != "ended":
             lines.append(("jail", "none yet"))
-        return "\n\n".join([formats.listing(lines), *particulars.tables(found)])
+        return "\n\n".join([formats.listing(lines), *session_details.tables(found)])
     policy = found.policy
     lines += [
         ("jail", _jail(policy, found)),
@@ -59,7 +59,7 @@ def inspection(found: Inspection, home: str) -> str:
     texts = [formats.listing(lines), "", _mounts(policy, home)]
     if policy.get("complete") is False:
         texts += ["", "An older artifact made this jail: what else it shows, it knows alone."]
-    texts += [f"\n{each}" for each in particulars.tables(found)]
+    texts += [f"\n{each}" for each in session_details.tables(found)]
     texts += [f"\nwarning: {formats.visible(each)}" for each in found.contradictions]
     return "\n".join(texts)
 

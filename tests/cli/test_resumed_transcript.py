@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsm.cli.streams.continued import Continued
+from nsm.cli.streams.resumed_transcript import Continued
 from nsm.client.retry import RECONNECTED
 from nsm.wire.messages import Event
 

@@ -9,7 +9,7 @@ from nsm.cli.render import formats
 from nsm.cli.render.displays import ELSEWHERE, display
 from nsm.cli.render.results import run_notes
 from nsm.cli.streams.escapes import Harmless, harmless
-from nsm.cli.streams.live import Live
+from nsm.cli.streams.live_output import Live
 
 if TYPE_CHECKING:
     from nsm.cli.attach.feed import Sink

@@ -6,7 +6,7 @@ from typing import Never
 
 import pytest
 
-from nsm.cli import running
+from nsm.cli import connection
 from nsm.wire.errors import NotRunningError
 
 
@@ -36,6 +36,6 @@ def test_why_kept_sessions_are_not_taken_up_is_told(
     def connect(**_: object) -> Never:
         raise NotRunningError(message, hint="Run it.")
 
-    monkeypatch.setattr(running, "Client", connect)
-    assert running.connect() is None
+    monkeypatch.setattr(connection, "Client", connect)
+    assert connection.connect() is None
     assert capsys.readouterr().err.splitlines() == lines

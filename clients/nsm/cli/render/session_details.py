@@ -1,4 +1,4 @@
-"""History of a session as text for people; pure, as `nsm.cli.render.rules`."""
+"""History of a session as text for people; pure, as `nsm.cli.render.session_rules`."""
 
 from __future__ import annotations
 

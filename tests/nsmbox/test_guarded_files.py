@@ -9,13 +9,13 @@ import pytest
 
 from box.repositories import GIT, git, look, repository, variables
 from nsmbox.model.plan import BoxError
-from nsmbox.protection import git_repository, protect
+from nsmbox.protection import git_repository, guarded_files
 from nsmbox.protection.git_repository import GitFacts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsmbox.protection.protect import Guarded
+    from nsmbox.protection.guarded_files import Guarded
 
 HOOKS = ".git/hooks"
 OF_GIT = [".git/commondir", ".git/config", ".git/hooks"]
@@ -24,7 +24,7 @@ OF_GIT = [".git/commondir", ".git/config", ".git/hooks"]
 def guard(directory: Path, *paths: str) -> Guarded:
     """Find the protected paths of a working directory."""
     home = directory.parent / "home"
-    return protect.look(
+    return guarded_files.look(
         str(directory),
         look(directory, home),
         paths=paths,
@@ -46,13 +46,13 @@ def test_hooks_and_configuration_of_git_and_what_leads_elsewhere(project: Path) 
     found = guard(project)
     assert below(project, found.read_only) == OF_GIT
     assert below(project, found.held) == [".git"]
-    assert [(m.kind, m.target) for m in protect.mounts(found)] == [
+    assert [(m.kind, m.target) for m in guarded_files.mounts(found)] == [
         ("bind", f"{project}/.git"),
         ("ro-bind", f"{project}/.git/commondir"),
         ("ro-bind", f"{project}/.git/config"),
         ("ro-bind", f"{project}/.git/hooks"),
     ]
-    assert all(m.linkless and m.source == m.target for m in protect.mounts(found))
+    assert all(m.linkless and m.source == m.target for m in guarded_files.mounts(found))
     assert found.notes == ()
 
 
@@ -99,8 +99,8 @@ def test_pipes_in_many_configurations_are_waited_for_once(
         config = repository(project / name) / ".git/config"
         config.write_text("[include]\n\tpath = pipe\n")
     monkeypatch.setattr(git_repository, "run", run)
-    found = protect.look(str(project), GitFacts(), git=GIT, variables={})
-    assert waits == [git_repository.WAIT_S, protect.SHORT_WAIT_S, protect.SHORT_WAIT_S]
+    found = guarded_files.look(str(project), GitFacts(), git=GIT, variables={})
+    assert waits == [git_repository.WAIT_S, guarded_files.SHORT_WAIT_S, guarded_files.SHORT_WAIT_S]
     assert len(found.notes) == 3
 
 
@@ -147,10 +147,10 @@ def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> Non
     config = tmp_path / ".config"
 
     def found(directory: Path) -> Guarded:
-        return protect.look(str(directory), GitFacts(), homes=[str(tmp_path)])
+        return guarded_files.look(str(directory), GitFacts(), homes=[str(tmp_path)])
 
     assert below(config, found(config).read_only) == ["fish", "systemd"]
-    assert found(config / "app") == protect.Guarded()
+    assert found(config / "app") == guarded_files.Guarded()
     (note,) = found(config / "systemd" / "user").notes
     assert note.startswith("This directory is a part of ~/.config/systemd")
     assert below(tmp_path, found(tmp_path / ".local").read_only) == [".local/bin"]
@@ -159,7 +159,7 @@ def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> Non
 def test_places_of_programs_are_said(project: Path) -> None:
     (project / "bin").mkdir()
     path = f"/usr/bin:{project}/bin:{project}/absent/bin"
-    found = protect.look(str(project), GitFacts(), variables={"PATH": path})
+    found = guarded_files.look(str(project), GitFacts(), variables={"PATH": path})
     assert [note[:39] for note in found.notes] == ["PATH has places here (bin, absent/bin):"]
 
 
@@ -271,7 +271,7 @@ def test_a_directory_full_of_projects(tmp_path: Path) -> None:
 def test_there_can_be_too_many_repositories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protect, "MAX_REPOSITORIES", 1)
+    monkeypatch.setattr(guarded_files, "MAX_REPOSITORIES", 1)
     for name in ("one", "two"):
         repository(tmp_path / "work" / name)
     found = guard(tmp_path / "work")
@@ -282,9 +282,9 @@ def test_there_can_be_too_many_repositories(
 def test_large_directories_are_not_searched_to_their_end(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    for number in range(protect.MAX_ENTRIES // 2 + 1):
+    for number in range(guarded_files.MAX_ENTRIES // 2 + 1):
         (work / str(number)).touch()
-    found = protect.look(str(work), GitFacts())
+    found = guarded_files.look(str(work), GitFacts())
     assert [note[:23] for note in found.notes] == ["This directory is large"]
 
 
@@ -298,8 +298,8 @@ def test_what_is_missing_is_made_and_git_works_with_it(project: Path) -> None:
     found = guard(project)
     assert below(project, tuple(path for path, _ in found.made)) == [".git/commondir", HOOKS]
     assert not (project / HOOKS).exists()  # a look changes nothing
-    protect.make(found)
-    protect.make(found)
+    guarded_files.make(found)
+    guarded_files.make(found)
     assert (project / HOOKS).is_dir()
     assert git(project, "status", "--porcelain") == ""
     assert git(project, "fsck") == ""
@@ -315,7 +315,7 @@ def test_what_is_missing_is_not_made_through_links(project: Path) -> None:
     (project / ".git").rename(project.parent / "aside")
     (project / ".git").symlink_to(project.parent / "aside")
     with pytest.raises(BoxError, match="cannot be made"):
-        protect.make(found)
+        guarded_files.make(found)
     assert not (project.parent / "aside" / "commondir").exists()
 
 

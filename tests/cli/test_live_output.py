@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.cli.streams.live import Live, Rest
+from nsm.cli.streams.live_output import Live, Rest
 from sandbox.capture import Capture, Spills
 from sandbox.limits import Limits
 
