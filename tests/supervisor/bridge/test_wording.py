@@ -147,7 +147,7 @@ def test_times(duration_s: float, text: str) -> None:
 
 def test_the_page_has_the_words() -> None:
     page = Path(__file__).parents[3].joinpath("docs/how-to/bridge.md").read_text()
-    block = re.search(r"(?s)in the first line what went wrong:\n\n```text\n(.*?)```", page)
+    block = re.search(r"(?s)the first line says what:\n\n```text\n(.*?)```", page)
     assert block is not None
     assert block[1].splitlines() == [
         wording.result_text(Ended(exit_code=0)),
