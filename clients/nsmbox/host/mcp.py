@@ -31,7 +31,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeper:
+class McpConfigFormat:
     """An agent that keeps its servers in a file, as `mcpServers`.
 
     Attributes:
@@ -44,16 +44,16 @@ class Keeper:
     entry: dict[str, object]
 
 
-_KEEPERS = {
-    "claude": Keeper(
+_FORMATS = {
+    "claude": McpConfigFormat(
         agent="Claude Code",
         file=".claude.json",  # there with CLAUDE_CONFIG_DIR, else in HOME
         entry={"type": "stdio", "args": [], "env": {}},
     ),
-    "gemini": Keeper(agent="Gemini CLI", file="settings.json", entry={"args": []}),
+    "gemini": McpConfigFormat(agent="Gemini CLI", file="settings.json", entry={"args": []}),
 }
 
-KINDS = (*_KEEPERS, "codex", "opencode")
+KINDS = (*_FORMATS, "codex", "opencode")
 """Of profiles: the agents that are told of nsm."""
 
 
@@ -93,18 +93,18 @@ def keep_entry(kind: str, directory: str) -> str:
     Returns:
         Empty, or for people why there is no such entry. The box works without.
     """
-    keeper = _KEEPERS.get(kind)
-    if keeper is None:
+    config_format = _FORMATS.get(kind)
+    if config_format is None:
         return ""
-    path = os.path.join(directory, keeper.file)
-    untold = f"{keeper.agent} is not told of nsm there"
+    path = os.path.join(directory, config_format.file)
+    untold = f"{config_format.agent} is not told of nsm there"
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         return f"{directory}: {error.strerror}, so {untold}"
     try:
-        problem = _ensure(place, keeper)
+        problem = _ensure(place, config_format)
     except OSError as error:
         problem = str(error.strerror or error)
     except _UnusableError as error:
@@ -114,21 +114,21 @@ def keep_entry(kind: str, directory: str) -> str:
     return problem and f"{path}: {problem}, so {untold}"
 
 
-def _ensure(place: int, keeper: Keeper) -> str:
+def _ensure(place: int, config_format: McpConfigFormat) -> str:
     for _ in range(_TRIES):
-        before = _identity(place, keeper.file)
-        content = _read(place, keeper.file) if before else b""
-        settings = with_entry(content, keeper)
+        before = _identity(place, config_format.file)
+        content = _read(place, config_format.file) if before else b""
+        settings = with_entry(content, config_format)
         if settings is None:
             return ""
         if isinstance(settings, str):
             return settings
-        if _replace(place, keeper.file, settings, before):
+        if _replace(place, config_format.file, settings, before):
             return ""
     return "it changes all the time"
 
 
-def with_entry(content: bytes, keeper: Keeper) -> bytes | str | None:
+def with_entry(content: bytes, config_format: McpConfigFormat) -> bytes | str | None:
     """The file with nsm's entry in it.
 
     Returns:
@@ -153,7 +153,7 @@ def with_entry(content: bytes, keeper: Keeper) -> bytes | str | None:
     if earlier is not None and os.path.basename(str(command)) != _PROGRAM_NAME:
         return f"its server {NAME!r} is another than nsm's"
     # One that was taken over from the host's configuration names a program that is not in the box.
-    servers[NAME] = {**keeper.entry, **entry, "command": MCP_PROGRAM}
+    servers[NAME] = {**config_format.entry, **entry, "command": MCP_PROGRAM}
     try:
         return json.dumps(settings, indent=2).encode()
     except RecursionError:  # written by Python, where it was read by C

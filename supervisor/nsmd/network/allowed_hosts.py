@@ -136,7 +136,7 @@ class AllowedHosts:
                 place.leave()
             self._connections.release()
 
-    # `Keeper`.
+    # `ProxyPolicy`.
 
     def reach(self) -> Reach:
         allowed = self._allowed if self.mode == "allow" else None

@@ -72,7 +72,7 @@ class SourceWatcher:
         self._unwatched: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Keeper of {len(self._kept)} sources>"
+        return f"<SourceWatcher of {len(self._kept)} sources>"
 
     def keep(
         self,

@@ -65,7 +65,7 @@ class TranscriptStore:
             return self._ended[target]
         return next((t for t in reversed(self._ended.values()) if t.subject.means(target)), None)
 
-    # See `Keeper`.
+    # See `TranscriptBudget`.
 
     def grown(self, transcript: Transcript, record: Record) -> None:
         """A record has its final size."""
