@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FUTURE = "from __future__ import annotations\n"
-IMPORT = re.compile(r"^from (sandbox(?:\.\w+)*) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
-TEXT = re.compile(r'\btext_of\("([^"\n]+)"\)')
-UNBUNDLED = re.compile(r"^.*# unbundled$\n", re.MULTILINE)
-"""Lines that only an entry needs that is run without being bundled."""
+IMPORT = re.compile(r"^from (sandbox[.\w]*) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
+TEXT = re.compile(r'text_of\("([^"\n]+)"\)')
+UNBUNDLED = "# unbundled\n"
+"""Ends lines that only an entry needs that is run without being bundled."""
 
 
 def bundle(entry: str) -> str:
@@ -44,7 +44,10 @@ def bundle(entry: str) -> str:
         FUTURE,
     ]
     for path, text in modules_of(entry):
-        own = TEXT.sub(text_of, UNBUNDLED.sub("", IMPORT.sub("", text.replace(FUTURE, "", 1))))
+        own = TEXT.sub(text_of, IMPORT.sub("", text.replace(FUTURE, "", 1)))
+        if UNBUNDLED in own:
+            lines = own.splitlines(keepends=True)
+            own = "".join(line for line in lines if not line.endswith(UNBUNDLED))
         parts.append(f"\n# {os.path.relpath(path, folder)}\n{own}")
     return "\n".join(parts)
 
