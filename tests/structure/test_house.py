@@ -1,0 +1,41 @@
+"""Rules of tools/house.py: docstrings open plainly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import house
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("folder", house.FOLDERS)
+def test_docstrings_open_with_a_noun_phrase_or_an_imperative(folder: str) -> None:
+    found = "\n".join(map(str, house.bad_docstrings(ROOT, folder)))
+    assert not found, f"name the thing, or say what to do, in the first words:\n{found}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_bad"),
+    [
+        ("What came of a call.", True),
+        ("Whether it is there.", True),
+        ("One that listens.", True),
+        ("See the module.", True),
+        ("Outcome of a call.", False),
+        ("Return whether it is there.", False),
+        ("Socket of one session.", False),  # begins like "So"
+    ],
+)
+def test_bad_openings_are_found(tmp_path: Path, text: str, is_bad: bool) -> None:
+    module = tmp_path / "tools/some.py"
+    module.parent.mkdir()
+    module.write_text(f'"""{text}"""\n')
+    assert bool(house.bad_docstrings(tmp_path, "tools")) is is_bad
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert house.cycles({name: frozenset(to) for name, to in graph.items()}) == [["a", "b", "c"]]
