@@ -5,6 +5,8 @@ ARGS ?=
 # Processes that run tests, up to 4: auto is two more than processors, and for soak as many; 0 is
 # none but pytest's own.
 WORKERS ?= auto
+# Percent of lines that `make coverage` must find run; raise it when it is more.
+COVERAGE_FLOOR ?= 60
 SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
@@ -18,7 +20,7 @@ CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests to
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run nix-demo test smoke test-vm soak fuzz conformance check lint types mypy pyright docs bench format pin clean
+.PHONY: coverage release help setup run nix-demo test smoke test-vm soak fuzz conformance check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -41,7 +43,8 @@ smoke: ## run a minute's worth of the tests
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(SMOKE) $(ARGS)
 
-soak: setup ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
+soak: ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --tools
 	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) NSM_TEST_EXAMPLES=100 \
 		$(BIN)/python -m pytest -n $(WORKERS) -m 'slow or hypothesis' $(ARGS)
 
@@ -54,6 +57,18 @@ conformance: setup ## run MCP's own conformance suite and clients (npm), and wri
 
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
 	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 -m vm tests/vm $(ARGS)
+
+coverage: ## run the tests and report which lines they run, in build/coverage (minutes)
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests --tools
+	@rm -rf .cache/coverage && mkdir -p .cache/coverage
+	@$(BIN)/python -m coverage run -m pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage html --quiet --directory build/coverage
+	@$(BIN)/python -m coverage report --fail-under=$(COVERAGE_FLOOR)
+
+release: ## build the wheel, check it in a clean environment, and write its SBOM, in dist
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --tools
+	@$(BIN)/python tools/release.py
 
 check: setup lint types docs test ## the gate: format, lint, types, docs, tests
 

@@ -30,6 +30,7 @@ STAMP = "nsm-setup.json"
 EXTRAS = {
     "bench": ("benchmarks/constraints.txt", "the peers that `make bench` compares with"),
     "docs": ("docs/constraints.txt", "the programs that build the docs"),
+    "tools": ("tools/constraints.txt", "the programs for coverage, releases and installations"),
 }
 """Optional groups of packages: file with their pins, and what they are."""
 

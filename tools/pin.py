@@ -34,6 +34,7 @@ MAIN = ROOT / "constraints.txt"
 EXTRAS = {
     "bench": (ROOT / "benchmarks" / "constraints.txt", "What `make bench` needs beyond that"),
     "docs": (ROOT / "docs" / "constraints.txt", "What `make docs` needs beyond that"),
+    "tools": (ROOT / "tools" / "constraints.txt", "What coverage and releases need beyond that"),
 }
 """Dependency groups that have a file of their own, and its first line."""
 
