@@ -123,7 +123,7 @@ def test_what_another_box_writes_meanwhile_is_kept(
     file.write_text('{"numStartups": 1}')
     real = mcp.with_entry
 
-    def slow(content: bytes, keeper: mcp.Keeper) -> bytes | str | None:
+    def slow(content: bytes, keeper: mcp.McpConfigFormat) -> bytes | str | None:
         if b'"numStartups": 1}' in content:
             other = tmp_path / "other"
             other.write_text('{"numStartups": 2, "more": true}')
