@@ -17,12 +17,10 @@ from nsmd.model.events import Events, Happening
 from nsmd.model.values import RunResult
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
+from nsmd.telemetry.families import Labels
 from nsmd.telemetry.histogram import Histogram
 
 ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
-
-Labels = tuple[str, ...]
-"""Values of a metric's labels, in its order."""
 
 OWN = "(own)"
 """Environments of one client's entry: their names are the client's."""

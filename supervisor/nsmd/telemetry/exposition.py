@@ -14,10 +14,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from nsmd.telemetry.counts import Labels
-from nsmd.telemetry.families import Family
+from nsmd.telemetry.families import Family, Labels, Reading, Value
 from nsmd.telemetry.histogram import Histogram
-from nsmd.telemetry.telemetry import Reading, Value
 
 
 class _Read(Collector):

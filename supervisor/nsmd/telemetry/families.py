@@ -6,8 +6,11 @@ here, and added where they are told).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from nsmd.telemetry.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -34,6 +37,13 @@ class Family:
         """The name as Prometheus has it."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
+
+Labels = tuple[str, ...]
+"""Values of a metric's labels, in its order."""
+
+Value = float | Histogram
+Reading = tuple[Family, Mapping[Labels, Value]]
+"""One metric, with a value for each set of labels."""
 
 _RUN, _SESSION, _POOL = "Executions", "Sessions", "Pool and templates"
 _CLIENT, _NETWORK, _SELF = "Clients", "Network of sessions", "The supervisor itself"

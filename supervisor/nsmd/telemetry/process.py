@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from nsmd.telemetry import families as f
-from nsmd.telemetry.telemetry import Reading
+from nsmd.telemetry.families import Reading
 
 
 def readings() -> Iterator[Reading]:

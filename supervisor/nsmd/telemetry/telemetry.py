@@ -16,8 +16,8 @@ from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Client
 from nsmd.telemetry import families as f
-from nsmd.telemetry.counts import Counts, Labels
-from nsmd.telemetry.families import Family
+from nsmd.telemetry.counts import Counts
+from nsmd.telemetry.families import Labels, Reading, Value
 from nsmd.telemetry.histogram import Histogram
 from nsmd.telemetry.lag import LoopLag
 from nsmd.telemetry.ring import Ring
@@ -26,9 +26,6 @@ SHELL = "project"
 """The name of all environments that are projects' own shells."""
 
 V = TypeVar("V", int, Histogram)
-
-Value = float | Histogram
-Reading = tuple[Family, Mapping[Labels, Value]]
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from nsmd.telemetry.telemetry import Reading
+    from nsmd.telemetry.families import Reading
 
     Parse = Callable[[str], Iterable[Metric]]
 
