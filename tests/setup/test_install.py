@@ -142,7 +142,7 @@ def check_works(user: User) -> None:
     rows = [check for check in report["checks"] if check["name"] == "client Cursor"]
     assert {row["status"] for row in rows} == {"ok"}, rows
     # What `nsm service install` writes into its units stays right after an upgrade.
-    code = "import sys; from nsm.cli import service; sys.argv[0] = 'nsm'; print(service.commands())"
+    code = "import sys; from nsm.cli.verbs import service; sys.argv[0] = 'nsm'; print(service.commands())"
     places = [[f"{user.home}/.local/bin/{name}"] for name in ("nsm-supervisor", "nsm")]
     assert user.shell(f'{user.python()} -c "{code}"') == f"{tuple(places)}\n"
 
