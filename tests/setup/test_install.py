@@ -142,9 +142,9 @@ def check_works(user: User) -> None:
     rows = [check for check in report["checks"] if check["name"] == "client Cursor"]
     assert {row["status"] for row in rows} == {"ok"}, rows
     # What `nsm service install` writes into its units stays right after an upgrade.
-    code = "import sys; from nsm.cli.verbs import service; sys.argv[0] = 'nsm'; print(service.commands())"
+    code = "import sys; from nsm.cli.verbs.service import commands; sys.argv[0] = 'nsm'"
     places = [[f"{user.home}/.local/bin/{name}"] for name in ("nsm-supervisor", "nsm")]
-    assert user.shell(f'{user.python()} -c "{code}"') == f"{tuple(places)}\n"
+    assert user.shell(f'{user.python()} -c "{code}; print(commands())"') == f"{tuple(places)}\n"
 
 
 def check_uninstalls(user: User) -> None:
