@@ -246,7 +246,7 @@ def ensure_environment(extras: Collection[str]) -> None:
     if have is None or have.project != want.project:
         # hatchling is in constraints.txt, so nothing is fetched here.
         pip_install("--no-build-isolation", "--no-deps", "--editable", ".")
-    kept = have.extras if have else {}
+    kept: Mapping[str, str] = have.extras if have else {}
     for extra in sorted(name for name, _ in want.extras.items() - kept.items()):
         pins, what = EXTRAS[extra]
         say(f"installing {what}")
