@@ -2,7 +2,7 @@
 
 PYTHON ?=
 ARGS ?=
-# Processes that run tests, up to 4: auto is two more than processors, and for soak as many; 0 is
+# Processes that run tests, up to 4: auto is one more than processors, and for soak as many; 0 is
 # none but pytest's own.
 WORKERS ?= auto
 # Percent of lines that `make coverage` must find run. Nobody has measured the whole suite yet; set it then.

@@ -15,11 +15,11 @@ from terminal import Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TESTS = Path(__file__).resolve().parents[1]
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 ASK = f"""
 import sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(SUPPORT)!r})
 from box.plans import HOME, plan
 from nsmbox.consent.confirm import confirm
 from nsmbox.model.plan import BoxError, Mount

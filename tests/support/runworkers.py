@@ -58,14 +58,14 @@ def join_run(config: pytest.Config) -> None:
 def worker_count(config: pytest.Config) -> int:
     """How many for `-n auto`.
 
-    Two more than there are processors, since tests wait a lot. `make soak` asks for the slow ones,
+    One more than there are processors, since tests wait a lot. `make soak` asks for the slow ones,
     which work all the time and measure: one for each processor, and two at least.
     """
     if given := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(given)
     processors = len(os.sched_getaffinity(0))
     slow = config.option.markexpr.startswith("slow")
-    return min(MOST_WORKERS, max(2, processors) if slow else processors + 2)
+    return min(MOST_WORKERS, max(2, processors) if slow else processors + 1)
 
 
 def position(item: pytest.Item) -> int:
