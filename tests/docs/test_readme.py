@@ -144,7 +144,7 @@ def examples(text: str) -> list[tuple[str, str]]:
 
 
 def without_slowness(printed: str) -> str:
-    """Leave out the audit's lines about code that runs, which only a slow machine makes it write."""
+    """Leave out audit lines about running code, which only a slow machine has."""
     return re.sub(r"^.* runs \w+ \(\d+ bytes\) in .*\n", "", printed, flags=re.MULTILINE)
 
 
