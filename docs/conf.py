@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 project = "nsm"
-release = installed("nsm")
+release = installed("nsm-sessions")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
 exclude_patterns = ["_site"]
