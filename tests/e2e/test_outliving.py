@@ -144,9 +144,9 @@ def test_a_keeper_that_does_not_answer_is_asked_until_it_does(short_dir: Path) -
         first = stack.enter_context(supervisor(short_dir))
         with first.client() as client:
             client.run("x = 41", env="python", session="old")
-        (keeper,) = household.members().keepers
-        os.kill(keeper, signal.SIGSTOP)
-        stack.callback(send, keeper, signal.SIGCONT)
+        (holder,) = household.members().holders
+        os.kill(holder, signal.SIGSTOP)
+        stack.callback(send, holder, signal.SIGCONT)
         die(first)
         with another(first) as it, it.client() as client:
             survival = client.status().survival
@@ -155,7 +155,7 @@ def test_a_keeper_that_does_not_answer_is_asked_until_it_does(short_dir: Path) -
             assert "does not answer" in it.run("nsm", "doctor").stdout
             client.run("y = 1", env="python", session="later")
             assert [row.name for row in client.sessions()] == ["later"]
-            os.kill(keeper, signal.SIGCONT)
+            os.kill(holder, signal.SIGCONT)
             deadline = time.monotonic() + 60
             while len(client.sessions()) < 2:  # the supervisor tells nobody when it is so far
                 assert time.monotonic() < deadline

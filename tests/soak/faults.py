@@ -63,7 +63,7 @@ class Faults(threading.Thread):
             "kill the supervisor and the next": (0.5, self._kill_again),
             "kill the keeper": (1, self._kill_keeper),
             "reload": (1, self._reload),
-            "stop the keeper": (0.5, lambda members: self._pause(members.keepers)),
+            "stop the keeper": (0.5, lambda members: self._pause(members.holders)),
             "kill an agent": (0.5, self._kill_agent),
             "kill an interpreter": (1, self._kill_interpreter),
             "kill a template": (1, lambda members: self._kill(members.templates)),
@@ -138,12 +138,12 @@ class Faults(threading.Thread):
 
     def _kill_keeper(self, members: Members) -> str | None:
         """While there is somebody who notices: of both at once nothing could remain."""
-        if not members.keepers or not self._ask("ping"):
+        if not members.holders or not self._ask("ping"):
             return None
-        killed = self._kill(members.keepers)
+        killed = self._kill(members.holders)
         deadline = time.monotonic() + LATE_S
         while time.monotonic() < deadline:
-            if set(self._household.members().keepers) - set(members.keepers):
+            if set(self._household.members().holders) - set(members.holders):
                 time.sleep(REFILL_S)
                 return killed
             time.sleep(0.05)
@@ -189,7 +189,7 @@ class Faults(threading.Thread):
 
     def _freeze(self, members: Members) -> str | None:
         """All of nsm, as a container is frozen."""
-        kinds = (members.supervisors, members.keepers, members.templates, members.agents)
+        kinds = (members.supervisors, members.holders, members.templates, members.agents)
         stopped = [pid for pids in kinds for pid in pids] + list(members.interpreters)
         seconds = self._rng.uniform(1, 5)
         stopped = [pid for pid in stopped if send(pid, signal.SIGSTOP)]

@@ -37,7 +37,7 @@ class Members:
     """
 
     supervisors: list[int] = field(default_factory=list[int])
-    keepers: list[int] = field(default_factory=list[int])
+    holders: list[int] = field(default_factory=list[int])
     shims: list[int] = field(default_factory=list[int])
     commands: list[int] = field(default_factory=list[int])
     templates: list[int] = field(default_factory=list[int])
@@ -142,8 +142,8 @@ def _sort(process: Process, by_pid: dict[int, Process], members: Members) -> Non
     elif _is_supervisor(process):
         if parent is None or not _is_supervisor(parent):  # else about to become something else
             members.supervisors.append(process.pid)
-    elif any(word.endswith("keeper.py") for word in command):
-        members.keepers.append(process.pid)
+    elif any(word.endswith("holder.py") for word in command):
+        members.holders.append(process.pid)
     elif "nsm.shim" in command:
         members.shims.append(process.pid)
     elif "nsm.cli" in command:

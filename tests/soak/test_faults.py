@@ -268,7 +268,7 @@ class Soak:
         while rows := self.desk.do(lambda client: client.sessions()):
             assert time.monotonic() < deadline, rows
             time.sleep(0.2)  # one-shots whose client was killed end with their code
-        for keeper in household.members().keepers:
+        for keeper in household.members().holders:
             while (held := len(os.listdir(f"/proc/{keeper}/fd"))) > KEEPERS_OWN + SHARED:
                 assert time.monotonic() < deadline, f"{held} descriptors are kept of no session"
                 time.sleep(0.2)
