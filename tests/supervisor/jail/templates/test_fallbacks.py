@@ -230,6 +230,7 @@ async def test_a_fork_that_is_killed_is_replaced(
         assert killed
 
 
+@pytest.mark.alone  # the kernel counts descriptors on their way for the whole user
 @pytest.mark.usefixtures("many_descriptors")
 async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
     python: Environment, monkeypatch: pytest.MonkeyPatch
