@@ -6,7 +6,6 @@ Time is virtual; `tests/soak/test_storm.py` and `tests/e2e/test_floods.py` have 
 from __future__ import annotations
 
 import re
-import resource
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -36,15 +35,6 @@ CALLS = 10_000
 
 GROWTH_KIB = 32 * 1024
 """Of a real supervisor, for ten thousand calls at once, all of which are refused in the end."""
-
-
-@pytest.fixture
-def many_descriptors() -> Iterator[None]:
-    """As the supervisor has them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def works(peer: Peer) -> bool:

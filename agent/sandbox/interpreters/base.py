@@ -62,13 +62,13 @@ class Interpreter:
 
     name = ""
     may_miss_interrupt = False
-    """Whether an interrupt right after `send_code` can be lost."""
+    """True if an interrupt right after `send_code` can be lost."""
     answers: tuple[str, ...] = ()
     """Kinds of questions that it takes; one at a time."""
     exit_note = ""
-    """What usually makes it exit, for people who wonder where their state is."""
+    """Usual reason of its exit, for people who wonder where their state is."""
     reads_variables_at_start = False
-    """Whether it looks at some variables only once, when it starts."""
+    """True if it reads some environment variables only when it starts."""
     ends_with_code = False
     """True if its process ends with the code that it runs, so that its exit loses no state."""
 

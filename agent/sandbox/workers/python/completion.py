@@ -158,7 +158,7 @@ class PythonCompleter:
         return any(other is base for other in _mro_of(kind))
 
     def _keys(self, mapping: Any) -> list[str]:
-        """Those that are plain texts."""
+        """Keys of a mapping that are plain strings."""
         owner: Any = self.PROXY if type_of(mapping) is self.PROXY else dict
         view = owner.keys(mapping)
         for _ in range(3):

@@ -97,7 +97,7 @@ class SourceWatcher:
             quiet_s, patience_s: as `QUIET_S` and `PATIENCE_S`.
             stirred: called for each change at once, before it is looked at; quick.
         """
-        kept = _Kept(where, look, report, failed, self._watches, self._unwatched)
+        kept = _Source(where, look, report, failed, self._watches, self._unwatched)
         kept.quiet_s, kept.patience_s, kept.stirred = quiet_s, patience_s, stirred
         self._kept[key] = kept
         self._nursery.start_soon(kept.run, name=f"keeper of {where}")
@@ -162,7 +162,7 @@ class _Ends(Protocol):
     def look_again(self) -> trio.Event: ...
 
 
-class _Kept(Generic[SeenT]):
+class _Source(Generic[SeenT]):
     """One source and its task.
 
     Attributes:
