@@ -49,7 +49,8 @@ class Members:
 class Household:
     """While its block lasts, orphans become children of this process: none is lost sight of.
 
-    What was there before does not count.
+    Processes that were there before do not count. At the end of the block, orphans that are about
+    to end are waited for, so that a later test of the same worker does not meet them as zombies.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class Household:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.wait_empty(10)
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
     def processes(self) -> list[Process]:
