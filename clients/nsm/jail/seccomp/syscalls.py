@@ -1,7 +1,7 @@
 """Numbers of the system calls that the filter looks at, by architecture.
 
 x86_64 from Linux' `arch/x86/entry/syscalls/syscall_64.tbl`, aarch64 from `scripts/syscall.tbl`;
-from 424 on all architectures have the same numbers. `tests/client/test_seccomp.py` compares with
+from 424 on all architectures have the same numbers. `tests/nsm/jail/test_seccomp.py` compares with
 the kernel headers of the machine it runs on.
 """
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,9 +23,8 @@ from nsm.wire.errors import NotRunningError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
 
-FAKE = os.path.join(os.path.dirname(__file__), os.pardir, "support", "fakensmd.py")
+FAKE = str(Path(__file__).parents[2] / "support" / "fakensmd.py")
 EXIT_TIMEOUT_MS = 5000
 INHERITABLE = 77
 
