@@ -20,12 +20,12 @@ from nsmd.app.signals import heed_signals
 from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
 from nsmd.host.unix_listener import LOCK
+from nsmd.http.scraping import serve_metrics
 from nsmd.jail.cgroups import open_enforcer
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.shutdown import How
 from nsmd.restart.drain import Draining
-from nsmd.telemetry.scraping import serve_metrics
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""MCP over HTTP: on loopback or at a Unix socket, for clients that have the token.
+"""MCP over HTTP, for clients that have the token, and the metrics: on loopback or at a Unix socket.
 
 Heavy modules import `mcp`; they are imported later, in a thread, see `nsmd.mcp`.
 
@@ -12,5 +12,6 @@ replay            what was sent, for clients whose connection broke             
 asgi_app          the `mcp` package's session manager in front of the endpoint  (heavy)
 listener          one listening socket and its connections
 held_port         the port, held from one supervisor to the next
+scraping          the metrics, for Prometheus
 service           a listener and its application, where HTTP is configured
 """

@@ -2,8 +2,8 @@
 
 A port of loopback can be reached by every user of the machine, and by every web page in a browser
 of its user: one that was made to believe that its own name is this machine's (DNS rebinding) says
-that name in `Host`, and any other its own in `Origin`. Both are checked first, then the token;
-nobody without one learns what is here.
+that name in `Host`, and any other its own in `Origin`. Both are checked first, then the token, if
+one is asked for; nobody without it learns what is here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from http import HTTPStatus
 from nsmd.http.token import TokenFile
 
 PATH = b"/mcp"
-"""There is nothing else."""
-
 METHODS = (b"POST", b"GET", b"DELETE")
 
 _BEARER = b"bearer"
@@ -70,13 +68,19 @@ class AccessCheck:
         hosts: what `Host` may be, in small letters; None for anything, where no browser comes.
         own_origins: of pages that came from here, of which there are none.
         origins: of other pages that may ask from a browser.
-        secret: whoever has it is let in.
+        secret: whoever has it is let in; None lets in everybody.
+        path: there is nothing else.
+        methods: by which one may ask for it; the first is the usual one.
+        headers: of answers to those who are let in.
     """
 
     hosts: Collection[str] | None
     own_origins: Collection[str] = ()
     origins: Collection[str] = ()
-    secret: TokenFile = field(repr=False)
+    secret: TokenFile | None = field(default=None, repr=False)
+    path: bytes = PATH
+    methods: Sequence[bytes] = METHODS
+    headers: Headers = ()
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> Passed | Answer:
         """Let a request in, or say how it is answered.
@@ -104,7 +108,9 @@ class AccessCheck:
     ) -> Passed | Answer:
         given = _all(headers, b"authorization")
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        if scheme.lower() != _BEARER or not self.secret.matches(token.strip(b" ")):
+        if self.secret is not None and (
+            scheme.lower() != _BEARER or not self.secret.matches(token.strip(b" "))
+        ):
             # RFC 6750, 3.1: who showed nothing is told nothing more.
             challenge = b'Bearer error="invalid_token"' if given else b"Bearer"
             return Answer(
@@ -113,12 +119,14 @@ class AccessCheck:
                 headers=(*shared, (b"www-authenticate", challenge)),
                 why="token",
             )
-        if target.partition(b"?")[0] != PATH:
-            return _no(HTTPStatus.NOT_FOUND, "There is nothing here but /mcp.", "path", shared)
-        if method not in METHODS:
-            allowed = ((b"allow", b", ".join(METHODS)), *shared)
-            return _no(HTTPStatus.METHOD_NOT_ALLOWED, "Use POST.", "method", allowed)
-        return Passed(headers=shared)
+        if target.partition(b"?")[0] != self.path:
+            text = f"There is nothing here but {self.path.decode()}."
+            return _no(HTTPStatus.NOT_FOUND, text, "path", shared)
+        if method not in self.methods:
+            allowed = ((b"allow", b", ".join(self.methods)), *shared)
+            text = f"Use {self.methods[0].decode()}."
+            return _no(HTTPStatus.METHOD_NOT_ALLOWED, text, "method", allowed)
+        return Passed(headers=(*self.headers, *shared))
 
 
 _PREFLIGHT: Headers = (

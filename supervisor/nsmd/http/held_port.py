@@ -7,11 +7,14 @@ are, by whoever keeps their descriptors, and connections that come meanwhile wai
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+
+import trio
 
 from nsmd.config.http_address import Port
 from nsmd.fdstore.store import DescriptorStore
@@ -23,6 +26,11 @@ NAME = "http-port"
 
 BACKLOG = 128
 """Connections that the kernel holds while the supervisor is busy, or away."""
+
+PAUSE_S = 1.0
+"""After a connection could not be taken, for want of descriptors."""
+
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class HeldPort:
@@ -116,6 +124,23 @@ def bound(port: Port) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+async def accept(listener: socket.socket) -> trio.SocketStream:
+    """Wait for the next connection, also while there are no descriptors for it.
+
+    Args:
+        listener: non-blocking.
+    """
+    waiting = trio.socket.from_stdlib_socket(listener)
+    while True:
+        try:
+            accepted, _ = await waiting.accept()
+            return trio.SocketStream(accepted)
+        except OSError as error:
+            if error.errno in _SHORT_OF:
+                log.warning("a client over HTTP has to wait: %s", error.strerror)
+                await trio.sleep(PAUSE_S)
 
 
 def _listens_at(listener: socket.socket, port: Port) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -23,7 +22,7 @@ from nsmd.http.bodies import Bodies
 from nsmd.http.connection import Connection, Served
 from nsmd.http.connection_limit import ConnectionLimit
 from nsmd.http.exchange import Application
-from nsmd.http.held_port import bound
+from nsmd.http.held_port import accept, bound
 from nsmd.http.token import TokenFile
 from nsmd.model.events import Events
 from nsmd.model.read_rate import ReadRate
@@ -43,16 +42,12 @@ COMERS_BURST = 500
 MAX_TURNED_AWAY = 16
 """Of those for whom there is no room, that are told so at once. More are closed without a word."""
 
-PAUSE_S = 1.0
-"""After a connection could not be taken, for want of descriptors."""
-
 MAX_BODIES = 4
 """So many of the largest bodies are held at once, of all clients together."""
 
 PROTOCOL = "http"
 """By which such clients are counted."""
 
-_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MEGABYTE = 1024 * 1024
 
 _FULL = Answer(
@@ -146,18 +141,10 @@ class Listener:
         Args:
             listener, guard: as `open` gave them.
         """
-        waiting = trio.socket.from_stdlib_socket(listener)
         pace = ReadRate(COMERS_PER_S, COMERS_BURST)
         async with trio.open_nursery() as nursery:
             while True:
-                try:
-                    accepted, _ = await waiting.accept()
-                except OSError as error:
-                    if error.errno in _SHORT_OF:
-                        log.warning("a client over HTTP has to wait: %s", error.strerror)
-                        await trio.sleep(PAUSE_S)
-                    continue
-                stream = CountedStream(trio.SocketStream(accepted), self._traffic)
+                stream = CountedStream(await accept(listener), self._traffic)
                 nursery.start_soon(self._serve_one, stream, guard)
                 await pace.taken(1)
 

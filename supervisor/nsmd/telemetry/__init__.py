@@ -9,7 +9,6 @@ process     what the system says of the supervisor's own process
 telemetry   all of these, and what is read when somebody asks
 stats       percentiles, for people
 exposition  the text that Prometheus reads (imports `prometheus_client`)
-scraping    the metrics over HTTP
 page        the documentation page of the metrics
 """
 

@@ -16,8 +16,8 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.telemetry.scraping import (
-    MAX_HEAD_BYTES,
+from nsmd.http.connection import MAX_HEAD_BYTES
+from nsmd.http.scraping import (
     MAX_SCRAPES,
     SCRAPE_TIMEOUT_S,
     SHARE,
@@ -81,9 +81,11 @@ async def test_the_page_and_its_length(path: str) -> None:
     async with serving(path):
         for target in ("/metrics", "/metrics?name=x"):
             head, body = await exchange(await trio.open_unix_socket(path), get(target))
-            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-            assert b"\r\nContent-Type: text/plain; accepted=a/b\r\n" in head
-            assert f"\r\nContent-Length: {len(BODY)}\r\n".encode() in head
+            assert head.startswith(b"HTTP/1.1 200 ")
+            headers = head.split(b"\r\n")
+            assert b"content-type: text/plain; accepted=a/b" in headers
+            assert f"content-length: {len(BODY)}".encode() in headers
+            assert {b"cache-control: no-store", b"connection: close"} <= {*headers}
             assert body == BODY
 
 
@@ -112,7 +114,7 @@ async def test_nothing_else_is_served(path: str, request_: bytes, status: int) -
         head, body = await exchange(await trio.open_unix_socket(path), request_)
         assert head.startswith(f"HTTP/1.1 {status} ".encode()), head
         assert BODY not in body
-        assert (b"\r\nAllow: GET" in head) == (status == 405)
+        assert (b"\r\nallow: GET" in head) == (status == 405)
 
 
 async def test_on_loopback_a_name_of_a_web_page_s_own_is_refused(path: str) -> None:
@@ -254,8 +256,8 @@ async def test_a_failure_is_logged_and_costs_one_answer(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(serve_scrapes, listener, failing))
             head, _ = await exchange(await trio.open_unix_socket(path), get())
-            assert head == b""
+            assert head.startswith(b"HTTP/1.1 500 ")
             _, body = await exchange(await trio.open_unix_socket(path), get())
             assert body == BODY
             nursery.cancel_scope.cancel()
-    assert "a request for metrics failed" in caplog.text
+    assert "a request over HTTP failed" in caplog.text
