@@ -12,7 +12,7 @@ import pytest
 
 import nsm
 from e2e_support import end_supervisor, supervisor, wait_gone
-from nsmd.jail.process_tree import children_of
+from nsmd.host.processes import children_of
 
 if TYPE_CHECKING:
     from nsm.wire.results import RunResult

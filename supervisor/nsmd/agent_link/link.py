@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from nsmd.agent_link.frames import (
     ResultFrame,
     ResumedFrame,
 )
+from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from sandbox.framing import RESUMED, FrameError, FrameReader, encode_frame, resume_marker
 from sandbox.protocol import CAPABILITIES
 
@@ -36,7 +36,6 @@ MAX_BACKLOG_BYTES = 32 * 1024 * 1024
 piece of code takes 16 MiB."""
 
 _OFFERED = frozenset(CAPABILITIES)
-_INT = struct.Struct("i")
 
 ACK_FRAMES = 32
 ACK_CHARS = 128 * 1024
@@ -255,19 +254,15 @@ class AgentLink:
             OSError: as recvmsg(2).
             AgentProtocolError: a second one has come.
         """
-        # CMSG_LEN, not CMSG_SPACE, whose padding has room for a second one.
+        # One may come; room for more would let the agent fill our table.
         data, parts, _, _ = self._channel.recvmsg(
-            CHUNK_BYTES, socket.CMSG_LEN(_INT.size), socket.MSG_CMSG_CLOEXEC
+            CHUNK_BYTES, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC
         )
-        for level, kind, content in parts:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(
-                content
-            ) >= _INT.size:
-                (descriptor,) = _INT.unpack_from(content)
-                if self._descriptor is not None:
-                    os.close(descriptor)
-                    raise AgentProtocolError("more than one descriptor")
-                self._descriptor = descriptor
+        for descriptor in descriptors_in(parts):
+            if self._descriptor is not None:
+                os.close(descriptor)
+                raise AgentProtocolError("more than one descriptor")
+            self._descriptor = descriptor
         return data
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +23,9 @@ from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.store_choice import Leaving, open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
 from nsmd.host.locales import passed_on
+from nsmd.host.processes import children_of
 from nsmd.host.unix_listener import KEEPER
 from nsmd.jail import BwrapLauncher, Launcher
-from nsmd.jail.process_tree import children_of
 from nsmd.jail.templates import open_launcher
 from nsmd.manager.projects import Unreadable
 from nsmd.model.limits import session_limits
@@ -95,7 +95,7 @@ class Startup:
     kept: Kept
     leave: Leaving
     again: bool = False
-    inherited: Sequence[int] = ()
+    inherited: Collection[int] = ()
 
 
 def gather(

@@ -5,7 +5,6 @@ in a directory that the box shows to the agent, for as long as that process live
 
 box_directory  the directory of one box's sockets
 records        what is kept of a box for the next supervisor
-proxy_socket   receive the socket on which programs in a box ask for network
 box            one box, from the program that asks for it to its last process
 boxes          all boxes
 """

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import trio
 
-from nsmd.boxes import proxy_socket
 from nsmd.boxes.box_directory import BoxDirectory
 from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
 from nsmd.fdstore import records
+from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.values import NO_NETWORK
 from nsmd.network import AllowedHosts, Gateway, Listener, ListenerError
@@ -29,6 +29,10 @@ MAX_HANDING = 4
 MAX_FAILURES = 8
 """Sockets of one box's proxy that stop working. Who passes more does so on purpose, and each costs
 a line of the log, and work of whoever keeps descriptors."""
+
+
+HAND_OVER_S = 10.0
+"""For the socket of a proxy to come on a connection: the other side sends what it has at once."""
 
 
 class Serve(Protocol):
@@ -172,7 +176,7 @@ class Box:
         taken = False
         try:
             async with connection:
-                listener = await proxy_socket.receive(connection)
+                listener = await _receive(connection)
                 if listener is None:
                     return False
                 if self._listener is not None:
@@ -185,7 +189,7 @@ class Box:
                     return False
                 self._listener, taken = listener, True
                 self._store.keep(BOX + self.record.id + WAY, [listener.descriptor])
-                await connection.send_all(proxy_socket.ACCEPTED)
+                await connection.send_all(b"ok\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # what it has passed is served all the same
         return taken
@@ -201,6 +205,32 @@ class Box:
             self._failures += 1
             listener.close()
             self._store.drop(BOX + self.record.id + WAY)
+
+
+async def _receive(connection: trio.SocketStream) -> Listener | None:
+    """Receive a proxy's listening socket; None if none came, of which the other side is told.
+
+    Whoever starts in the box makes it in the box's own network and passes it out before it becomes
+    the agent, so that no process of ours has to stay there. Anybody in the box may connect, too, at
+    any time; what they can pass is served by the same list.
+
+    Raises:
+        trio.BrokenResourceError: the other side is gone.
+    """
+    with trio.move_on_after(HAND_OVER_S):
+        try:
+            # One may come; room for more would let somebody fill our table.
+            _, ancillary, _, _ = await connection.socket.recvmsg(
+                1, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC
+            )
+            for descriptor in descriptors_in(ancillary):
+                return Listener(descriptor)
+            await connection.send_all(b"The socket did not come along.\n")
+        except ListenerError as error:
+            await connection.send_all(f"The socket {error}.\n".encode())
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+    return None
 
 
 async def _accept(listening: socket.socket, handle: Serve, nursery: trio.Nursery) -> None:

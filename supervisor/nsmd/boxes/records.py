@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nsmd.fdstore import records
-from nsmd.fdstore.pidfds import has_ended, pid_of
 from nsmd.fdstore.records import NewerRecordError, RecordError
 from nsmd.fdstore.store import Kept
+from nsmd.host.processes import has_ended, pid_of
 from nsmd.model.client_limits import ClientLimits
 
 log = logging.getLogger(__name__)

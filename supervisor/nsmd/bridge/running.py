@@ -18,7 +18,7 @@ from nsmd.bridge.path_walk import Ways
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended, OnLine, Program
 from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
-from nsmd.host.monitors.process_tree import processes, send
+from nsmd.host.processes import processes, send
 from nsmd.model.values import StreamName
 
 log = logging.getLogger(__name__)

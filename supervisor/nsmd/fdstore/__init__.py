@@ -7,7 +7,6 @@ codec          dataclasses as plain JSON and back
 store          what any store of descriptors offers
 records        what kept descriptors are
 fates          what became of executions that an earlier supervisor was given
-pidfds         descriptors of processes, told from others
 holder         a program that does nothing but hold descriptors
 holder_store   a store that the holder keeps
 systemd_store  a store that systemd keeps

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 MAX_DESCRIPTORS = 200
 """In one message; the kernel's limit is 253 (unix(7), SCM_RIGHTS)."""
 
+ROOM_FOR_ONE = socket.CMSG_LEN(4)
+"""For `recvmsg`; CMSG_SPACE, which adds padding, has room for a second descriptor."""
+
 MAX_CONNECTIONS = 32
 MESSAGE_BYTES = 4096
 RESERVED = 64
@@ -59,13 +62,17 @@ def receive(
     """
     room = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
     message, ancillary, found, _ = connection.recvmsg(size, room, flags | socket.MSG_CMSG_CLOEXEC)
-    fds = [
+    return message, descriptors_in(ancillary), bool(found & socket.MSG_CTRUNC)
+
+
+def descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    """Descriptors that came with a message, from what recvmsg(2) returned beside it."""
+    return [
         fd
         for level, kind, data in ancillary
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
         for (fd,) in struct.iter_unpack("i", data[: len(data) // 4 * 4])
     ]
-    return message, fds, bool(found & socket.MSG_CTRUNC)
 
 
 def identity(fd: int) -> tuple[int, int, str]:

@@ -8,6 +8,7 @@ log_file         the log file, which never blocks and never fails its caller
 log_flood        a limit for log lines that strangers can cause
 package_manager  the command that installs a package here
 paths            questions about paths: may this be run, shown, trusted
+processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc
 timer            one task that waits for the timers of all sessions; a clock that ignores sleep
 unix_listener    the lock and the socket of a supervisor

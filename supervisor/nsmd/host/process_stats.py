@@ -10,15 +10,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-_READ_BYTES = 4096
-"""One read is a consistent view, and these files are shorter; reading costs by the size asked for,
-and there are three reads for each of thousands of processes."""
+from nsmd.host.processes import children_of, inner_pids, read, stat_fields
 
 _COMMAND_BYTES = 300
 """Of a command line, for people."""
-
-_CHILDREN_BYTES = 65536
-"""All but the children of a fork bomb fit by far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +71,13 @@ def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
     while queue and len(found) < most:
         pid = queue.pop(0)
         try:
-            head, _, tail = _read(f"{proc}/{pid}/stat").rpartition(b")")
-            stat, threads = tail.split(), int(tail.split()[17])
+            name, stat = stat_fields(pid, proc)
+            threads = int(stat[17])
             found.append(
                 Process(
                     pid=pid,
-                    inside=_inside(f"{proc}/{pid}/status", pid),
-                    name=head.partition(b"(")[2].decode("utf-8", "replace"),
+                    inside=[pid, *inner_pids(pid, proc)][-1],
+                    name=name.decode("utf-8", "replace"),
                     command=_command(f"{proc}/{pid}/cmdline"),
                     state=stat[0].decode("ascii", "replace"),
                     memory_bytes=_anonymous_pages(f"{proc}/{pid}/statm") * page,
@@ -90,25 +85,17 @@ def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
                     threads=threads,
                 )
             )
+            children = sorted(children_of(pid, proc, threads=threads) - seen)
         except (OSError, IndexError, ValueError):
             continue  # gone
-        children = sorted(_children(f"{proc}/{pid}/task", pid, threads=threads) - seen)
         seen.update(children)
         queue.extend(children)
     return found
 
 
-def _inside(path: str, pid: int) -> int:
-    """In its own namespace, which comes last (proc_pid_status(5): NSpid)."""
-    for line in _read(path).splitlines():
-        if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
-
-
 def _command(path: str) -> str:
     try:
-        words = _read(path, _COMMAND_BYTES).rstrip(b"\0").split(b"\0")
+        words = read(path, _COMMAND_BYTES).rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
     return b" ".join(words).decode("utf-8", "replace")
@@ -136,11 +123,12 @@ def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
         while queue:
             pid, inherited = queue.pop()
             try:
-                stat = _fields(f"{proc}/{pid}/stat")
+                _, stat = stat_fields(pid, proc)
                 anonymous = _anonymous_pages(f"{proc}/{pid}/statm")
                 faults = int(stat[7]) + int(stat[9])
                 parent, threads = int(stat[1]), int(stat[17])
                 ticks += sum(map(int, stat[11:15]))
+                children = children_of(pid, proc, threads=threads) - seen
             except (OSError, IndexError, ValueError):
                 continue  # gone
             if inherited is None:
@@ -149,7 +137,6 @@ def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
                 inherited = templates[parent]
             found += 1
             pages += _own_pages(anonymous, faults, inherited)
-            children = _children(f"{proc}/{pid}/task", pid, threads=threads) - seen
             seen |= children
             queue.extend((child, anonymous) for child in children)
         if found:
@@ -173,7 +160,7 @@ def _own_pages(anonymous: int, faults: int, inherited: int) -> int:
 
 
 def _anonymous_pages(path: str) -> int:
-    resident, shared = _read(path).split()[1:3]
+    resident, shared = read(path).split()[1:3]
     return max(0, int(resident) - int(shared))
 
 
@@ -182,31 +169,3 @@ def _pages_of_parent(path: str) -> int:
         return _anonymous_pages(path)
     except (OSError, ValueError):
         return 0  # not ours to see, or gone
-
-
-def _children(tasks: str, pid: int, *, threads: int) -> set[int]:
-    """Processes that any thread of a process started; none where the kernel does not tell
-    (CONFIG_PROC_CHILDREN)."""
-    found: set[int] = set()
-    try:
-        for task in [str(pid)] if threads == 1 else os.listdir(tasks):
-            found.update(
-                int(child) for child in _read(f"{tasks}/{task}/children", _CHILDREN_BYTES).split()
-            )
-    except OSError:
-        pass
-    return found
-
-
-def _fields(path: str) -> list[bytes]:
-    """The fields of a `stat` file from the third on; the second, a name, may hold anything."""
-    return _read(path).rpartition(b")")[2].split()
-
-
-def _read(path: str, size: int = _READ_BYTES) -> bytes:
-    # os.open and one read: a third of the cost of open().
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, size)
-    finally:
-        os.close(fd)

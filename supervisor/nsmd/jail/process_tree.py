@@ -12,6 +12,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 
+from nsmd.host.processes import children_of, inner_pids, look_at
+
 MOST_ROUNDS = 10
 """Of looking for what was started meanwhile. All that could start something has been stopped in the
 first one, so the second finds what was being started then, and the third nothing."""
@@ -118,37 +120,18 @@ def _descendants(root: int) -> Iterator[int]:
             yield pid
 
 
-def children_of(pid: int) -> list[int]:
-    """Process ids of the children of one, the dead that nobody has collected among them."""
-    children: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                children += map(int, file.read().split())
-    return children
-
-
 def _is_below(pid: int, root: int) -> bool:
     while pid > 1:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name in brackets may hold anything; state and parent follow the last one.
-                pid = int(file.read().rpartition(b")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
+        if (process := look_at(pid)) is None:
             return False
-        if pid == root:
+        if (pid := process.parent) == root:
             return True
     return False
 
 
 def _is_init(pid: int) -> bool:
-    """Return whether a process is PID 1 of a namespace below ours (proc_pid_status(5): NSpid)."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"NSpid:"):
-                    numbers = line.split()[1:]
-                    return len(numbers) > 1 and numbers[-1] == b"1"
-    except (FileNotFoundError, ProcessLookupError):
-        pass
+    """Return whether a process is PID 1 of a namespace below ours."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        numbers = inner_pids(pid)
+        return len(numbers) > 1 and numbers[-1] == 1
     return False

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
+from nsmd.host.processes import read, tree_of
 from nsmd.pool.policy import MemorySeen
 
 PRESSURE = "proc/pressure/memory"
@@ -91,7 +93,9 @@ class HostMemory:
         by an ordinary user, as it must not be by what it runs: of it, what is resident and not
         shared. Up to 3 ms a process.
         """
-        costs = [cost for each in _tree(self._root, pid) if (cost := _cost(self._root, each))]
+        costs = [
+            cost for each in tree_of(pid, f"{self._root}proc") if (cost := _cost(self._root, each))
+        ]
         return sum(costs) if costs else None
 
     async def watch(self, tell: Callable[[], None]) -> None:
@@ -131,16 +135,9 @@ class HostMemory:
 
 
 def _text(path: str) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(fd, _READ_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
+    with suppress(OSError):
+        return read(path, _READ_BYTES).decode(errors="replace")
+    return ""
 
 
 def _host_memory(text: str) -> tuple[int, int | None]:
@@ -174,24 +171,6 @@ def _own_group(text: str) -> str:
         if line.startswith("0::/"):
             return line[len("0::") :].rstrip("/")
     return ""
-
-
-def _tree(root: str, pid: int) -> list[int]:
-    """A process and what it started, children of children included."""
-    found, queue = {pid}, [pid]
-    while queue:
-        new = _children(f"{root}proc/{queue.pop()}/task") - found
-        found |= new
-        queue.extend(new)
-    return sorted(found)
-
-
-def _children(tasks: str) -> set[int]:
-    try:
-        threads = os.listdir(tasks)
-    except OSError:
-        return set()
-    return {int(child) for task in threads for child in _text(f"{tasks}/{task}/children").split()}
 
 
 def _cost(root: str, pid: int) -> int | None:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import trio
 
 from nsmd.fdstore import records
-from nsmd.fdstore.pidfds import has_ended, pid_of
 from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
 from nsmd.fdstore.store import Kept
+from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail import ProjectCopy
 from nsmd.jail.adopted import AdoptedJail
 from nsmd.model.values import JailSpec

@@ -17,7 +17,7 @@ from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Ended
-from nsmd.host.monitors.process_tree import children, processes
+from nsmd.host.processes import children_of, processes
 from processes import Watched, ending
 
 SOON_S = 0.05
@@ -251,7 +251,9 @@ async def test_a_killed_monitor_takes_its_program_along(gate: Gate) -> None:
             nursery.start_soon(run)
             pids = await gate.pids()
             with Watched(pids) as watched:
-                (monitor,) = [pid for pid in children(os.getpid()) if pids[0] in children(pid)]
+                (monitor,) = [
+                    pid for pid in children_of(os.getpid()) if pids[0] in children_of(pid)
+                ]
                 os.kill(monitor, signal.SIGKILL)
                 await watched.all_ended()
     assert (found[0].exit_code, found[0].signal, found[0].why_stopped) == (None, 9, None)

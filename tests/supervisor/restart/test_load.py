@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from nsmd.fdstore import records
-from nsmd.fdstore.pidfds import pid_of
 from nsmd.fdstore.records import SessionRecord, SpecRecord
+from nsmd.host.processes import pid_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 from nsmd.restart import load
 from nsmd.restart.session_store import boot_id

@@ -8,28 +8,18 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from nsmd.host.processes import Process, processes, send
 
 SWEEP_S = 2.0
 """For what has been killed to be gone. Only a process in an uninterruptible sleep needs longer."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
-_READ_BYTES = 4096
-
 
 class _Prctl(Protocol):
     def __call__(self, option: int, argument: int, /) -> int: ...
-
-
-class Process(NamedTuple):
-    """Running process: process id, parent's, session's, state (a letter), start time."""
-
-    pid: int
-    parent: int
-    session: int
-    state: str
-    began: int
 
 
 class Ladder:
@@ -165,29 +155,6 @@ def signal_tree(
             send(process, *numbers)
 
 
-def send(process: Process, *numbers: signal.Signals) -> None:
-    """Send signals to a process that was seen, and to no successor with its number.
-
-    Raises:
-        ProcessLookupError: it has ended.
-        PermissionError: it is not ours to end.
-    """
-    pidfd = os.pidfd_open(process.pid)
-    try:
-        found = look_at(process.pid)
-        if found is None or found.began != process.began:
-            raise ProcessLookupError
-        for number in numbers:
-            signal.pidfd_send_signal(pidfd, number)
-    finally:
-        os.close(pidfd)
-
-
-def children(parent: int) -> list[int]:
-    """Process ids of the children of a process."""
-    return [process.pid for process in processes() if process.parent == parent]
-
-
 def descendants(ancestor: int) -> list[Process]:
     """All that is below a process and has not ended, parents before their children."""
     below: dict[int, list[Process]] = {}
@@ -201,25 +168,3 @@ def descendants(ancestor: int) -> list[Process]:
             if process.state not in "ZX":
                 found.append(process)
     return found
-
-
-def processes() -> list[Process]:
-    """All that this process can see."""
-    found = (look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal())
-    return [process for process in found if process is not None]
-
-
-def look_at(pid: int) -> Process | None:
-    """One process; None when there is no such one (any more)."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        # The name in brackets may hold anything; what follows the last one is plain.
-        words = os.read(descriptor, _READ_BYTES).rpartition(b")")[2].split()
-    except OSError:  # ended meanwhile
-        return None
-    finally:
-        os.close(descriptor)
-    return Process(pid, int(words[1]), int(words[3]), words[0].decode(), int(words[19]))

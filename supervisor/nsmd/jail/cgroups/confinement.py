@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nsmd.host.processes import has_ended, tree_of
 from nsmd.jail.cgroups import memory_estimate
 from nsmd.jail.cgroups.group import Counted, Group
 from nsmd.jail.cgroups.share import AT_REST, Share
@@ -250,16 +250,13 @@ class Confinement:
             return Look(len(pids), has, memory_estimate.roughly(pids) if too_much else [])
         eaters: list[memory_estimate.Eater] = []
         for _ in range(LOOKS):
-            pids = memory_estimate.tree_of(self._jail.pid)
+            pids = tree_of(self._jail.pid)
             eaters = memory_estimate.roughly(pids)
             if _total(eaters) > self.program_bytes:
                 eaters = memory_estimate.exactly(eaters)
             # What two have in common is shared out anew with each process that comes or goes: added
             # up meanwhile, it counts several times.
-            if (
-                _total(eaters) <= self.program_bytes
-                or memory_estimate.tree_of(self._jail.pid) == pids
-            ):
+            if _total(eaters) <= self.program_bytes or tree_of(self._jail.pid) == pids:
                 break
         return Look(len(eaters), _total(eaters), eaters)
 
@@ -318,7 +315,7 @@ class Confinement:
         if pidfd is None:
             return False
         try:
-            if self._is_over():
+            if has_ended(self._jail.pidfd):  # then its process id may be another's
                 return False
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -326,12 +323,6 @@ class Confinement:
         finally:
             os.close(pidfd)
         return True
-
-    def _is_over(self) -> bool:
-        """Return whether the jail has ended: then its process id may be another's."""
-        poll = select.poll()
-        poll.register(self._jail.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
 
     def close(self) -> None:
         """The jail has ended, and is about to be released; its group goes. May be repeated."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import trio
 
+from nsmd.host.processes import tree_of
 from nsmd.jail.cgroups import files
 from nsmd.jail.cgroups.discovery import CONTROLLERS, NoGroupsError, directory_of
 from nsmd.jail.cgroups.limits import OPTIONAL, GroupLimits
@@ -131,7 +132,7 @@ class Group:
         files.write(self.directory, "cgroup.procs", str(pid))
         moved = {pid}
         for _ in range(MOST_ROUNDS):
-            new = _below(pid) - moved
+            new = set(tree_of(pid)) - moved
             if not new:
                 return
             for each in new:
@@ -149,7 +150,7 @@ class Group:
         Raises:
             OSError: as `adopt`.
         """
-        there, jail = set(self.pids()), {pid} | _below(pid)
+        there, jail = set(self.pids()), set(tree_of(pid))
         if not jail <= there:
             self.adopt(pid)
         # What has made the jail waits for its end, and is not the session's to pay for.
@@ -209,26 +210,3 @@ async def memory_of(groups: Mapping[str, Group]) -> Mapping[str, int]:
         return {name: size for name, size in found.items() if size is not None}
 
     return await trio.to_thread.run_sync(read)
-
-
-def _below(pid: int) -> set[int]:
-    """The processes below one."""
-    found: set[int] = set()
-    queue = [pid]
-    for parent in queue:
-        for child in _children(parent):
-            if child not in found:
-                found.add(child)
-                queue.append(child)
-    return found
-
-
-def _children(pid: int) -> set[int]:
-    found: set[int] = set()
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                found.update(map(int, file.read().split()))
-    except OSError:
-        pass  # gone
-    return found

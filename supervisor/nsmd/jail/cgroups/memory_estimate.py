@@ -10,7 +10,6 @@ System V segment, buffers of pipes and sockets. Only a control group counts thos
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,24 +28,6 @@ class Eater:
 
     pid: int
     memory_bytes: int
-
-
-def tree_of(root: int, proc: str = "/proc") -> list[int]:
-    """A process and all below it, on the host; empty if it is gone.
-
-    Args:
-        proc: where procfs is; other than `/proc` in tests only.
-    """
-    if not os.path.exists(f"{proc}/{root}"):
-        return []
-    seen = {root}
-    queue = [root]
-    for parent in queue:
-        for child in _children(f"{proc}/{parent}/task"):
-            if child not in seen:
-                seen.add(child)
-                queue.append(child)
-    return queue
 
 
 def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
@@ -120,15 +101,4 @@ def _kilobytes(path: str, names: Sequence[bytes]) -> dict[bytes, int] | None:
         raise
     except (OSError, ValueError, IndexError):
         return None
-    return found
-
-
-def _children(tasks: str) -> set[int]:
-    found: set[int] = set()
-    try:
-        for task in os.listdir(tasks):
-            with open(f"{tasks}/{task}/children", "rb") as file:
-                found.update(map(int, file.read().split()))
-    except OSError:
-        pass  # gone
     return found

@@ -20,6 +20,7 @@ import trio
 
 from nsm.jail.failure import EXHAUSTED
 from nsmd.fdstore.holder import receive
+from nsmd.host.processes import pid_of
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
 from nsmd.jail.handle import JailHandle
 from nsmd.jail.templates.freshness import host_paths
@@ -380,7 +381,9 @@ async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
     if message == WENT_WELL and len(fds) == expected:
         try:
             copy = ProjectCopy(fds[1], fds[2]) if copies else None
-            return ForkedJail(channel, fds[0], _pid_of(fds[0]), copy)
+            if (pid := pid_of(fds[0])) is None:
+                raise OSError(errno.EMFILE, "none is left to look with")  # noqa: TRY301 - see below
+            return ForkedJail(channel, fds[0], max(0, pid), copy)
         except OSError:
             _close(fds)
             raise
@@ -429,13 +432,3 @@ async def _read_text(channel: socket.socket) -> str:
             break
         text += piece
     return text.decode(errors="replace")
-
-
-def _pid_of(pidfd: int) -> int:
-    """The process id on the host (proc_pid_fdinfo(5)); 0 if the process is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pid":
-                return max(0, int(value))
-    return 0

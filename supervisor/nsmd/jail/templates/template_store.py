@@ -21,9 +21,9 @@ import sandbox_agent
 import sandbox_template
 from nsm._version import __version__
 from nsmd.fdstore import records
-from nsmd.fdstore.pidfds import has_ended, pid_of
 from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.adopted import AdoptedJail, reap_child
 from nsmd.jail.process import STARTER_GRACE_S
 from nsmd.jail.program_code import source_of

@@ -27,7 +27,7 @@ from nsmd.environments.nix.errors import (
 from nsmd.environments.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
 from nsmd.environments.nix.program import Nix, find_nix
 from nsmd.environments.nix.runner import run_monitored
-from nsmd.host.monitors.process_tree import children
+from nsmd.host.processes import children_of
 from processes import ending
 
 LONG_S = 60.0
@@ -221,8 +221,8 @@ async def test_nix_does_not_outlive_a_killed_monitor(
     async with trio.open_nursery() as builds:
         builds.start_soon(run)
         async with await trio.open_file(gate, "w"):
-            (watching,) = [pid for pid in children(os.getpid()) if children(pid)]
-            (started,) = [os.pidfd_open(pid) for pid in children(watching)]
+            (watching,) = [pid for pid in children_of(os.getpid()) if children_of(pid)]
+            (started,) = [os.pidfd_open(pid) for pid in children_of(watching)]
             os.kill(watching, signal.SIGKILL)
     with trio.fail_after(LONG_S):
         await trio.lowlevel.wait_readable(started)

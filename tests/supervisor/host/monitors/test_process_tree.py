@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
-from nsmd.host.monitors.process_tree import Ladder, children, descendants, look_at, send
+from nsmd.host.monitors.process_tree import Ladder, descendants
+from nsmd.host.processes import children_of, look_at
 from processes import ending
 
 ODD = "import os, sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
@@ -35,24 +34,10 @@ def test_who_is_below() -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         process.stdout.read(2)
-        (below,) = children(process.pid)
+        (below,) = children_of(process.pid)
         found = {each.pid: each for each in descendants(os.getpid())}
         assert found[process.pid].parent == os.getpid()
         assert found[below].parent == process.pid
         assert found[below].session == os.getsid(0)
         process.stdin.close()
     assert look_at(process.pid) is None
-
-
-def test_a_successor_is_not_sent_anything() -> None:
-    command = [sys.executable, "-c", ODD]
-    with ending(subprocess.Popen(command, stdin=subprocess.PIPE)) as process:
-        assert process.stdin is not None
-        found = look_at(process.pid)
-        assert found is not None
-        with pytest.raises(ProcessLookupError):
-            send(found._replace(began=found.began - 1), signal.SIGKILL)
-        process.stdin.close()
-    assert process.returncode == 0
-    with pytest.raises(ProcessLookupError):
-        send(found, signal.SIGKILL)
