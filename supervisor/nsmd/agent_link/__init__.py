@@ -1,4 +1,4 @@
-"""Frames between the supervisor and one agent. What comes out of a jail is untrusted.
+"""Frames between the supervisor and one agent. Everything that comes out of a jail is untrusted.
 
 frames    every frame that an agent may send, with each field checked
 link      one agent's socket: frames in order, acknowledged, resumed after a restart

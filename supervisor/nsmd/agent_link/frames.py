@@ -1,8 +1,8 @@
 """Frames that come out of a jail, checked field by field.
 
 Every frame of an agent is untrusted input: code next to the agent may have taken it over. Nothing
-here trusts a type, a size or a name; what does not fit raises `AgentProtocolError`, which ends that
-session and nothing else. The frames are described in `docs/contributing/agent-protocol.md`.
+here trusts a type, a size or a name; anything that does not fit raises `AgentProtocolError`, which
+ends only that session. `docs/contributing/agent-protocol.md` describes the frames.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ MAX_NOTES = 8
 MAX_NOTE = 400
 MAX_TEXT = 64 * 1024 * 1024
 MAX_STREAM_BYTES = 4 * 1024 * 1024 + 4096
-"""Of one stream in a result: the most that our agents keep. Older ones keep all."""
+"""Largest size of one stream in a result: our agents keep no more. Older ones keep all."""
 MAX_WORDS = 16 * 1024
-"""Of a text that is no output: a reason, a path. Ours have a few hundred characters."""
+"""Largest size of a text that is no output, such as a reason or a path. Ours have a few hundred
+characters.
+"""
 MAX_CHUNK_BYTES = 256 * 1024
-"""Of a file's data in one frame."""
+"""Largest piece of a file in one frame."""
 MAX_NOTED_CODE = 2000
 """Characters of an execution's code that an agent remembers (`NOTED_CODE`)."""
 MAX_NOTED = 64
-"""Executions that a new holder of the channel is told of. Ours have the one that runs, and those
-whose results were not acknowledged: a few."""
+"""Largest number of executions that the agent tells a new owner of the channel. Our agents tell a
+few: the running one, and those whose results were not acknowledged.
+"""
 MAX_ENTRIES = 10_000
-"""Of a directory, in one frame."""
+"""Largest number of directory entries in one frame."""
 MAX_NAME = 1020
-"""Characters of a file's name: 255 bytes, each of which may stand there as ``\\xff``."""
+"""Characters of a file's name: 255 bytes, each of which may be written as ``\\xff``."""
 ENTRY_KINDS = ("file", "directory", "link", "other", "unnamed")
 MAX_ID = 256
 """Characters of an id that comes back: of an execution that a client named, or a transfer."""
@@ -47,12 +50,12 @@ MAX_INDENT = 1000
 MAX_CODE = 40
 
 InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
-"""What a text is as input at a prompt; unknown where nobody could be asked."""
+"""Whether a text is a complete input at a prompt; unknown if nobody could be asked."""
 INPUT_STATUSES: tuple[InputStatus, ...] = ("complete", "incomplete", "invalid", "unknown")
 
 
 class AgentProtocolError(Exception):
-    """The agent said something that no agent of ours says."""
+    """The agent said something that none of our agents says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +102,10 @@ class ErrorFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFrame:
-    """A transfer is open, or has taken a piece; `size` in bytes, of a write what it has so far.
+    """A transfer is open, or has taken a piece. `size` in bytes; for a write, what was written so
+    far.
 
-    `free_bytes` is the room where a file is written, as it was before; None if not known.
+    `free_bytes` is the room where a file is written, before the write; None if unknown.
     """
 
     id: str
@@ -130,8 +134,9 @@ class FileClosedFrame:
 
 
 class Entry(NamedTuple):
-    """Something in a directory: ``file``, ``directory``, ``link``, ``other`` (a socket, say), or
-    ``unnamed``, whose name is no UTF-8 and stands here with escapes; `size` is a file's."""
+    """An entry of a directory: ``file``, ``directory``, ``link``, ``other`` (such as a socket), or
+    ``unnamed``: its name is not UTF-8, and is escaped here. `size` is a file's.
+    """
 
     name: str
     kind: str
@@ -151,7 +156,7 @@ class FileDirectoryFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileErrorFrame:
-    """A transfer has failed, and is over; `code` is an error number's name, EISDIR, or ""."""
+    """A transfer has failed and ended; `code` is an error number's name, EISDIR, or ""."""
 
     id: str
     message: str
@@ -162,7 +167,7 @@ class FileErrorFrame:
 class CompletionsFrame:
     """Completions that may replace `code[start:end]`, in code points.
 
-    The frame does not know the code: whoever asked checks that `end` lies in it.
+    The frame does not have the code: the caller checks that `end` lies in it.
     """
 
     id: str
@@ -183,19 +188,19 @@ class CheckedFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListeningFrame:
-    """A socket listens in the session; it comes along with the frame (`AgentLink`)."""
+    """A socket listens in the session; its descriptor comes with the frame (`AgentLink`)."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """An execution that a new holder of the channel has yet to answer for.
+    """An execution whose result the new owner of the channel still has to get.
 
     Attributes:
-        runs: or waits for its interpreter's set-up; else its result follows.
-        note: as it was sent along; the agent may say anything here.
-        code: the beginning of it.
+        runs: it runs, or waits for its interpreter's set-up; if False, its result follows.
+        note: the note that was sent with it; the agent may say anything here.
+        code: beginning of its code.
     """
 
     id: str
@@ -206,12 +211,12 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedFrame:
-    """First frame for a new holder of the channel.
+    """First frame for a new owner of the channel.
 
     Attributes:
-        files: transfers that are open.
+        files: open transfers.
         recent: the last executions that had a result, the newest last.
-        count: of executions up to now; None where the agent does not tell.
+        count: number of executions so far; None if the agent does not say.
     """
 
     executions: tuple[Noted, ...]
@@ -222,7 +227,7 @@ class ResumedFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFrame:
-    """A type that this side has no use for (`pong`, `idle`, newer ones)."""
+    """A type that this side does not use (`pong`, `idle`, newer ones)."""
 
     type: str
 
@@ -244,7 +249,7 @@ AgentFrame = (
 
 
 def parse(frame: Mapping[str, Any]) -> AgentFrame:
-    """One frame as a value.
+    """Parse one frame.
 
     Raises:
         AgentProtocolError: a field is missing or of the wrong type.
@@ -311,7 +316,7 @@ def _outcome(frame: Mapping[str, Any]) -> Outcome:
 
 
 def _kept(frame: Mapping[str, Any], name: StreamName, truncated: dict[str, Truncation]) -> str:
-    """A stream's text, shortened where nobody would have room for it."""
+    """Text of a stream, shortened if it is too long for its readers."""
     text, omitted = shortened(_text(frame, name, default=""), MAX_STREAM_BYTES)
     if omitted:
         known = truncated.get(name, Truncation(omitted_bytes=0, file=None))
@@ -372,7 +377,7 @@ def _free_bytes(frame: Mapping[str, Any]) -> int | None:
 
 
 def _entries(frame: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """The entries of a directory. A name that would lead out of it is a lie."""
+    """Entries of a directory. A name that would lead out of it is a lie."""
     entries: list[Entry] = []
     for told in _list(frame.get("entries"), "entries"):
         if len(entries) == MAX_ENTRIES:
@@ -445,7 +450,7 @@ def _resumed(frame: Mapping[str, Any]) -> ResumedFrame:
 
 
 def _id(value: str, key: str) -> str:
-    """Read an id that this side made. It is remembered, and shown to people."""
+    """Read an id that this side made: it is remembered, and shown to people."""
     if len(value) > MAX_ID or not value.isprintable():
         raise AgentProtocolError(f"an id in {key!r} is not at most {MAX_ID} printable characters")
     return value
@@ -463,8 +468,8 @@ def _completions(frame: Mapping[str, Any]) -> CompletionsFrame:
         id=_text(frame, "id"),
         start=_count(frame, "start", most=end),
         end=end,
-        # For a terminal's menu: what would move its cursor is left out. Not refused, since which
-        # characters are printable depends on the Python that is asked.
+        # For a terminal's menu: characters that would move its cursor are left out. They are not
+        # refused, since each Python version counts other characters as printable.
         matches=tuple(match for match in matches if match.isprintable()),
         available=_flag(frame, "available"),
     )

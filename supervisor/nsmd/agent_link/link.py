@@ -32,35 +32,37 @@ PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
 
 MAX_BACKLOG_BYTES = 32 * 1024 * 1024
-"""What may wait for an agent. It reads at once unless it was stopped or taken over; the largest
-piece of code takes 16 MiB."""
+"""Largest backlog for an agent. An agent reads at once unless it was stopped or taken over; the
+largest piece of code takes 16 MiB.
+"""
 
 _OFFERED = frozenset(CAPABILITIES)
 
 ACK_FRAMES = 32
 ACK_CHARS = 128 * 1024
-"""What the agent sent is acknowledged at the latest after that much; it keeps it until then, and
-holds streaming back at 1 MiB."""
+"""Characters after which, at the latest, frames are acknowledged. The agent keeps them until then,
+and holds streaming back at 1 MiB.
+"""
 
 
 class AgentLinkError(Exception):
-    """The channel to the agent is gone, or the agent does not read."""
+    """The channel to the agent is closed, or the agent does not read."""
 
 
 class AgentLink:
     """The supervisor's end of an agent's channel.
 
-    One task receives, anyone posts; what could not be written at once has a task of its own until
-    it is. It works on the socket itself: a call goes through here twice, and trio's streams would
-    add a turn of the scheduler each time.
+    One task receives; anyone may post. If a frame cannot be written at once, a task of its own
+    writes it. The link works on the socket itself, because each call passes here twice, and trio's
+    streams would cost a turn of the scheduler each time.
 
     Args:
-        channel: non-blocking; belongs to the caller, who keeps it open until `close`.
-        nursery: for that task.
+        channel: non-blocking; the caller keeps it open until `close`.
+        nursery: for the task that writes.
 
     Attributes:
         capabilities: what `ready` offered; empty before the handshake.
-        token: for taking the session up again after a restart.
+        token: for taking over the session after a restart.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class AgentLink:
     async def handshake(
         self, limits: Mapping[str, int], setup: Mapping[str, Any] | None = None
     ) -> ReadyFrame:
-        """Wait for `ready` and introduce ourselves.
+        """Wait for `ready` and send `hello`.
 
         Args:
             limits: for interpreters, as in the protocol's `limits`.
@@ -107,7 +109,7 @@ class AgentLink:
         ready = await self.receive()
         if not isinstance(ready, ReadyFrame):
             raise AgentProtocolError(f"the first frame is not `ready` but {type(ready).__name__}")
-        # A thousand agents of ours offer the same.
+        # Thousands of our agents offer the same.
         same = ready.capabilities == _OFFERED
         self.capabilities = _OFFERED if same else ready.capabilities
         if setup is not None and not {"sequence", "setup"} <= ready.capabilities:
@@ -126,25 +128,25 @@ class AgentLink:
         return ready
 
     async def resume(self, token: bytes, capabilities: frozenset[str]) -> ResumedFrame:
-        """Take up the conversation of an earlier holder of this channel, who may have left either
-        direction in the middle of a frame.
+        """Continue on a channel whose earlier owner may have stopped in the middle of a frame, in
+        either direction.
 
         Args:
-            token: that the earlier one introduced itself with.
-            capabilities: that the agent offered then.
+            token: token of the earlier owner's `hello`.
+            capabilities: capabilities that the agent offered then.
 
         Returns:
-            What the agent has to say first. What nobody has acknowledged follows.
+            The first frame. Frames that nobody has acknowledged follow.
 
         Raises:
-            AgentProtocolError: it says something else.
+            AgentProtocolError: the agent says something else.
             AgentLinkError: the channel ended.
         """
         self.token = token
         self.capabilities = _OFFERED if capabilities == _OFFERED else capabilities
         marker = self._reader.marker = resume_marker(token.hex())
         await self._pass_over_earlier_answers(marker)
-        # Nobody but us has said anything since then. So the next marker is the answer to this one.
+        # Nobody but us has written since then. So the next marker is the answer to this one.
         self._reader.skip_to_marker()
         self._write_or_keep(marker)
         if await self._receive_frame() is not RESUMED:
@@ -158,12 +160,12 @@ class AgentLink:
         return resumed
 
     async def _pass_over_earlier_answers(self, marker: bytes) -> None:
-        """Discard what the agent has sent, or will send, to holders before this one.
+        """Discard all answers to owners before this one.
 
-        Any number of them may have sent a marker and been killed, while the agent was stopped. It
-        answers each, and nothing in an answer says whose it is. So we ask something that only we
-        can have asked: the answer to that comes after all the others. To interrupt an execution
-        that there is not changes nothing, and every agent says the id again.
+        Any number of them may have sent a marker and been killed while the agent was stopped. It
+        answers each, and an answer does not say whose it is. So we ask something that only we can
+        have asked: its answer comes after all others. We interrupt an execution that does not
+        exist; this changes nothing, and every agent answers with that id.
         """
         question = f"resume-{secrets.token_hex(8)}"
         self._reader.skip_to_marker()
@@ -172,13 +174,13 @@ class AgentLink:
             pass
 
     def post(self, frame: Mapping[str, Any]) -> None:
-        """Send a frame to the agent; what its socket does not take at once waits here.
+        """Send a frame to the agent; what its socket does not take at once is queued.
 
         Raises:
-            AgentLinkError: too much waits, because the agent does not read.
+            AgentLinkError: too much is queued, because the agent does not read.
         """
         if frame["type"] == "execute" and self._last > self._acked:
-            # Carries what would else be a frame of its own.
+            # Saves a frame of its own.
             frame = {**frame, "ack": self._last}
             self._acked = self._last
             self._unacked_frames = self._unacked_chars = 0
@@ -197,16 +199,16 @@ class AgentLink:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the channel's end is reported by `receive`
+            return  # `receive` reports the end of the channel
         if sent < len(data):
             self._backlog = bytearray(data[sent:])
             self._nursery.start_soon(self._write, self._backlog)
 
     async def receive(self) -> AgentFrame:
-        """The next frame.
+        """Receive the next frame.
 
         Raises:
-            AgentProtocolError: it is not a valid one.
+            AgentProtocolError: it is not valid.
             AgentLinkError: the channel ended.
         """
         frame = await self._receive_frame()
@@ -218,13 +220,14 @@ class AgentLink:
 
     async def _receive_frame(self) -> Mapping[str, Any]:
         while (frame := self._next_frame()) is None:
-            # Waiting even where data is there already keeps a flood from starving other sessions.
+            # Yields even if data is there, so that a flood does not starve other sessions.
             await trio.lowlevel.wait_readable(self._channel)
             self._receive_more()
         return frame
 
     def _receive_more(self) -> None:
-        """
+        """Read what the socket has.
+
         Raises:
             AgentLinkError: the channel ended.
         """
@@ -232,7 +235,7 @@ class AgentLink:
             if self._awaits_descriptor:
                 data = self._receive_descriptor()
             else:
-                data = self._channel.recv(CHUNK_BYTES)  # drops descriptors
+                data = self._channel.recv(CHUNK_BYTES)  # this drops descriptors
         except BlockingIOError:
             return
         except OSError:
@@ -242,13 +245,14 @@ class AgentLink:
         self._reader.receive_data(data)
 
     def claim_descriptor(self) -> int | None:
-        """The descriptor that has come with an answer to `listen`, which is the caller's from now
-        on; None if none has. It may be anything that a process can have open."""
+        """Descriptor that came with an answer to `listen`, from now on the caller's; None if none
+        came. It may be anything that a process can have open.
+        """
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 
     def _receive_descriptor(self) -> bytes:
-        """Read, and keep the first descriptor that comes along.
+        """Read, and keep the first descriptor that comes with the data.
 
         Raises:
             OSError: as recvmsg(2).
@@ -266,7 +270,7 @@ class AgentLink:
         return data
 
     def close(self) -> None:
-        """Write nothing more; the channel can be closed then."""
+        """Stop writing; the channel can be closed then."""
         if (descriptor := self.claim_descriptor()) is not None:
             os.close(descriptor)
         if self._backlog is not None:
@@ -274,7 +278,7 @@ class AgentLink:
             trio.lowlevel.notify_closing(self._channel)
 
     async def _write(self, backlog: bytearray) -> None:
-        """Write what had to wait."""
+        """Write the backlog."""
         while backlog and self._backlog is backlog:
             try:
                 await trio.lowlevel.wait_writable(self._channel)
@@ -294,14 +298,15 @@ class AgentLink:
     def _acknowledge(self, frame: Mapping[str, Any], parsed: AgentFrame) -> None:
         """Tell the agent what it need not keep, in batches or with the next execution.
 
-        Never at a result: should we be killed before its reader has it, the agent is asked again.
+        A result alone is never acknowledged: if we are killed before its reader has it, the agent
+        is asked again.
         """
         number = frames.sequence(frame)
         if number is None:
             return
         self._last = number
         if isinstance(parsed, OtherFrame):
-            return  # take-overs leave one each, and must not add up to an acknowledgement
+            return  # each take-over leaves one, and these must not add up to an acknowledgement
         self._unacked_frames += 1
         self._unacked_chars += _size(parsed)
         if isinstance(parsed, ResultFrame):
@@ -313,7 +318,7 @@ class AgentLink:
 
 
 def _size(frame: AgentFrame) -> int:
-    """About how much the agent keeps of a frame."""
+    """Approximate size of a frame in the agent's memory."""
     match frame:
         case OutputFrame(text=text):
             return len(text)

@@ -1,7 +1,7 @@
 """Questions to one agent besides executions, and their answers by id.
 
-What comes from the agent is an answer only where somebody waits for one under that id, and only of
-a kind that fits the question. What nobody waits for is late, and passed over; what does not fit is
+A frame from the agent is an answer only if somebody waits for one under that id, and only if its
+kind fits the question. A frame that nobody waits for is late, and ignored; one that does not fit is
 a lie, which ends the session like any other.
 """
 
@@ -27,7 +27,7 @@ AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame
 
 
 class NoAnswerError(Exception):
-    """The agent has not answered in time."""
+    """The agent did not answer in time."""
 
 
 class Requests:
@@ -46,13 +46,13 @@ class Requests:
         self._era = ""
         self._capabilities: frozenset[str] | None = None  # known once the agent is ready
         self._failure: NsmError | None = None
-        self._settled: trio.Event | None = None  # made for who asks before that
+        self._settled: trio.Event | None = None  # made for callers before that
 
     def open(self, capabilities: frozenset[str], *, era: int = 0) -> None:
-        """The agent is ready, and can do that.
+        """The agent is ready, and has these capabilities.
 
         Args:
-            era: how many supervisors have asked it before: it may still answer them.
+            era: number of earlier supervisors that asked it: it may still answer them.
         """
         if era:
             self._era = f"{era}."
@@ -74,14 +74,14 @@ class Requests:
         """Send a question and wait for its answer.
 
         Args:
-            capability: what the agent must have offered.
+            capability: capability that the agent must have.
             frame: its `id` is one that no other question has now.
-            kinds: of frames that answer it.
+            kinds: kinds of frames that answer it.
             timeout_s: seconds, once the agent is ready.
 
         Raises:
             NoAnswerError: none came in time.
-            UnknownOperationError: the agent is too old for that.
+            UnknownOperationError: the agent is too old.
             NsmError: it refused, or the session has ended.
         """
         if self._unsettled:
@@ -103,12 +103,12 @@ class Requests:
         return question
 
     def forget(self, question: Question) -> None:
-        """Nobody waits for its answer any more."""
+        """Stop waiting for the answer."""
         if self._waiting.get(question.id) is question:
             del self._waiting[question.id]
 
     def tell(self, frame: Mapping[str, Any]) -> None:
-        """Send what needs no answer, if the agent is still there."""
+        """Send a frame that needs no answer, if the agent is still there."""
         if not self._unsettled and self._failure is None:
             self._post(frame)
 
@@ -123,12 +123,13 @@ class Requests:
             self._settled = None
 
     def check(self, capability: str) -> None:
-        """
+        """Check that such a question can be answered.
+
         Raises:
-            NsmError: such a question has no answer.
+            NsmError: it cannot.
         """
         if self._failure is not None:
-            # A copy: a traceback holds the frames of who asks, and this error is remembered.
+            # A copy: a traceback holds the frames of the caller, and this error is remembered.
             raise copy(self._failure)
         if capability not in (self._capabilities or ()):
             raise UnknownOperationError(
@@ -138,10 +139,10 @@ class Requests:
             )
 
     def take(self, frame: AnswerFrame) -> None:
-        """A frame has come that answers something.
+        """Take a frame that may answer a question.
 
         Raises:
-            AgentProtocolError: it is no answer to what was asked under its id.
+            AgentProtocolError: it does not fit the question with its id.
         """
         question = self._waiting.get(frame.id)
         if question is None or question.answer is not None:
@@ -152,7 +153,7 @@ class Requests:
         question.answered.set()
 
     def refused(self, frame: ErrorFrame) -> bool:
-        """An error has come; returns whether it concerns something asked here."""
+        """Take an error; returns whether it concerns a question from here."""
         question = self._waiting.get(frame.id or "")
         if question is None or question.answer is not None:
             return False
@@ -161,7 +162,7 @@ class Requests:
         return True
 
     def fail(self, error: NsmError) -> None:
-        """The session has ended: nobody will answer any more."""
+        """The session has ended: no more answers will come."""
         self._failure = error
         self._settle()
         for question in self._waiting.values():
@@ -169,7 +170,7 @@ class Requests:
 
 
 class Question:
-    """Question that waits for its answer. From `Requests.begin`; `wait` has to be called."""
+    """Question that waits for its answer. It comes from `Requests.begin`; call `wait`."""
 
     __slots__ = ("_capability", "_requests", "answer", "answered", "id", "kinds")
 
@@ -184,7 +185,7 @@ class Question:
         self._capability = capability
 
     async def wait(self, timeout_s: float) -> AnswerFrame:
-        """The answer. Raises: as `Requests.ask`."""
+        """Wait for the answer. Raises: as `Requests.ask`."""
         try:
             with trio.move_on_after(timeout_s):
                 await self.answered.wait()

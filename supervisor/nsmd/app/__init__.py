@@ -1,15 +1,15 @@
 """Start-up, wiring and shutdown: the only package that knows all others.
 
-service_manager  the socket that systemd passes, and what systemd is told
-service_status   tell the service manager how the supervisor is
+service_manager  the socket that systemd passes, and messages to systemd
+service_status   tell the service manager the state of the supervisor
 failed_start     answer clients that wait for a supervisor that cannot start
 socket_guard     keep the control socket where clients look for it
-instance         the lock and the socket of this supervisor, and what it was handed
-startup          gather what every part must know, before the event loop begins
+instance         this supervisor's lock and socket, and the descriptors that it got
+startup          gather facts for all parts, before the event loop begins
 resources        resources that outlive every session
 frontends        serve each connection by the protocol that it speaks
 services         the services that requests use, and the front ends
-signals          how a shutdown or a reload is asked for
-daemon           run all of it until asked to end
+signals          how somebody asks for a shutdown or a reload
+daemon           run all parts until somebody asks for the end
 main             the command line of nsm-supervisor
 """

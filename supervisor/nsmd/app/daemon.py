@@ -1,7 +1,8 @@
-"""Keeps all parts running until asked to end.
+"""The life of the supervisor, from its first task to its last.
 
-Lifetimes are nested, ended from the inside out: connections first (nobody asks any more), then the
-core with its pool, then the sessions, each killing its own jail, all at once, then the templates.
+Lifetimes are nested, and end from the inside out: first the connections, so that nobody asks for
+anything more; then the services with the pool; then the sessions, which all kill their own jails at
+once; then the templates.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from nsmd.restart.drain import Draining
 log = logging.getLogger(__name__)
 
 END_DEADLINE_S = 10.0
-"""For all jails to be gone at the end; killing a thousand takes half a second."""
+"""Time for all jails to end; killing a thousand takes half a second."""
 
 
 async def serve(setup: Startup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
-    # First of all: what is started stays in the group where the supervisor was then.
+    # First of all: processes that are started stay in the group where the supervisor was then.
     async with open_enforcer(
         session_limits(setup.settings),
         setup.variables,
@@ -79,7 +80,7 @@ async def _serve_clients(setup: Startup, resources: Resources, core: AppServices
         await connections.start(
             heed_signals, setup.store, resources.ending, draining, services.configuration
         )
-        # Before whatever clients do: they may have waited for this.
+        # Before anything that clients do: they may have waited for this.
         resources.recorder.say(
             "supervisor_started", {"pid": os.getpid(), "version": program_version()}
         )
@@ -100,7 +101,7 @@ async def _serve_clients(setup: Startup, resources: Resources, core: AppServices
         how = await resources.ending.wait()
         status.ends(how)
         await services.bridge.finish(_patience_s(how, services.configuration.settings, draining))
-        how = resources.ending.how or how  # it may be to end after all
+        how = resources.ending.how or how  # somebody may have asked for the end meanwhile
         if how != "end":
             setup.leave.hold_place()
             run_service.session_manager.leave()
@@ -111,6 +112,8 @@ async def _serve_clients(setup: Startup, resources: Resources, core: AppServices
 
 
 def _patience_s(how: How, settings: Settings, draining: Draining) -> float:
-    """For programs of the bridge, which cannot go on without this process as sessions do."""
+    """Time for bridge programs to end. Unlike sessions, they cannot continue without
+    this process.
+    """
     waited = draining.drain is not None and not draining.drain.active
     return 0.0 if how == "end" or waited else settings.drain.timeout_seconds

@@ -1,8 +1,9 @@
-"""A supervisor that cannot start, where systemd listens for it: who waits is told why.
+"""Answers of a supervisor that cannot start, while systemd listens for it: clients learn the
+reason.
 
-A connection that nobody takes would have systemd start the next supervisor at once, which fails as
-this one does. And where sessions wait for a supervisor, a mistake in `config.toml` must not be
-their end: what held last holds on until it is mended.
+If nobody accepted a connection, systemd would start the next supervisor at once, which would fail
+in the same way. And if sessions wait for a supervisor, a mistake in `config.toml` must not end
+them: the last valid configuration applies until the file is corrected.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from nsm.wire.messages import CONNECTION_ID, Failure
 log = logging.getLogger(__name__)
 
 WORDS_TIMEOUT_S = 1.0
-"""For clients to say which protocol they speak: they do at once."""
+"""Time for clients to say which protocol they speak. They do so at once."""
 
 _CHUNK_BYTES = 65536
 
 LAST_GOOD = "config.last.toml"
-"""Name, in the state directory, of the configuration that a supervisor has started with last."""
+"""Name, in the state directory, of the last configuration with which a supervisor started."""
 
 
 def refuse_waiting(listener: socket.socket, why: str) -> int:
-    """Answer everybody who waits there, each in their own protocol.
+    """Answer all waiting clients, each in its own protocol.
 
     Args:
-        listener: listening, non-blocking; the caller's.
-        why: for people: what is wrong, and what to do.
+        listener: listening, non-blocking; the caller closes it.
+        why: what is wrong and what to do, for people.
 
     Returns:
         How many there were.
@@ -75,16 +76,17 @@ def _refuse(connection: socket.socket, error: NsmError) -> None:
         elif first:
             connection.send(ServerConnection().send(Failure(CONNECTION_ID, error)))
         with suppress(BlockingIOError):
-            while connection.recv(_CHUNK_BYTES):  # what is not read would be an error over there
+            # the peer would see an error if something stayed unread
+            while connection.recv(_CHUNK_BYTES):
                 pass
 
 
 def remember_config(path: str, state: str) -> None:
-    """A supervisor starts with this configuration.
+    """Remember that a supervisor starts with this configuration.
 
     Args:
-        path: of the file, which may not exist: then there is none.
-        state: our directory for such things; where it cannot be written, nothing is kept.
+        path: path of the file. If it does not exist, none is remembered.
+        state: state directory. If it cannot be written, nothing is remembered.
     """
     kept = os.path.join(state, LAST_GOOD)
     with suppress(OSError):
@@ -97,5 +99,5 @@ def remember_config(path: str, state: str) -> None:
 
 
 def last_good(state: str) -> str:
-    """Where that configuration is; nothing is there if there was none."""
+    """Path of the remembered configuration; there may be no such file."""
     return os.path.join(state, LAST_GOOD)

@@ -19,21 +19,21 @@ from nsmd.mcp.load import EndpointLoader
 from nsmd.model.client_limits import ClientLimits
 
 BOX_CONNECTIONS = 32
-"""Of the programs in one box, at once."""
+"""Largest number of connections at once from the programs in one box."""
 
 
 class FrontEnds:
     """Front ends for connections over the user's own socket or that of a box.
 
     Args:
-        services: what clients' requests work on.
-        max_connections: at once. Those in boxes are half of them at most, so that code in there
+        services: services that requests use.
+        max_connections: largest number at once. Boxes get at most half of them, so that their code
             keeps nobody else out.
 
         port: for clients over HTTP.
 
     Attributes:
-        http: serves clients over HTTP, where that is configured.
+        http: serves clients over HTTP, if that is configured.
     """
 
     def __init__(self, services: Services, max_connections: int, port: HeldPort) -> None:
@@ -60,15 +60,15 @@ class FrontEnds:
 
     @property
     def connections(self) -> int:
-        """How many there are, those in boxes included."""
+        """Number of connections, those from boxes included."""
         return self._everyone.taken
 
     async def handle(self, stream: trio.SocketStream) -> None:
-        """Serve one over the user's own socket."""
+        """Serve one connection over the user's own socket."""
         await self._server.handle(stream)
 
     def of_box(self, client_limits: ClientLimits) -> Serve:
-        """Return the server for a box's socket, whose programs may run code within those limits."""
+        """Return the server for a box's socket; its programs may run code within those limits."""
         rights: set[Right] = {"run"}
         if client_limits.programs:
             rights.add("bridge")
@@ -77,7 +77,7 @@ class FrontEnds:
         return ControlServer(access, self._services, self._attach, quotas).handle
 
     async def load(self) -> None:
-        """Load what takes long to load, once everything else is there."""
+        """Load the modules that take long to load, once everything else is up."""
         await self._endpoint.run()
 
     async def _attach(

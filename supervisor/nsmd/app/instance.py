@@ -1,5 +1,6 @@
-"""The supervisor's place in the file system, and what was given to it there: its lock, the socket
-that listens, and descriptors that outlived an earlier supervisor."""
+"""This supervisor's lock, its listening socket, and the descriptors that outlived an
+earlier one.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """Instance: the lock, the socket and the descriptors of this supervisor.
+    """The lock, the socket and the descriptors of this supervisor.
 
     Attributes:
-        own: tells the socket's file, if it is to be removed at the end.
+        own: identity of the socket's file, if this supervisor removes it at the end.
         lock: descriptor.
-        kept: by the service manager, for an earlier supervisor.
-        handed: by the program that this process was before; None where it was none.
+        kept: descriptors that the service manager kept for an earlier supervisor.
+        handed: descriptors from the program that this process was before a reload; else None.
     """
 
     listener: socket.socket
@@ -49,11 +50,11 @@ class Instance:
 
 
 def open_instance(stack: ExitStack) -> Instance:
-    """The lock, and a socket: of the program before this one, of the service manager, which keeps
-    it for the next supervisor, or one of our own.
+    """Take the lock, and get a socket: from the program before a reload, from the service manager
+    (which keeps it for the next supervisor), or a new one.
 
     Raises:
-        PlaceError, ServiceManagerError: there can be none.
+        PlaceError, ServiceManagerError: no socket can be had.
     """
     runtime = paths.ensure_runtime_dir()
     handed = take_over(os.environ)
@@ -80,13 +81,14 @@ def open_instance(stack: ExitStack) -> Instance:
 
 
 def _check_passed(listener: socket.socket, expected: str, owners: Collection[int]) -> None:
-    """
+    """Check that only the owner can reach a passed socket.
+
     Raises:
         PlaceError: others may reach it.
     """
     path = listener.getsockname()
     check_passed(path, owners)
-    listener.listen(BACKLOG)  # again, which only sets how many may wait
+    listener.listen(BACKLOG)  # again: this only sets how many may wait
     if path != expected:
         log.warning(
             "listening on %s as the service manager says; clients look for %s, unless NSM_SOCKET "

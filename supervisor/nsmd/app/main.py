@@ -1,4 +1,6 @@
-"""`nsm-supervisor`: reads arguments and environment, and runs the daemon or one of its reports."""
+"""`nsm-supervisor`: reads arguments and environment, and runs the daemon, or prints one of its
+reports.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,17 @@ STDERR = 2
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-"""As shells have it: 128 and SIGINT."""
+"""128 + SIGINT, as in shells."""
 
 FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 """Searched after PATH: editors start programs with little or none of it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script. Returns the exit code."""
+    """Run the console script. Returns the exit code."""
     try:
         return _main(arguments)
-    except* KeyboardInterrupt:  # alone or, of a nursery, in a group
+    except* KeyboardInterrupt:  # alone or, from a nursery, in a group
         pass
     return EXIT_INTERRUPTED
 
@@ -105,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _load(config_path: str) -> tuple[Settings | None, list[str]]:
-    """The settings, or the mistakes in the file."""
+    """Load the settings, or the mistakes in the file."""
     if not os.path.exists(config_path):
-        return Settings(), []  # spares the import of pydantic
+        return Settings(), []  # saves the import of pydantic
     from nsmd.config import config_file  # noqa: PLC0415
 
     try:
@@ -136,8 +138,9 @@ def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
 
 
 def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
-    """Collect the mistakes in definitions that keep a strict supervisor from starting; empty if
-    none."""
+    """Mistakes in definitions that keep a strict supervisor from starting; empty if
+    there are none.
+    """
     if not strict or settings is None:
         return ""
     from nsmd.bridge import checking  # noqa: PLC0415
@@ -146,7 +149,7 @@ def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
 
 
 def _try(config_path: str, *, strict: bool) -> int:
-    """Try to load everything, for a supervisor that is to become this program."""
+    """Load everything once, before a supervisor becomes this program."""
     settings, problems = _load(config_path)
     if settings is None:
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
@@ -163,7 +166,9 @@ def _try(config_path: str, *, strict: bool) -> int:
 
 
 class _Starter:
-    """Everything from the first line to the event loop, with failures told to who started us."""
+    """Steps from the first line to the event loop; reports failures to the process that
+    started us.
+    """
 
     def __init__(self, ready_fd: int | None) -> None:
         self._ready_fd = ready_fd
@@ -175,7 +180,7 @@ class _Starter:
         mistakes = "; ".join(problems) or _definition_mistakes(settings, strict=strict)
         if mistakes and not _is_waited_for():
             return self._fail(mistakes, EXIT_USAGE)
-        # Whatever is created from here on is ours alone.
+        # From here on only this user can read what is created.
         os.umask(0o077)
         try:
             with ExitStack() as stack:
@@ -183,7 +188,7 @@ class _Starter:
                 if settings is not None and not mistakes:
                     failed_start.remember_config(config_path, paths.state_dir())
                 elif instance.kept or instance.handed is not None:
-                    # Sessions wait: their end is not what a mistake is to cost.
+                    # Sessions wait: a config mistake must not end them.
                     settings = settings or _last_settings(mistakes)
                 else:
                     failed_start.refuse_waiting(instance.listener, mistakes)
@@ -204,7 +209,7 @@ class _Starter:
 
         heap.map_large_blocks()
         if "WATCHDOG_USEC" in os.environ:
-            # systemd's watchdog ends a loop that hangs by SIGABRT: the log is to say where it hung.
+            # systemd's watchdog ends a hanging loop by SIGABRT: the log then shows where it hung.
             faulthandler.enable()
         setup = gather(
             settings,
@@ -217,7 +222,7 @@ class _Starter:
         )
         try:
             trio.run(daemon.serve, setup, clock=AwakeClock())
-        except* KeyboardInterrupt:  # a second one, while all is being ended
+        except* KeyboardInterrupt:  # a second one, while the end is under way
             logging.getLogger(__name__).info("interrupted again")
         setup.store.end()
 
@@ -231,7 +236,9 @@ class _Starter:
         service_manager.tell(os.environ, "READY=1")
 
     def _tell(self, message: str) -> None:
-        """One line to whoever started us; empty means ready. They may be gone."""
+        """Write one line to the process that started us, which may be gone; an empty line means
+        ready.
+        """
         if self._ready_fd is None:
             return
         fd, self._ready_fd = self._ready_fd, None
@@ -249,8 +256,9 @@ def _is_waited_for() -> bool:
 
 
 def _refuse_waiting(why: str) -> None:
-    """Tell clients that wait, unless sessions do, too: those need the next supervisor, which
-    systemd starts in a moment, and clients may wait for it."""
+    """Tell waiting clients why there is no supervisor, unless sessions wait, too. Sessions need the
+    next supervisor, which systemd starts in a moment, and clients may wait for that one.
+    """
     with suppress(service_manager.ServiceManagerError):
         passed = service_manager.take_passed(os.environ)
         if passed.listener is not None and not passed.kept:
@@ -269,10 +277,10 @@ def _last_settings(mistakes: str) -> Settings:
 
 
 def own_command() -> list[str]:
-    """The program that this process is, as it is installed when it is started again."""
+    """Command that starts the installed version of this program again."""
     if os.environ.get("NSM_SUPERVISOR"):
         return list(paths.supervisor_command())
-    # Whom it leads to has been told; in the next program the number is another descriptor's.
+    # That process has its answer; in the next program the number is another descriptor's.
     given = [each for each in sys.orig_argv[1:] if not each.startswith("--ready-fd=")]
     if "--ready-fd" in given:
         at = given.index("--ready-fd")
@@ -281,8 +289,9 @@ def own_command() -> list[str]:
 
 
 def _fill_standard_streams() -> None:
-    """Let nothing that is opened later be taken for a standard stream that was closed: the log's
-    lines would go there."""
+    """Fill closed standard streams, so that no file opened later gets their numbers: log lines
+    would go there.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -293,7 +302,7 @@ def _fill_standard_streams() -> None:
 
 def _log_to_stderr() -> None:
     path = ""
-    with suppress(paths.PathError):  # which is told when it matters
+    with suppress(paths.PathError):  # reported when it matters
         path = paths.log_path()
     handler = LogHandler(STDERR, path)
     handler.setFormatter(journald.formatter_for(sys.stderr, os.environ))

@@ -25,15 +25,15 @@ class Resources:
 
     Attributes:
         started_s: on trio's clock.
-        ending: how the supervisor is to end.
-        events: what happens, for whoever listens.
-        journal: the audit's file.
-        recorder: writes into it what happens.
-        keeper: keeps sessions to their limits as a whole.
+        ending: says how the supervisor will end.
+        events: events, for all listeners.
+        journal: file of the audit.
+        recorder: writes events into that file.
+        keeper: enforces the limits of whole sessions.
         launcher: starts jails.
-        sessions: owns the sessions' tasks.
-        shells: of projects; None where they are not wanted.
-        catalog: what there is to run in.
+        sessions: nursery of the sessions' tasks.
+        shells: development shells of projects; None if they are off.
+        catalog: environments to run code in.
     """
 
     started_s: float
@@ -50,7 +50,7 @@ class Resources:
 
 @asynccontextmanager
 async def open_resources(setup: Startup, keeper: SessionEnforcer) -> AsyncGenerator[Resources]:
-    """While the block lasts, there is ground for sessions; leaving waits for the last of them."""
+    """Open all resources. Leaving the block waits for the last session."""
     started_s = trio.current_time()
     environments = await trio.to_thread.run_sync(setup.find_environments, setup.settings)
     async with (
@@ -79,7 +79,7 @@ async def open_resources(setup: Startup, keeper: SessionEnforcer) -> AsyncGenera
 async def _open_shells(
     setup: Startup, environments: Sequence[Environment]
 ) -> AsyncGenerator[DevShells | None]:
-    """The shells of projects, if they are wanted; leaving stops their evaluations."""
+    """Open the development shells of projects, if they are on; leaving stops their evaluations."""
     configured = setup.settings.project
     if not configured.use_flake:
         yield None

@@ -1,8 +1,9 @@
-"""Exchange with a service manager: what it passes at the start, and what it is told.
+"""Exchange with a service manager: the descriptors that it passes, and messages to it.
 
-Two small protocols of systemd, which other managers speak as well: sd_listen_fds(3) passes the
-listening socket, so that the first client to connect starts the supervisor and none has to wait
-for it to bind; sd_notify(3) says when the supervisor answers. Neither needs a library.
+It uses two small protocols of systemd, which other managers speak as well. By sd_listen_fds(3) the
+manager passes the listening socket: the first client that connects starts the supervisor, and no
+client waits for it to bind. By sd_notify(3) the supervisor says when it is ready. Neither needs a
+library.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nsmd.fdstore.store import KEPT_PREFIXES, Kept
 log = logging.getLogger(__name__)
 
 FIRST_FD = 3
-"""SD_LISTEN_FDS_START: passed descriptors are numbered from here on."""
+"""SD_LISTEN_FDS_START: passed descriptors are numbered from here."""
 
 LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
@@ -33,9 +34,8 @@ class Passed:
     """Descriptors that a service manager passed.
 
     Attributes:
-        listener: a non-blocking socket that listens; None where there is none. Whoever takes it
-            closes it.
-        kept: what it had kept for an earlier supervisor.
+        listener: a non-blocking socket that listens; None if there is none. The caller closes it.
+        kept: descriptors that it kept for an earlier supervisor.
     """
 
     listener: socket.socket | None = None
@@ -43,22 +43,23 @@ class Passed:
 
 
 def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_FD) -> Passed:
-    """The listening socket that the service manager passed, if it did, and what it had kept.
+    """Take the listening socket that the service manager passed, if any, and the descriptors that
+    it kept.
 
-    The variables are removed: what the supervisor starts is not to believe that it was meant.
-    None of it is inherited further.
+    The variables are removed, so that no program started later takes them for its own. No
+    descriptor is inherited further.
 
     Args:
-        environment: of this process.
+        environment: variables of this process.
         first_fd: other than 3 in tests only.
 
     Raises:
-        ServiceManagerError: what it did not keep for us is not exactly one listening Unix stream
-            socket with a path.
+        ServiceManagerError: apart from the kept descriptors, it passed something other than exactly
+            one listening Unix stream socket with a path.
     """
     pid, _, count, names = (environment.pop(name, "") for name in LISTEN_VARIABLES)
-    # A shell or wrapper between us and the manager that forked instead of replacing itself has
-    # another pid: then the descriptors are whoever's they are, not ours.
+    # If a shell or wrapper between the manager and us forked instead of replacing itself, it has
+    # another pid: then the descriptors are not ours.
     if pid != str(os.getpid()) or count in ("", "0"):
         return Passed()
     sockets: list[int] = []
@@ -83,7 +84,8 @@ def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_
 
 
 def _listener(fd: int) -> socket.socket:
-    """
+    """Check and return the passed socket.
+
     Raises:
         ServiceManagerError: it is no listening Unix stream socket with a path.
     """
@@ -106,20 +108,20 @@ def _listener(fd: int) -> socket.socket:
 
 
 def tell(environment: Mapping[str, str], message: str) -> None:
-    """Tell the service manager something, if it wants to know; a failure is logged.
+    """Send the service manager a message, if it wants one; a failure is logged.
 
     Args:
-        environment: of this process.
-        message: assignments in lines, such as ``READY=1`` (sd_notify(3)).
+        environment: variables of this process.
+        message: lines of assignments, such as ``READY=1`` (sd_notify(3)).
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
-        return  # absent, or of a kind (vsock) that only reaches out of virtual machines
+        return  # absent, or of a kind (vsock) that only works in virtual machines
     if address.startswith("@"):
         address = f"\0{address[1:]}"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
-            # The manager reads it between other things; it must never hold the event loop.
+            # The manager may read it late; that must never block the event loop.
             notifier.setblocking(False)
             notifier.sendto(message.encode(), address)
     except OSError as error:

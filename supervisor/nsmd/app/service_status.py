@@ -1,8 +1,8 @@
-"""Reports to the service manager while the supervisor runs: that it is alive, and what it does.
+"""Reports to the service manager while the supervisor runs: that it is alive, and its status line.
 
-The line of `systemctl status` changes with what happens, and at most every few seconds; where
-nothing happens, nothing is said. The watchdog's pings come from the event loop, so that one that
-hangs is noticed: systemd then ends this process, and starts another, which takes the sessions up.
+The line in `systemctl status` changes with events, at most every few seconds; without events,
+nothing is sent. The watchdog's pings come from the event loop, so that systemd notices a hanging
+loop. It then ends this process and starts another, which takes over the sessions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from nsmd.model.shutdown import How
 log = logging.getLogger(__name__)
 
 STATUS_PERIOD_S = 5.0
-"""Between two lines of status."""
+"""Time between two status lines."""
 
 MARGIN_S = 15.0
-"""What ending takes beside what is waited for."""
+"""Time that ending takes beyond the time to wait."""
 
 RELOAD_S = 90.0
-"""Until the program that this process becomes has to turn its loop, as long as a unit has to start
-(`DefaultTimeoutStartSec=`): with the watchdog's own time, a slow machine would end it."""
+"""Time until the program that this process becomes must run its loop: as long as a unit may take to
+start (`DefaultTimeoutStartSec=`). With the watchdog's own time, systemd would end it on a slow
+machine.
+"""
 
 _LONGEST_S = 86400.0
 
@@ -38,9 +40,9 @@ class ServiceStatus:
     """Reports to the service manager.
 
     Args:
-        environment: of this process, as the service manager has set it.
-        counts: how many sessions there are, how many executions are under way, how many clients.
-        remaining_s: until a drain's deadline; None for no drain, or one without.
+        environment: variables of this process, as the service manager has set them.
+        counts: returns the numbers of sessions, running executions and clients.
+        remaining_s: returns the seconds until a drain's deadline; None without a drain or deadline.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class ServiceStatus:
         return f"<ServiceStatus {self.text() if self._wanted else 'for nobody'}>"
 
     def text(self) -> str:
-        """The line, as in ``3 sessions, 1 execution under way, 2 clients``."""
+        """Status line, such as ``3 sessions, 1 execution under way, 2 clients``."""
         sessions, running, clients = self._counts()
         line = ", ".join(
             [
@@ -72,7 +74,8 @@ class ServiceStatus:
         return f"{self._draining}{line}"
 
     async def run(self, events: Events) -> None:
-        """Tell what changes, and that the loop turns; returns where nobody wants to know.
+        """Report changes, and that the loop turns. Returns at once if the service manager wants no
+        reports.
 
         Cancellation: the usual way to end it.
         """
@@ -84,7 +87,7 @@ class ServiceStatus:
                 nursery.start_soon(self._tell_changes, events)
 
     def ends(self, how: How) -> None:
-        """The supervisor ends, or becomes another program, from now on."""
+        """Report that the supervisor now ends, or becomes another program."""
         if how == "reload":
             now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             self._say(f"RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=Reloading")
@@ -94,7 +97,7 @@ class ServiceStatus:
             self._say("STOPPING=1\nSTATUS=Ending")
 
     async def _ping(self, period_s: float) -> None:
-        # The program before this one may have asked for more.
+        # The program before a reload may have asked for more.
         self._say(f"WATCHDOG_USEC={math.ceil(2 * period_s * 1e6)}")
         while True:
             self._say("WATCHDOG=1")
@@ -120,7 +123,7 @@ class ServiceStatus:
             state, then = happening.facts.get("state"), happening.facts.get("then")
             self._draining = "" if state == "cancelled" else "Draining: "
             if state == "begun" and then != "stay":
-                # The unit's own limit knows nothing of the drain's (`TimeoutStopSec=`).
+                # The unit's own limit (`TimeoutStopSec=`) knows nothing of the drain's.
                 left_s = min(self._remaining_s() or 0.0, _LONGEST_S) + MARGIN_S
                 self._say(f"EXTEND_TIMEOUT_USEC={math.ceil(left_s * 1e6)}\nSTATUS={self.text()}")
 
@@ -130,8 +133,9 @@ class ServiceStatus:
 
 
 def watchdog_period_s(environment: Mapping[str, str]) -> float | None:
-    """How often to say that we are alive: twice in the time after which systemd gives us up
-    (sd_watchdog_enabled(3)); None if it does not watch, or watches another process."""
+    """Seconds between two reports that we are alive: half of the time after which systemd would end
+    us (sd_watchdog_enabled(3)). None if it does not watch, or watches another process.
+    """
     watched = environment.get("WATCHDOG_USEC", "")
     pid = environment.get("WATCHDOG_PID", "")
     if not watched.isdecimal() or int(watched) == 0 or pid not in ("", str(os.getpid())):

@@ -1,5 +1,6 @@
 """Services for requests and the front ends that receive them: made together, and ended together
-when nobody is connected any more."""
+once no client is connected.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +55,9 @@ class AppServices:
     """Services for requests, and the front ends that receive them.
 
     Attributes:
-        services: what requests work on.
-        frontends: serves whoever connects.
-        port: where clients over HTTP do.
+        services: services that requests use.
+        frontends: serve each connection.
+        port: port for clients over HTTP.
     """
 
     services: Services
@@ -66,11 +67,11 @@ class AppServices:
 
 @asynccontextmanager
 async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[AppServices]:
-    """While the block lasts, clients can be served; then nothing new is looked for, built or kept
-    ready, and no program of the bridge runs any more. Sessions are the ground's, and stay.
+    """Open the services, so that clients can be served while the block lasts.
 
-    What an earlier supervisor has left is taken up, and the configuration applied, before the
-    block begins.
+    Before the block begins, the supervisor takes over what an earlier one has left, and applies the
+    configuration. After the block, nothing is searched for, built or kept ready any more, and no
+    bridge program runs. Sessions belong to the resources, and continue.
     """
     async with (
         trio.open_nursery() as upkeep,
@@ -186,7 +187,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
 async def _provide(
     setup: Startup, resources: Resources, watching: Watching, builder: Builder
 ) -> Provider:
-    """Gather the environments, including those that lie in the file system."""
+    """Collect the environments, including those from the file system."""
     discovery = Discovery(
         watching,
         resources.catalog,
@@ -225,7 +226,7 @@ def _session_manager(
 def _configuration(
     setup: Startup, resources: Resources, run_service: RunService, bridge: Bridge
 ) -> Reconfiguration:
-    """Has other settings hold where they are used."""
+    """Apply changed settings to the parts that use them."""
 
     async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
         run_service.configure(settings)
@@ -243,7 +244,7 @@ def _configuration(
 
 
 async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> None:
-    """Keep everything; become the next program where that is what it takes."""
+    """Keep everything in the store, and become the next program if the store asks for it."""
     await store.run(refill)
     ending.ask("reload")
 

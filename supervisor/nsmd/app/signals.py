@@ -1,4 +1,6 @@
-"""Signals: how a person, a shell or a service manager asks for an end, or for other settings."""
+"""Signals: how a person, a shell or a service manager asks for the end, or for a reload of
+settings.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def _already_ending(_number: int, _frame: object) -> None:
-    """Ignore the signal: the end takes `END_DEADLINE_S` at most."""
+    """Ignore the signal: ending takes at most `END_DEADLINE_S`."""
 
 
 async def heed_signals(
@@ -32,18 +34,21 @@ async def heed_signals(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """SIGINT ends everything at once; SIGTERM lets what runs finish, a second one no longer; SIGHUP
-    has the configuration read again, and ends a supervisor whose terminal was closed."""
+    """Handle signals.
+
+    SIGINT ends everything at once. SIGTERM lets running executions finish; a second one does not.
+    SIGHUP reloads the configuration, but ends a supervisor whose terminal was closed.
+    """
     then = after_sigterm(store)
     timeout_s: float | None = None
     on_terminal = os.isatty(STDERR)
-    # The receiver puts this back when it is closed. At a second Ctrl-C, what is being ended would
-    # else be left as after a crash, with a keeper that holds it. Programs that are started do not
-    # inherit a function, as they would that a signal is ignored.
+    # The receiver restores this handler when it is closed. Without it, a second Ctrl-C would leave
+    # everything as after a crash, with a holder that keeps it. Started programs do not inherit a
+    # handler, but they would inherit that a signal is ignored.
     for heeded in HEEDED:
         signal.signal(heeded, _already_ending)
     with trio.open_signal_receiver(*HEEDED) as signals:
-        task_status.started()  # before anybody is told that this supervisor is there
+        task_status.started()  # before anybody knows that this supervisor is there
         async for number in signals:
             if number == signal.SIGHUP and not (on_terminal and not os.isatty(STDERR)):
                 await configuration.reload("SIGHUP")

@@ -1,10 +1,11 @@
-"""Serves the control socket, and keeps it where clients look for it.
+"""Server of the control socket, which also keeps it where clients look for it.
 
-Its file, the lock beside it, or the directory of both may be removed or replaced under a running
-supervisor: by a cleaner of ``/tmp``, or by hand. Clients would then start another supervisor beside
-this one, whose sessions nobody could reach any more. So the kernel tells of changes there
-(inotify(7)), and what is missing is made again within a moment, before another one has started.
-What somebody has put in its place is left alone, and said to be in the way.
+Somebody may remove or replace the socket's file, the lock beside it, or the directory of both under
+a running supervisor: a cleaner of ``/tmp``, or a person. Clients would then start another
+supervisor beside this one, and nobody could reach this one's sessions. So the kernel reports
+changes there (inotify(7)), and the guard makes missing files again at once, before another
+supervisor has started. It leaves alone what somebody put in their place, and logs that it is in the
+way.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class SocketGuard:
     """Guard of the control socket.
 
     Args:
-        listener: listens at a path; closed when serving ends, and until then always the one at
-            that path, by the same number.
+        listener: listens at a path; closed when serving ends; until then this descriptor is always
+            the socket at that path.
         lock: descriptor of the supervisor's lock; likewise.
-        lock_path: of that.
-        ours: the socket is the supervisor's own; else it is told what is wrong, and no more.
-        look: called when anything there was changed; others have files there, too.
+        lock_path: path of the lock.
+        ours: the socket is the supervisor's own. If not, the guard only logs problems.
+        look: called after any change in the directory: other parts have files there, too.
     """
 
     def __init__(
@@ -65,10 +66,10 @@ class SocketGuard:
         handle: Callable[[trio.SocketStream], Awaitable[object]],
         connections: trio.Nursery,
     ) -> None:
-        """Take connections until cancelled, each in a task of that nursery."""
+        """Accept connections until cancelled, each in a task of that nursery."""
         try:
             while True:
-                # A duplicate: the number itself is replaced, and serving closes what it serves.
+                # A duplicate: the guard replaces the descriptor, and serving closes its own.
                 taken = trio.socket.from_stdlib_socket(self._listener.dup())
                 with self._serving:
                     await trio.serve_listeners(
@@ -79,7 +80,7 @@ class SocketGuard:
             self._listener.close()
 
     async def watch(self) -> None:
-        """Have what is removed made again, until cancelled."""
+        """Make removed files again, until cancelled."""
         try:
             notices = inotify.Inotify()
         except OSError as error:
@@ -91,7 +92,7 @@ class SocketGuard:
             while True:
                 self._look()
                 self._others_look()
-                if watched is None:  # it may be there again
+                if watched is None:  # the directory may be there again
                     watched = self._watch(notices)
                 await self._changed(notices, names)
                 if identity_of(os.path.dirname(self._path)) != watched:
@@ -100,7 +101,7 @@ class SocketGuard:
             notices.close()
 
     def _watch(self, notices: inotify.Inotify) -> Identity | None:
-        """Watch the directory that is there now; tells which one, None for none."""
+        """Watch the present directory. Returns its identity, or None if there is none."""
         directory = os.path.dirname(self._path)
         try:
             notices.add(directory, _CHANGES | inotify.OF_ITSELF)
@@ -136,7 +137,7 @@ class SocketGuard:
             self._say(str(error))
 
     def _lock_again(self) -> None:
-        """Lock the file that is there now, beside the one that nobody finds any more."""
+        """Lock the present file, besides the removed one."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self._lock_path, flags, 0o600)
         try:

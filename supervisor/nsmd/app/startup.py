@@ -39,31 +39,31 @@ class Startup:
 
     Attributes:
         listener: bound, listening, non-blocking.
-        socket_path: where.
+        socket_path: path of that socket.
         home: the user's home directory.
         private: directories of our own that no jail ever shows.
-        variables: of this process, which lead to the service manager.
-        open_launcher: while its block lasts, what it gives starts jails; told what keeps their
-            sessions to their limits.
-        unreadable: why the jails' user cannot be shown a directory; None if it can.
-        no_way: why that user cannot go to a file by its own path; None if it can.
+        variables: those of this process that lead to the service manager.
+        open_launcher: opens a launcher of jails for a block, given the way to enforce sessions'
+            limits.
+        unreadable: returns why a jail's user cannot read a directory; None if it can.
+        no_way: returns why that user cannot reach a file by its path; None if it can.
         jail: facts about jails here, for `nsm status`.
-        shares: how many descriptors there are, and what for.
-        load_settings: reads `config.toml` again; blocks, as the next one.
-        find_environments: looks at the host; blocks, so it is called in a thread.
-        sources: of further environments, as the supervisor's own variables name them.
-        sandbox_directory: of artifacts, where they name none.
-        nix: finds nix when it is needed.
-        built_directory: for what it builds.
-        shell_directory: for what nix says of projects' shells.
-        audit_path: of the audit's file.
-        bridge: where its definitions are, and its own audit.
-        metrics_path: of the Unix socket for metrics.
-        ends_directory: for names of sessions and how they ended.
+        shares: division of the descriptors between parts.
+        load_settings: reads `config.toml` again. This and the next one block.
+        find_environments: looks for environments on the host; called in a thread.
+        sources: sources of further environments, from the supervisor's own variables.
+        sandbox_directory: directory of artifacts, if the variables name none.
+        nix: finds Nix when it is needed.
+        built_directory: directory for what Nix builds.
+        shell_directory: directory for what Nix says about projects' shells.
+        audit_path: path of the audit's file.
+        bridge: paths of the bridge's definitions and of its audit.
+        metrics_path: path of the Unix socket for metrics.
+        ends_directory: directory for the names of ended sessions, and how they ended.
         announce: called once the socket answers.
-        store: keeps sessions' descriptors, whatever becomes of this process.
-        kept: what it, or the program that this process was before, had kept of earlier ones.
-        leave: ends this process for `leave` and `reload`.
+        store: keeps sessions' descriptors if this process dies.
+        kept: descriptors from earlier supervisors, from the store or from before a reload.
+        leave: ends this process for a `leave` or `reload`.
         again: this process was a supervisor before it became this program.
         inherited: process ids of children of the program that this process was before.
     """
@@ -111,16 +111,16 @@ def gather(
     """Look at the host and at what an earlier supervisor has left.
 
     Args:
-        settings: as the file says; what the host's metadata says is added.
-        instance: listener, lock, and what was kept.
-        variables: of this process.
-        search_path: where programs of the host are looked for.
+        settings: as the file says; the host's metadata is added.
+        instance: listener, lock and kept descriptors.
+        variables: variables of this process.
+        search_path: directories in which to find programs of the host.
         load_settings: reads the file again.
         announce: as in `Startup`.
         command: the program that this process becomes at a reload.
 
     Raises:
-        OSError: the descriptors that are kept cannot be had.
+        OSError: the kept descriptors cannot be read.
     """
     sources = sources_of(variables) or Sources()
     settings = with_said(settings, sources.metadata)
@@ -192,7 +192,7 @@ def gather(
 
 
 def _audit_path() -> str:
-    """The audit's file; its directory is made where it can be."""
+    """Path of the audit's file; makes its directory if it can."""
     try:
         paths.ensure_private_dir(paths.state_dir())
     except OSError as error:
