@@ -1,7 +1,7 @@
-"""One jail from its launch to its last process, and the conversation with its agent meanwhile.
+"""One jail from its launch to its last process, and the exchange with its agent meanwhile.
 
-All of it is one task, since there are a thousand: it waits for the agent to speak. A jail that dies
-ends its agent's channel with it, so nobody has to wait for that as well.
+There may be a thousand jails, so one task does all of it: it waits for frames of the agent. A jail
+that dies closes its agent's channel, so nobody has to wait for the jail as well.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
 log = logging.getLogger(__name__)
 
 StartLimiter = AbstractAsyncContextManager[object]
-"""Entered for as long as a jail is launched; waits until that may be."""
+"""Entered while a jail is launched; waits until a launch is permitted."""
 
 START_TIMEOUT_S = 20.0
-"""Launch to `ready`. A cold start takes 30 to 200 ms; a machine that swaps takes seconds."""
+"""Time from launch to `ready`. A cold start takes 30 to 200 ms; a machine that swaps
+takes seconds.
+"""
 
 END_TIMEOUT_S = 10.0
 """Bound on waiting for a killed jail; the kernel needs milliseconds."""
 
 RESUME_TIMEOUT_S = 60.0
-"""For an agent that another supervisor has left: it answers at once, unless it is stopped."""
+"""Time for an agent that another supervisor has left: it answers at once, unless it is stopped."""
 
 EXIT_GRACE_S = 1.0
-"""Between the end of an agent's channel and the exit of its jail, which follows at once."""
+"""Time between the end of an agent's channel and the exit of its jail, which follows at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """A jail with an agent that an earlier supervisor has conversed with.
+    """A jail whose agent already worked for an earlier supervisor.
 
     Attributes:
-        jail: owned by whoever gets this.
-        token: by which the agent knows who may take it up.
-        capabilities: that it offered.
+        jail: the jail; its receiver owns it.
+        token: token of the earlier `hello`, which permits to resume.
+        capabilities: capabilities that the agent offered.
         group: directory of the jail's control group; None without.
         listener: descriptor of the socket for its proxy, owned likewise; None without.
         network: what the session may reach now.
-        created_s: of the session, on trio's clock.
-        executions: how many it had, as far as was written down.
-        taken_up: how often it was taken up, this time included.
+        created_s: start of the session, on trio's clock.
+        executions: number of its executions, as far as recorded.
+        taken_up: number of supervisors that have taken it over, this one included.
     """
 
     jail: Jail
@@ -74,29 +76,29 @@ class Listener(Protocol):
         """The agent can take work; `link` leads to it until `agent_gone`."""
 
     def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
-        """As `agent_ready`, of an agent that was taken up; what it has to say follows.
+        """Like `agent_ready`, for an agent that was taken over; its unacknowledged frames follow.
 
         Raises:
-            AgentProtocolError: it lies.
+            AgentProtocolError: the agent lies.
         """
 
     def agent_said(self, frame: AgentFrame) -> None:
-        """One frame.
+        """Handle one frame.
 
         Raises:
-            AgentProtocolError: it is a lie.
+            AgentProtocolError: the frame is a lie.
         """
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
-        """The jail or its agent is gone, or never came to be.
+        """The jail or its agent is gone, or could not be made.
 
         Args:
             reason: for people.
-            failure: what those who wait are to be told instead of that.
+            failure: error for waiting callers, if they should get another one than the reason.
         """
 
     def agent_gone(self) -> None:
-        """The link leads nowhere any more."""
+        """The link can no longer be used."""
 
 
 class AgentSession:
@@ -105,17 +107,17 @@ class AgentSession:
 
     Args:
         session_id: for the log.
-        limits: what the agent is told.
-        starts: entered for as long as the jail is launched, not while that is prepared.
-        nursery: for what an agent does not read at once.
-        keeper: confines the jail before code runs in it; None for no limits of sessions as a whole.
-        earlier: taken up in place of a jail that would be launched.
+        limits: limits to send to the agent.
+        starts: entered while the jail is launched, but not during the preparation.
+        nursery: for tasks that write what an agent does not read at once.
+        keeper: confines the jail before code runs in it; None for no limits of whole sessions.
+        earlier: a jail to take over instead of a launch.
 
     Attributes:
-        pid: of the jail's PID 1 on the host; 0 before there is one.
-        policy: of the jail as it was launched; None before.
-        jail: None before there is one, and after it.
-        confinement: its limits; None before, and without keeper.
+        pid: host process id of the jail's PID 1; 0 before there is one.
+        policy: policy with which the jail was launched; None before.
+        jail: the jail; None before and after it.
+        confinement: limits of the jail; None before, and without keeper.
     """
 
     __slots__ = (
@@ -209,13 +211,14 @@ class AgentSession:
         except NsmError as error:
             self._listener.agent_lost(error.message, error)
         except OSError as error:
-            # No process, no memory or no descriptor for another one: the others live on.
+            # There is no process, memory or descriptor left for another jail: the other sessions
+            # live on.
             failure = exhausted(error)
             self._listener.agent_lost(failure.message, failure)
         return None
 
     async def _launch_in_group(self) -> Jail:
-        """Start the jail in its control group, where there is one."""
+        """Start the jail, in its control group if it has one."""
         if self._keeper is not None:
             self._group = await self._keeper.make_group(self._session_id, self._spec)
         if self._group is None:
@@ -252,7 +255,7 @@ class AgentSession:
             else:
                 self._start_failed(jail, f"began with what no agent says ({error})")
         except AgentLinkError as error:
-            # A jail that could not be made closes the channel first and explains itself after.
+            # If a jail could not be made, it closes the channel first and explains afterwards.
             with trio.move_on_after(EXIT_GRACE_S) as grace:
                 await jail.wait()
             if grace.cancelled_caught:
@@ -274,7 +277,7 @@ class AgentSession:
             link.close()
 
     async def _converse_on(self, earlier: Earlier) -> None:
-        """Talk to an agent that is in the middle of something."""
+        """Talk to an agent that may be running something."""
         link = AgentLink(earlier.jail.socket, self._nursery)
         try:
             with trio.fail_after(RESUME_TIMEOUT_S):

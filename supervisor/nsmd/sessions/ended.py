@@ -1,4 +1,4 @@
-"""Memory of ended things, within bounds."""
+"""Bounded memory of ended sessions and finished executions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from nsmd.model.durations import duration
 from nsmd.sessions.execution import Execution
 
 MAX_ENDED = 1000
-"""Sessions whose end is remembered, so that a later call under that name can be told."""
+"""Largest number of ended sessions to remember, so that a later call with that name gets the
+reason.
+"""
 
 MAX_RESULTS = 1000
 MAX_RESULT_BYTES = 32 * 1024 * 1024
-"""Finished executions whose results can still be asked for; text of all of them together."""
+"""Total size of the results of finished executions that clients can still ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class Ended:
     """End of a session: the reason, and the time on trio's clock (seconds).
 
     Attributes:
-        lost: its jail or its agent failed: nobody and no limit ended it.
+        lost: its jail or its agent failed; neither a person nor a limit ended it.
     """
 
     reason: str
@@ -32,7 +34,7 @@ class Ended:
     lost: bool = False
 
     def words(self) -> str:
-        """For people: ``ended 12 min ago (idle timeout)``."""
+        """Text for people: ``ended 12 min ago (idle timeout)``."""
         verb = "was lost" if self.lost else "ended"
         return f"{verb} {duration(trio.current_time() - self.at_s)} ago ({self.reason})"
 
@@ -44,17 +46,17 @@ class EndStore(Protocol):
         """Note that a session has this name now."""
 
     def keep(self, scope: str, name: str, ended: Ended) -> None:
-        """A session of that name has ended."""
+        """Note that a session of that name has ended."""
 
     def forget(self, scope: str, name: str) -> None:
-        """Forget an end that was told."""
+        """Forget an end that the client knows now."""
 
 
 class EndedSessions:
     """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
 
     Args:
-        keeper: remembers them beyond this process; None for nobody.
+        keeper: remembers them for the next supervisor; None for no such memory.
     """
 
     def __init__(self, keeper: EndStore | None = None) -> None:
@@ -62,14 +64,14 @@ class EndedSessions:
         self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
 
     def add(self, scope: str, name: str, reason: str, *, lost: bool = False) -> None:
-        """A session of that name has ended."""
+        """Note that a session of that name has ended."""
         ended = Ended(reason=reason, at_s=trio.current_time(), lost=lost)
         self.restore(scope, name, ended)
         if self._keeper is not None:
             self._keeper.keep(scope, name, ended)
 
     def restore(self, scope: str, name: str, ended: Ended) -> None:
-        """One has ended under an earlier supervisor."""
+        """Note that a session has ended under an earlier supervisor."""
         self._ends[scope, name] = ended
         self._ends.move_to_end((scope, name))
         if len(self._ends) > MAX_ENDED:
@@ -81,7 +83,7 @@ class EndedSessions:
         """Note that a session of that name begins.
 
         Returns:
-            How the last one of that name ended, in words; told once.
+            How the last session of that name ended, in words; given only once.
         """
         if self._keeper is not None:
             self._keeper.began(scope, name)
@@ -105,12 +107,14 @@ class Executions:
         return self._running.get(execution_id) or self._finished.get(execution_id)
 
     def told_of(self, execution_id: str) -> list[Execution]:
-        """Those that agents of an earlier supervisor's sessions say to have under that id."""
+        """Return the executions with that id in sessions that an earlier supervisor began, as their
+        agents say.
+        """
         known = (*self._running.values(), *self._finished.values())
         return [each for each in known if each.earlier and each.told_id == execution_id]
 
     def rename(self, execution: Execution, execution_id: str) -> None:
-        """Give one another id, so that its own is free."""
+        """Give an execution another id, so that its own is free."""
         for kept in (self._running, self._finished):
             if kept.pop(execution.id, None) is not None:
                 execution.id = execution_id
@@ -118,15 +122,15 @@ class Executions:
                 return
 
     def unfinished(self) -> list[Execution]:
-        """Those under way, in the order in which they came."""
+        """Executions under way, in the order of their arrival."""
         return list(self._running.values())
 
     def add(self, execution: Execution) -> None:
-        """One was submitted."""
+        """Note a submitted execution."""
         self._running[execution.id] = execution
 
     def finished(self, execution: Execution) -> None:
-        """One has its answer; the oldest ones make room for it."""
+        """Note that an execution has its answer; the oldest results make room for it."""
         del self._running[execution.id]
         self._finished[execution.id] = execution
         self._bytes += execution.answer_bytes

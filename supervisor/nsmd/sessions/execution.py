@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 _KEPT_CODE_CHARS = 500
-"""Results are remembered by the thousand, and code may have megabytes: longer code is dropped."""
+"""Longer code is dropped: thousands of results are remembered, and code may have megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Facts of the registry about a call, for its result.
+    """Facts that the run service knows about a call, for its result.
 
     Attributes:
         env: the environment's own name, aliases resolved.
         created: this call made the session.
         replaced: how an earlier session of that name ended; None when there was none.
-        timeout_s: the limit that holds, seconds.
-        clamped_from_s: the larger limit that was asked for; else None.
-        one_shot: the session is thrown away with the answer.
-        notes: what was done to the code before it was run.
-        environments: in which the client could run code then.
+        timeout_s: time limit that applies, seconds.
+        clamped_from_s: larger limit that the client asked for; else None.
+        one_shot: the session ends with the answer.
+        notes: how the code was changed before it ran.
+        environments: environments that the client could use then.
     """
 
     env: str
@@ -60,10 +60,10 @@ class Execution:
     """Handle of one execution. Its session owns it; any number of tasks may wait for it.
 
     Attributes:
-        limit_events: limits that were reached meanwhile, set before it is finished.
-        earlier: another supervisor has begun it; times are since it was taken up.
-        told_id: the id that such a one has as its agent says.
-        sent_at: when such a one was sent, Unix time, as its agent says; None for others.
+        limit_events: limits that the session reached meanwhile, set before it finishes.
+        earlier: another supervisor began it; times count from the take-over.
+        told_id: its id, as the agent says, if another supervisor began it.
+        sent_at: Unix time when that supervisor sent it, as the agent says; else None.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Execution:
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()
         self._sent_s: float | None = None
-        self._decided = 0  # about its session's network when it was sent
+        self._decided = 0  # decisions about its session's network when it was sent
         self._queued_behind = False
         self._tell: Callable[[RunResult | NsmError], None] | None = None
-        self._finished: trio.Event | None = None  # made for who waits
+        self._finished: trio.Event | None = None  # made when somebody waits
         self._answer: RunResult | NsmError | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Execution:
         return self._answer is not None
 
     def runs_s(self, now: float) -> float:
-        """For how many seconds it has been with the agent; `now` is on trio's clock."""
+        """Seconds that it has been with the agent; `now` is on trio's clock."""
         return 0.0 if self._sent_s is None else max(0.0, now - self._sent_s)
 
     @property
@@ -115,17 +115,17 @@ class Execution:
 
     @property
     def submitted_s(self) -> float:
-        """When it was asked for, on trio's clock."""
+        """Time of the request, on trio's clock."""
         return self._submitted_s
 
     @property
     def sent_s(self) -> float | None:
-        """When it was sent to the agent, on trio's clock; None before."""
+        """Time when it was sent to the agent, on trio's clock; None before."""
         return self._sent_s
 
     @property
     def answer_bytes(self) -> int:
-        """About how much memory the answer takes; the code is dropped when it comes."""
+        """Approximate size of the answer in memory; the code is dropped when the answer comes."""
         if not isinstance(self._answer, RunResult):
             return 1000 + len(str(self._answer))
         outcome = self._answer.outcome
@@ -139,16 +139,16 @@ class Execution:
 
     @property
     def streams(self) -> bool:
-        """True if somebody wants the output as it comes."""
+        """True if somebody wants the output while the code runs."""
         return bool(self._sinks)
 
     @property
     def wanted(self) -> bool:
-        """True if a caller is left who gets the answer."""
+        """True if a caller still waits for the answer."""
         return self._callers > 0
 
     async def wait(self) -> RunResult:
-        """The answer. Cancelling the waiter does nothing to the execution.
+        """Wait for the answer. Cancelling the waiter does not cancel the execution.
 
         Raises:
             NsmError: there is no outcome, for example because the session ended.
@@ -157,7 +157,7 @@ class Execution:
         if isinstance(self._answer, RunResult):
             return self._answer
         assert self._answer is not None
-        # A copy for each waiter: its traceback holds the waiter's frames, code and all, and the
+        # A copy for each waiter: a traceback holds the waiter's frames, code included, and the
         # answer is remembered.
         raise copy(self._answer)
 
@@ -171,7 +171,8 @@ class Execution:
         await self._finished.wait()
 
     def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
-        """Call one function with the answer, in place of waiting; now if it is there.
+        """Call a function with the answer instead of waiting; at once if the answer is there. Only
+        one.
 
         The session's task calls it: it must neither wait nor raise.
         """
@@ -185,10 +186,10 @@ class Execution:
         self.session.interrupt(self)
 
     def join(self, on_output: OutputSink | None = None) -> Execution:
-        """One caller more waits: it has lost its connection, and asks again over another.
+        """Add a caller that lost its connection and asks again over another.
 
         Args:
-            on_output: takes what is printed from now on.
+            on_output: receives the output from now on.
         """
         self._callers += 1
         if on_output is not None and not self.done:
@@ -197,10 +198,11 @@ class Execution:
         return self
 
     def abandon(self, on_output: OutputSink | None = None) -> None:
-        """A caller is gone. Without any, a one-shot is ended; a named session's execution goes on.
+        """Remove a caller. Without callers, a one-shot ends, but a named session's execution
+        continues.
 
         Args:
-            on_output: what it had been given for that caller.
+            on_output: the function that received output for that caller.
         """
         self._sinks = tuple(sink for sink in self._sinks if sink != on_output)
         self._callers -= 1
@@ -210,7 +212,7 @@ class Execution:
         if self.origin.one_shot:
             self.session.abandoned()
 
-    # The session's side.
+    # For the session.
 
     def note(self) -> dict[str, object]:
         """Make the note that the agent remembers, for a later supervisor."""
@@ -231,16 +233,16 @@ class Execution:
         return known
 
     def note_queued_behind(self) -> None:
-        """Another execution of the session is in front of this one."""
+        """Note that another execution of the session is in front of this one."""
         self._queued_behind = True
 
     def note_sent(self) -> None:
-        """Record that it goes to the agent now."""
+        """Note that it goes to the agent now."""
         self._sent_s = trio.current_time()
         self._decided = self.session.network.made
 
     def emit(self, output: Output) -> None:
-        """Hand a piece of output to whoever asked for it."""
+        """Pass a piece of output to the callers that want it."""
         for sink in self._sinks:
             sink(output)
 
@@ -251,7 +253,7 @@ class Execution:
         self._answer = self._result(answer) if isinstance(answer, Outcome) else answer
         tell, self._tell = self._tell, None
         if tell is not None:
-            tell(self._answer)  # first: somebody waits
+            tell(self._answer)  # first, since somebody waits
         if self._finished is not None:
             self._finished.set()
         self._sinks = ()
@@ -300,7 +302,9 @@ class Execution:
 
 
 def _refused(decisions: Iterable[Decision]) -> list[str]:
-    """The hosts that a session was refused, each once, with the reason where the name was none."""
+    """Hosts that the session was refused, each once, with the reason if the host was not a valid
+    name.
+    """
     why = {"port": " (not on that port)", "address": " (not a public address)"}
     hosts: dict[str, None] = {}
     for decision in decisions:
@@ -310,7 +314,9 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
 
 
 def out_of_time(reason: str) -> Outcome:
-    """Make the outcome of an execution at whose time limit everything had to be ended."""
+    """Make the outcome of an execution whose interpreter or session had to be ended at the time
+    limit.
+    """
     return Outcome(
         stdout="",
         stderr="",

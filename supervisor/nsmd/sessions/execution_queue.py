@@ -1,7 +1,7 @@
-"""The executions of one session: one at a time, in the order in which they came.
+"""Executions of one session: one at a time, in order of arrival.
 
-Each goes to the agent with its time limit, its output to whoever asked for it, and its answer to
-whoever waits. When the next one may go is the session's to say.
+The queue sends each to the agent with its time limit, its output to the callers that want it, and
+its answer to those that wait. The session decides when the next one may start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Owner(Protocol):
     """The session whose executions they are.
 
     Attributes:
-        active_s: when it was used last, on trio's clock.
+        active_s: time of its last use, on trio's clock.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Owner(Protocol):
 
     @property
     def confinement(self) -> Confinement | None:
-        """Its limits as they are kept; None before it has a jail."""
+        """Limits of the jail as they are enforced; None before it has a jail."""
         ...
 
     def remarks(self) -> Sequence[str]:
@@ -54,7 +54,7 @@ class Owner(Protocol):
         """Note the answer of the running execution; None if nothing is known to have run."""
 
     def end(self, reason: str) -> None:
-        """End it."""
+        """End the session."""
 
 
 class ExecutionQueue:
@@ -62,17 +62,17 @@ class ExecutionQueue:
 
     Args:
         owner: the session.
-        environment: what they run in.
-        limits: of the session.
-        timers: of all sessions.
-        events: told of each.
+        environment: environment of the session.
+        limits: limits of the session.
+        timers: timers of all sessions.
+        events: gets an event for each execution.
 
     Attributes:
-        running: what runs now.
-        count: how many were sent to the agent.
+        running: execution that runs now.
+        count: number of executions sent to the agent.
     """
 
-    # As the session itself: there are a thousand of them.
+    # Slots, as in the session: there may be a thousand.
     __slots__ = (
         "_agent_id",
         "_answered_before",
@@ -104,10 +104,10 @@ class ExecutionQueue:
         self._queue: list[Execution] = []
         self.running: Execution | None = None
         self.count = 0
-        self._agent_id = ""  # of what runs
+        self._agent_id = ""  # id of the running execution
         self._streamed = False
-        self._told_restart = ""  # why state was lost, as the last result said
-        # Results that an earlier supervisor may have had, by the agent's ids.
+        self._told_restart = ""  # why state was lost, according to the last result
+        # Results that an earlier supervisor may have received, by the agent's ids.
         self._answered_before: dict[str, Execution] | None = None
         self._overdue = Timer(timers, self._no_answer)
 
@@ -116,22 +116,22 @@ class ExecutionQueue:
 
     @property
     def queued(self) -> int:
-        """How many wait behind what runs."""
+        """Number of executions that wait."""
         return len(self._queue)
 
-    # What clients ask for.
+    # For clients.
 
     def add(self, execution: Execution) -> None:
-        """One more, behind all others."""
+        """Add an execution behind all others."""
         if self._queue or self.running is not None:
             execution.note_queued_behind()
         self._queue.append(execution)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
-        """Interrupt one execution, or whatever runs.
+        """Interrupt one execution, or the running one.
 
         Returns:
-            Whether there was something to interrupt.
+            True if there was something to interrupt.
         """
         owner = self._owner
         if execution is not None and execution in self._queue:
@@ -152,16 +152,16 @@ class ExecutionQueue:
         return True
 
     def stream(self) -> None:
-        """Somebody wants the output of what runs as it is printed, from now on."""
+        """Ask the agent to stream the running execution's output from now on."""
         if self.running is not None and not self._streamed and self._owner.offers("stream.late"):
             self._streamed = True
             self._owner.transcript.stream()
             self._owner.post({"type": "stream", "id": self._agent_id})
 
-    # The session's side.
+    # For the session.
 
     def send_next(self) -> None:
-        """The first that waits goes to the agent."""
+        """Send the first waiting execution to the agent."""
         owner = self._owner
         execution = self.running = self._queue.pop(0)
         self.count += 1
@@ -200,16 +200,16 @@ class ExecutionQueue:
     def take_up(
         self, under_way: Iterable[Noted], handle: Callable[[Noted], Execution]
     ) -> Mapping[str, object]:
-        """Continue the execution that the agent of an earlier supervisor's session was in.
+        """Continue the execution that a session's agent ran for an earlier supervisor.
 
         Args:
-            handle: gives the execution that one is from now on.
+            handle: returns the execution for a note.
 
         Returns:
-            What was noted of the one that may run.
+            The note of the execution that may still run.
         """
         note: Mapping[str, object] = {}
-        # In the order in which they began; the last one may run.
+        # In the order in which they began; only the last one may still run.
         for noted in sorted(under_way, key=lambda each: (each.runs, _number(each.id))):
             execution = handle(noted)
             if self.running is not None:
@@ -220,7 +220,9 @@ class ExecutionQueue:
         return note
 
     def go_on(self, execution: Execution, note: Mapping[str, object]) -> None:
-        """Treat one as if it had just been sent: how long it has run, only the agent knows."""
+        """Treat an execution as if it had just been sent: only the agent knows how long
+        it has run.
+        """
         request = execution.request
         self._streamed = False
         self._owner.transcript.begin(
@@ -236,7 +238,7 @@ class ExecutionQueue:
         self._watch(self._patience_s(execution))
 
     def fail(self, error: NsmError) -> None:
-        """Nothing more runs: all are told why."""
+        """Answer all executions with the error; nothing more will run."""
         running, self.running = self.running, None
         for execution in (self._answered_before or {}).values():
             execution.finish(error)
@@ -248,21 +250,20 @@ class ExecutionQueue:
             self._never_ran(self._queue.pop(0), error)
 
     def close(self) -> None:
-        """Watch over nothing more."""
+        """Stop the timers."""
         self._overdue.close()
 
-    # What the agent says.
+    # For frames of the agent.
 
     def output(self, frame: OutputFrame) -> None:
-        """Some of what runs now; of anything else it is ignored."""
+        """Take output of the running execution; other output is ignored."""
         if self.running is not None and frame.id == self._agent_id:
             output = Output(stream=frame.stream, text=frame.text)
             self._owner.transcript.output(output)
             self.running.emit(output)
 
     def result(self, frame: ResultFrame) -> None:
-        """Handle the result of the running execution, or of the one under way when this supervisor
-        came."""
+        """Take the result of the running execution, or of one that an earlier supervisor sent."""
         if self.running is not None and frame.id == self._agent_id:
             self._answered(frame.outcome)
         elif self._answered_before:
@@ -271,7 +272,7 @@ class ExecutionQueue:
                 execution.finish(frame.outcome)
 
     def refused(self, frame: ErrorFrame) -> bool:
-        """Return whether it was what runs that the agent refuses."""
+        """Return whether the agent refused the running execution."""
         if self.running is None or frame.id != self._agent_id:
             return False
         self._answered(InternalError(f"The agent refused the code: {frame.message}"))
@@ -290,31 +291,32 @@ class ExecutionQueue:
                 answer = self._without_repetition(execution, answer)
                 if remarks := owner.remarks():
                     answer = replace(answer, notes=(*answer.notes, *remarks))
-            execution.finish(answer)  # first: somebody waits
+            execution.finish(answer)  # first, since somebody waits
             owner.transcript.finish(answer)
             self._finished(execution)
         owner.answered(execution)
 
     def _without_repetition(self, execution: Execution, outcome: Outcome) -> Outcome:
-        """The outcome, less a restart that the result before has told already.
+        """The outcome, without a restart that the result before reported already.
 
-        The agent tells of a restart twice: with the execution that ended the interpreter, and with
-        the first one of the new interpreter. Of a failure the second time may be the explanation.
+        The agent reports a restart twice: with the execution that ended the interpreter, and with
+        the first one of the new interpreter. If that one failed, the second report may explain why,
+        so it stays.
         """
         told, self._told_restart = self._told_restart, ""
         if not outcome.interpreter_restarted:
             return outcome
         if outcome.exit_code == 0 and outcome.restart_reason == told != "":
             return replace(outcome, interpreter_restarted=False, restart_reason="")
-        # Nobody reads the answer of a call that was taken back, or whose client is gone.
+        # Nobody reads the answer of a cancelled call, or of one whose client is gone.
         if not outcome.interrupted and execution.wanted:
             self._told_restart = outcome.restart_reason
         return outcome
 
-    # Time.
+    # Time limits.
 
     def _patience_s(self, execution: Execution) -> float:
-        """How long an execution may go without an answer."""
+        """Seconds that an execution may go without an answer."""
         limit_s = execution.origin.timeout_s
         if self._agent_keeps_time:
             setup_s = self._limits.longest_setup_s(self._environment)
@@ -322,10 +324,10 @@ class ExecutionQueue:
         return limit_s
 
     def _watch(self, seconds: float) -> None:
-        """Give the session up if the running execution has no answer by then.
+        """End the session if the running execution has no answer by then.
 
-        The agent keeps the time limit itself. This is for an agent that was stopped, starved or
-        taken over, and for older ones that know no limit.
+        The agent enforces the time limit itself. This is for an agent that was stopped, starved or
+        taken over, and for older agents that know no limit.
         """
         self._overdue.arm(seconds)
 

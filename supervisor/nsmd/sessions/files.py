@@ -1,8 +1,8 @@
-"""Files to and from a session, piece by piece, while its code goes on.
+"""Files to and from a session, piece by piece, while its code continues to run.
 
-The agent opens, reads and writes; what it says is checked here against what was asked and against
-what it has said before. An agent that gives more than it announced, never comes to an end or
-miscounts is no agent of ours any more: its session ends, and nothing else.
+The agent opens, reads and writes. Its answers are checked against the request and against its
+earlier answers. An agent that sends more than it announced, never comes to an end or miscounts has
+been taken over: its session ends, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Mode = Literal["read", "write"]
 Kind = TypeVar("Kind", FileFrame, FileDataFrame, FileClosedFrame, FileDirectoryFrame)
 
 ANSWER_TIMEOUT_S = 30.0
-"""For one step. An agent takes a millisecond; this is for one that was stopped or starved."""
+"""Time for one step. An agent takes a millisecond; one that was stopped or starved takes longer."""
 
 
 class Transfer:
-    """One open file of a session. `open` makes it; it is over after `close`, `abandon` or an error.
+    """One open file of a session. `open` makes it; `close`, `abandon` or an error ends it.
 
-    Its steps run one at a time, whoever asks.
+    Its steps run one at a time.
 
     Attributes:
-        info: path, permissions, and its size when it was opened, as the agent told.
+        info: path, permissions, and its size when it was opened, as the agent says.
         over: nothing more can be done with it.
     """
 
@@ -61,10 +61,10 @@ class Transfer:
         """Open the file.
 
         Args:
-            path: in the session; relative to its workspace.
-            permissions: of a new file; None for the session's own choice.
+            path: path in the session, relative to its workspace.
+            permissions: permissions of a new file; None for the session's default.
             overwrite: a new file may replace an older one.
-            size: bytes that a new file will have, as far as is known.
+            size: bytes that a new file will have, if known.
 
         Raises:
             FileError: it cannot be opened, or would not fit.
@@ -90,7 +90,7 @@ class Transfer:
             )
 
     async def read(self, count: int) -> FileDataFrame:
-        """The next bytes, at most `count`.
+        """Read the next bytes, at most `count`.
 
         Raises:
             FileError: they cannot be read; the transfer is over.
@@ -107,10 +107,10 @@ class Transfer:
             return piece
 
     async def write(self, data: bytes) -> int:
-        """Add bytes; returns how many there are now.
+        """Append bytes. Returns the size so far.
 
         Raises:
-            FileError: they cannot be written, or the file would be too large; it is over.
+            FileError: they cannot be written, or the file would be too large; the transfer is over.
             NsmError: the session has ended.
         """
         self._check_mode("write")
@@ -136,7 +136,7 @@ class Transfer:
             return closed
 
     def abandon(self) -> None:
-        """Close the file without keeping what was written, and wait for nothing."""
+        """Close the file without keeping what was written, and without waiting."""
         if self._asked and not self.over:
             frame = {"type": "file_close", "id": self.info.id, "keep": False}
             self._session.requests.tell(frame)
@@ -214,7 +214,7 @@ def _refusal(frame: FileErrorFrame) -> FileError:
 
 
 class OpenFiles:
-    """The files that one connection has open, by handle; they are closed with it.
+    """Open files of one connection, by handle; they are closed with it.
 
     Args:
         max_bytes: limit of one file.
@@ -238,7 +238,9 @@ class OpenFiles:
         overwrite: bool,
         size: int = 0,
     ) -> tuple[int, Transfer]:
-        """Open a file of a session; returns its handle. Errors as of `Transfer.open`."""
+        """Open a file of a session. Returns its handle. Raises the same errors as
+        `Transfer.open`.
+        """
         transfer = Transfer(session, mode, self._max_bytes)
         await transfer.open(path, permissions=permissions, overwrite=overwrite, size=size)
         self._last += 1
@@ -247,7 +249,7 @@ class OpenFiles:
         return self._last, transfer
 
     def get(self, handle: int) -> Transfer:
-        """The open file of that handle.
+        """Return the open file of that handle.
 
         Raises:
             FileError: there is none, or its transfer is over.
@@ -261,7 +263,7 @@ class OpenFiles:
         return transfer
 
     def abandon_all(self) -> None:
-        """The connection is gone."""
+        """Close all files: the connection is gone."""
         for transfer in self._transfers.values():
             transfer.abandon()
         self._transfers.clear()

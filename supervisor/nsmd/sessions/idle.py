@@ -1,4 +1,4 @@
-"""When a session ends because nobody uses it, or has had it for too long."""
+"""Timers that end a session because nobody uses it, or because its lifetime is over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nsmd.model.values import Tenancy
 IDLE_REASON = "idle timeout"
 
 ANSWER_MARGIN_S = 10.0
-"""How long an agent may take beyond what it was given, until it is taken for gone."""
+"""Time that an agent may take beyond the expected time before it counts as gone."""
 
 
 class Used(Protocol):
     """Interface to the session whose use is watched."""
 
     def idle_expired(self) -> None:
-        """Its idle time is over, or somebody wants to know whether it is used."""
+        """Handle the end of its idle time, or a question whether it is used."""
 
     def still_active(self) -> None:
         """Note use in the background."""
@@ -28,12 +28,13 @@ class Used(Protocol):
         """Send a frame to its agent."""
 
     def end(self, reason: str) -> None:
-        """End it."""
+        """End the session."""
 
 
 class IdleTimer:
-    """Timers that end an unused session. Background work counts as use; the agent is asked about
-    it."""
+    """Timers that end an unused session. Background work counts as use: the agent is asked about
+    it.
+    """
 
     __slots__ = ("_asked", "_idle", "_lifetime", "_tenancy", "_used")
 
@@ -41,16 +42,18 @@ class IdleTimer:
         self._used = used
         self._idle = Timer(timers, self._over)
         self._lifetime = Timer(timers, self._lived)
-        self._asked = ""  # the reason to end it for, while the agent is asked
-        self._tenancy: Tenancy | None = None  # a spare's time is the pool's business
+        self._asked = ""  # the reason for ending it, while the agent is asked
+        self._tenancy: Tenancy | None = None  # the pool decides about spares
 
     def claimed(self, tenancy: Tenancy, lived_s: float) -> None:
-        """Start with the tenancy of a session that has lived for so many seconds."""
+        """Start the timers of a session that is claimed after so many seconds."""
         self._tenancy = tenancy
         self._lifetime.arm(max(0.0, tenancy.max_lifetime_s - lived_s))
 
     def begin(self) -> None:
-        """Its idle time begins, or begins anew; whatever the agent answers is out of date."""
+        """Start the idle time from zero. An answer of the agent that is still to come is out of
+        date.
+        """
         self._asked = ""
         if self._tenancy is not None:
             self._idle.arm(self._tenancy.idle_timeout_s)
@@ -60,16 +63,16 @@ class IdleTimer:
         self._asked = ""
 
     def stop(self) -> None:
-        """Something runs."""
+        """Stop the idle time: code runs."""
         self._idle.disarm()
 
     def doubt(self, reason: str) -> None:
-        """End it for that reason if it is not used."""
+        """End the session for that reason if it is not in use."""
         self._asked = reason
         self._used.idle_expired()
 
     def ask(self, *, can_tell: bool) -> None:
-        """Ask for work in the background; an agent that cannot tell has none."""
+        """Ask the agent about background work. If it cannot tell, the session ends."""
         if not can_tell:
             self._used.end(IDLE_REASON)
             return
@@ -78,7 +81,7 @@ class IdleTimer:
         self._idle.arm(ANSWER_MARGIN_S)
 
     def told(self, frame: StatusFrame, *, idle: bool) -> None:
-        """The agent has answered.
+        """Handle the agent's answer.
 
         Args:
             idle: nothing was sent meanwhile.
@@ -92,12 +95,12 @@ class IdleTimer:
             self._used.end(asked)
 
     def close(self) -> None:
-        """Stop the timers."""
+        """Stop all timers."""
         self._idle.close()
         self._lifetime.close()
 
     def _over(self) -> None:
-        if self._asked:  # and not answered: the agent is no longer there to be asked
+        if self._asked:  # the agent did not answer
             self._used.end(self._asked)
         else:
             self._used.idle_expired()

@@ -1,8 +1,8 @@
 """A session: one task that owns one jail, in which executions run.
 
-`nsmd.model.lifecycle`'s table says what happens when; this module carries its effects out, and
+The table of `nsmd.model.lifecycle` says what happens when. This module carries out its effects, and
 `nsmd.sessions.execution_queue` runs the executions. Nothing here polls: the task sleeps until the
-agent speaks, the jail ends, a timer fires or somebody submits.
+agent sends a frame, the jail ends, a timer fires or somebody submits code.
 """
 
 from __future__ import annotations
@@ -56,36 +56,38 @@ ENDING_REASON_UNKNOWN = "it ended"
 
 
 class SessionWatcher(Protocol):
-    """Interface to the registry or the pool, which want to be told."""
+    """Interface to the parts that watch a session: its manager and the pool."""
 
     def session_ready(self, session: Session) -> None:
-        """Note that it can run code from now on."""
+        """The session can run code from now on."""
 
     def session_ended(self, session: Session) -> None:
         """Nothing of the session is left."""
 
     def session_changed(self, session: Session) -> None:
-        """Note a change that a later supervisor would have to know."""
+        """Something changed that the next supervisor has to know."""
 
     def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
-        """The agent of one that was taken up has said what it was in the middle of."""
+        """The agent of a session that was taken over has said what it runs."""
 
     @property
     def leaving(self) -> bool:
-        """True if sessions are left to the next supervisor: none ends because its client is
-        gone."""
+        """True while sessions are left to the next supervisor: none ends because its client is
+        gone.
+        """
         ...
 
     def execution_resumed(self, session: Session, noted: Noted) -> Execution:
-        """The handle of an execution that an earlier supervisor was given."""
+        """Return the handle of an execution that an earlier supervisor sent."""
         ...
 
 
 class Session:
-    """One session: a task that owns one jail. Made by the pool, run by a nursery of the
-    registry."""
+    """One session: a task that owns one jail. The pool makes it; a nursery of the session manager
+    runs it.
+    """
 
-    # A thousand of them: no dictionary each, and what few of them need is made when it is needed.
+    # There may be a thousand: so no dictionary each, and rarely needed parts are made on demand.
     __slots__ = (
         "__weakref__",
         "_conversation",
@@ -140,10 +142,10 @@ class Session:
         self.tenancy: Tenancy | None = None
         self.born_s = self.created_s = self.active_s = trio.current_time()
         self.ready_s: float | None = None
-        # How many supervisors it has outlived.
+        # Number of supervisors that it has outlived.
         self.taken_up = earlier.taken_up if earlier is not None else 0
         self.end_reason = ""
-        self.lost = False  # its jail or agent ended it, or it never came to be
+        self.lost = False  # its jail or agent failed, or could not be started
         self._limits = limits
         self._watcher = watcher
         self._failure: NsmError | None = None
@@ -192,26 +194,26 @@ class Session:
 
     @property
     def link(self) -> AgentLink | None:
-        """To its agent, while that can take work."""
+        """Link to its agent, while that can take work."""
         return self._link
 
     @property
     def policy(self) -> Policy | None:
-        """Its rules as it began; None before it has a jail."""
+        """Policy with which it began; None before it has a jail."""
         return self._conversation.policy
 
     @property
     def confinement(self) -> Confinement | None:
-        """Its limits as they are kept; None before it has a jail."""
+        """Limits as they are enforced; None before it has a jail."""
         return self._conversation.confinement
 
     @property
     def project_copy(self) -> ProjectCopy | None:
-        """Changes in a project that is copied on write; None for any other."""
+        """Changes in an overlay of the project; None in other modes."""
         return self._conversation.project_copy
 
     def remarks(self) -> Sequence[str]:
-        """Notes on how it started, each given out once."""
+        """Notes on how it started, each returned once."""
         return () if self.jail is None else self.jail.remarks()
 
     @property
@@ -221,12 +223,12 @@ class Session:
 
     @property
     def running(self) -> Execution | None:
-        """Execution that runs now."""
+        """Execution that runs now; None if none does."""
         return self.runs.running
 
     @property
     def executions(self) -> int:
-        """How many its agent was sent."""
+        """Number of executions sent to its agent."""
         return self.runs.count
 
     @property
@@ -234,10 +236,10 @@ class Session:
         """True while it can take work."""
         return self.state is not State.ENDING and self.state is not State.ENDED
 
-    # What others ask for. All of it is synchronous: the session's task does the rest.
+    # For other parts. All of it is synchronous: the session's task does the rest.
 
     def claim(self, tenancy: Tenancy) -> None:
-        """Give a spare to somebody; its idle time and lifetime begin now."""
+        """Give a spare to a client; its idle time and lifetime begin now."""
         assert self.tenancy is None, "a session is claimed once"
         self.tenancy = tenancy
         earlier = self._earlier
@@ -269,34 +271,34 @@ class Session:
         self._feed(Event.SUBMITTED)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
-        """Interrupt one execution, or whatever runs.
+        """Interrupt one execution, or the running one.
 
         Returns:
-            Whether there was something to interrupt.
+            True if there was something to interrupt.
         """
         return self.runs.interrupt(execution)
 
     def follow(self) -> None:
-        """Somebody reads the transcript as it grows: from now on output comes as it is printed."""
+        """Note a reader that follows the transcript: from now on output comes while code runs."""
         self.transcript.followers += 1
         self.runs.stream()
 
     def stream(self, execution: Execution) -> None:
-        """Somebody wants the output of an execution as it is printed, from now on."""
+        """Stream the output of an execution from now on."""
         if execution is self.running:
             self.runs.stream()
 
     def unfollow(self) -> None:
-        """Stop following: the reader has read enough."""
+        """Remove a reader that follows."""
         self.transcript.followers -= 1
 
     def abandoned(self) -> None:
-        """The client of a one-shot is gone."""
+        """End a one-shot whose client is gone."""
         if not self._watcher.leaving:
             self.end("its client disconnected")
 
     def note_activity(self) -> None:
-        """The session is in use, also where nothing runs: its idle time begins anew."""
+        """Note that the session is in use even if nothing runs: its idle time starts again."""
         self.active_s = trio.current_time()
         self._disuse.used()
         if self.state is State.IDLE:
@@ -315,8 +317,9 @@ class Session:
         self._feed(Event.END)
 
     def end_if_unused(self, reason: str) -> None:
-        """End it if nothing runs in it, not in the background either, which its agent is asked;
-        nothing where it cannot tell."""
+        """End it if nothing runs in it. The agent is asked about background work; if it cannot
+        tell, nothing happens.
+        """
         if self.state is State.IDLE and self.offers("status"):
             self._disuse.doubt(reason)
 
@@ -326,18 +329,18 @@ class Session:
             self._over = self._over or trio.Event()
             await self._over.wait()
 
-    # The task, and what it says (`Listener`).
+    # The task, and the frames of its agent (`Listener`).
 
     async def run(self) -> None:
         """Own the jail from launch to its last process; returns when the session is over."""
         journald.about(session=self.id, client="")
         try:
             await self._conversation.run()
-        except Exception:  # a fault of ours costs this session and not a thousand others
+        except Exception:  # a bug of ours costs this session and not a thousand others
             log.exception("session %s failed", self.id)
             self.end("an error inside the supervisor")
         finally:
-            # Cancelled (shutdown) or crashed: whoever waits gets an answer all the same.
+            # Cancelled (shutdown) or crashed: waiting callers still get an answer.
             self.end("the supervisor is shutting down")
             self._feed(Event.GONE)
 
@@ -357,7 +360,7 @@ class Session:
         self._link = link
         self.requests.open(link.capabilities, era=self.taken_up)
         self.runs.count = self._earlier.executions if resumed.count is None else resumed.count
-        for file_id in resumed.files:  # whose readers and writers are gone
+        for file_id in resumed.files:  # their readers and writers are gone
             self.post({"type": "file_close", "id": file_id, "keep": False})
         note = self.runs.take_up(
             resumed.executions, lambda noted: self._watcher.execution_resumed(self, noted)
@@ -381,16 +384,16 @@ class Session:
         self.network.closed()
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
-        """Handle the loss of the agent; facts known already stay."""
+        """Handle the loss of the agent; known facts stay."""
         if self.state in (State.ENDING, State.ENDED):
             return
         self.end_reason, self._failure, self.lost = reason, failure, True
         self._feed(Event.LOST)
 
     def post(self, frame: Mapping[str, object], /) -> None:
-        """Send a frame to the agent; nothing where it is gone."""
+        """Send a frame to the agent, if it is still there."""
         if self._link is None:
-            return  # it is ending, which whoever waits for an answer is told
+            return  # it is ending, and waiting callers will be told
         try:
             self._link.post(frame)
         except AgentLinkError as error:
@@ -426,7 +429,7 @@ class Session:
     def _changed(self) -> None:
         self._watcher.session_changed(self)
 
-    # What its executions say (`Owner`).
+    # For its executions (`Owner`).
 
     def answered(self, execution: Execution | None) -> None:
         if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
@@ -438,7 +441,7 @@ class Session:
         """Return whether its agent is there and has this capability."""
         return self._link is not None and capability in self._link.capabilities
 
-    # What `IdleTimer` says.
+    # For `IdleTimer`.
 
     def idle_expired(self) -> None:
         self._feed(Event.IDLE_EXPIRED)
@@ -446,7 +449,7 @@ class Session:
     def still_active(self) -> None:
         self._feed(Event.STILL_ACTIVE)
 
-    # The table's effects.
+    # Effects of the table.
 
     def _feed(self, event: Event) -> None:
         self.state, effects = advance(self.state, event)

@@ -1,7 +1,7 @@
-"""Changes of a session in a copied project. No module imports a later one.
+"""Changes of a session in an overlay of the project. No module imports a later one.
 
 copy_files   files below a directory that is not trusted, by descriptor
-change       one difference, and what there is to say of it (pure)
+change       one difference, with its kind, risk and problem (pure)
 comparison   all differences
 application  apply changes to the project on the host
 restoration  discard changes in the session

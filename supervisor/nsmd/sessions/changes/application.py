@@ -1,7 +1,7 @@
-"""Brings changes of a session to the project on the host; blocks.
+"""Application of a session's changes to the project on the host; blocks.
 
-Each file is written beside the one that it replaces and then takes its place, in one step; what was
-replaced is looked at once more, and put back if it is not what was shown to whoever agreed.
+Each file is written beside the one that it replaces, and then takes its place in one step. The
+replaced file is compared once more, and put back if it is not what the user saw and agreed to.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Wanted:
     """A change that somebody agreed to.
 
     Attributes:
-        before, after: tokens of the states that were shown; None where nothing was there.
-        risky: whether it was named, and may be one that nobody should apply unseen.
+        before, after: tokens of the states that were shown; None if nothing was there.
+        risky: True if the user named it, so that a risky change is allowed.
     """
 
     path: str
@@ -58,14 +58,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A change that was not made, and why: a sentence without its end."""
+    """A change that was not made, with the reason as a sentence without its final dot."""
 
     path: str
     why: str
 
 
 class RefusedError(Exception):
-    """The message is a `Refusal`'s reason."""
+    """A change is refused; the message is the reason of a `Refusal`."""
 
 
 def apply(
@@ -74,11 +74,11 @@ def apply(
     """Make changes on the host.
 
     Args:
-        owner: user and group that files are to belong to; None for our own.
-        force: also where the host's file was changed since the session began.
+        owner: user and group of the new files; None for our own.
+        force: apply even if the host's file was changed since the session began.
 
     Returns:
-        How many were made, and those that were not.
+        Number of applied changes, and those that were refused.
     """
     refused: list[Refusal] = []
     made = 0
@@ -123,7 +123,7 @@ def _in_order(wanted: Sequence[Wanted]) -> list[Wanted]:
 
 
 def _check(sides: Sides, wanted: Wanted, *, force: bool) -> Change | None:
-    """The change as it is now; None if it has been made."""
+    """Return the change as it is now; None if it has been made already."""
     change = change_at(sides, wanted.path)
     if change is None:
         return None
@@ -145,7 +145,7 @@ def _token(state: State | None) -> str | None:
 
 
 class _Application:
-    """One change, made."""
+    """Application of one change."""
 
     def __init__(self, sides: Sides, change: Change, owner: tuple[int, int] | None) -> None:
         self._sides = sides
@@ -200,7 +200,7 @@ class _Application:
             remove(parent, temporary)
 
     def _make_parents(self) -> None:
-        """Directories that a change is in, and that have not been asked for by themselves."""
+        """Make the parent directories that the user did not name."""
         components = self._change.path.split("/")
         for depth in range(1, len(components)):
             directory = "/".join(components[:depth])
@@ -233,7 +233,8 @@ class _Application:
         except OSError as error:
             if error.errno not in _NO_EXCHANGE:
                 raise
-            # A network file system, say. Between this look and the next step it may change.
+            # A network file system, for example. The file may change between this look and the next
+            # step.
             if not self._is_as_shown(parent, name):
                 raise RefusedError("it was changed on the host since it was shown") from error
             os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -255,7 +256,7 @@ class _Application:
         )
 
     def _copy(self, source: int, parent: int, name: str, mode: int) -> None:
-        """Write what the session has, and make sure that it is what was shown."""
+        """Write the session's content, and check that it is what was shown."""
         after = self._change.after
         assert after is not None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -281,6 +282,6 @@ def _make_directory(parent: int, name: str, mode: int) -> None:
     os.mkdir(name, 0o700, dir_fd=parent)
     fd = open_below(parent, name, DIRECTORY)
     try:
-        os.fchmod(fd, mode)  # whatever the umask is
+        os.fchmod(fd, mode)  # whatever the umask
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""One difference between a project and a session's copy of it; pure."""
+"""One difference between a project and a session's overlay of it; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Kind = Literal["added", "changed", "deleted"]
 Type = Literal["file", "directory", "symlink", "special"]
 
 PERMISSIONS = 0o777
-"""What is compared and applied of a mode: never the bits that make a program run as its owner."""
+"""Bits of a mode that are compared and applied: never those that make a program run as
+its owner.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +24,9 @@ class State:
     """State of the file at a path.
 
     Attributes:
-        mode: permissions, see `PERMISSIONS` and `carried_mode`; 0 of a link.
-        size: bytes of a file or of a link's target; 0 of all else.
-        token: stands for all of it; another one after any change.
+        mode: permissions, see `PERMISSIONS` and `carried_mode`; 0 for a link.
+        size: bytes of a file or of a link's target; else 0.
+        token: identifies this state; differs after any change.
     """
 
     type: Type
@@ -38,13 +40,12 @@ class Change:
     """Change that a session made to one path.
 
     Attributes:
-        path: below the project; bytes that are no UTF-8 as `os.fsdecode` has them.
-        before: on the host now; None where nothing is.
-        after: in the session; None where nothing is.
-        conflict: why applying it would undo what was done on the host meanwhile; empty if it would
-            not.
-        risk: why nobody should apply it unseen; empty if there is nothing to say.
-        problem: why it cannot be applied at all; empty if it can.
+        path: path below the project; bytes that are not UTF-8 as in `os.fsdecode`.
+        before: state on the host now; None if nothing is there.
+        after: state in the session; None if nothing is there.
+        conflict: why applying it would undo a later change on the host; else empty.
+        risk: why somebody should look before applying it; else empty.
+        problem: why it cannot be applied at all; else empty.
     """
 
     path: str
@@ -72,20 +73,21 @@ def type_of(mode: int) -> Type:
 
 
 def host_state(found: os.stat_result) -> State:
-    """Make the state of a file of the project, whose time of change nobody can choose."""
+    """Make the state of a file of the project. Nobody can choose its time of change."""
     type_ = type_of(found.st_mode)
     return State(
         type=type_,
         mode=0 if type_ == "symlink" else found.st_mode & PERMISSIONS,
         size=found.st_size if type_ in ("file", "symlink") else 0,
         token=""
-        if type_ == "directory"  # whose times change with what is in it
+        if type_ == "directory"  # a directory's times change with its content
         else f"{found.st_dev:x}.{found.st_ino:x}.{found.st_size:x}.{found.st_ctime_ns:x}",
     )
 
 
 def copy_state(found: os.stat_result, digest: str) -> State:
-    """Make the state of a file of a copy, whose owner may set everything but its content's hash.
+    """Make the state of a file of an overlay. Its owner may set everything but the hash of its
+    content.
 
     Args:
         digest: from `digest_of`, of a file's content or a link's target.
@@ -100,11 +102,11 @@ _WRITE_OF_OTHERS = 0o022
 
 
 def carried_mode(after: State, before: State | None) -> int:
-    """Permissions that a change has on the host: others may write only where they could.
+    """Permissions of the changed file on the host: others may write only if they could before.
 
     Args:
-        after: in the session, as it is there.
-        before: on the host.
+        after: state in the session.
+        before: state on the host.
     """
     kept = before.mode if before is not None and before.type == after.type else 0
     return after.mode & PERMISSIONS & ~(_WRITE_OF_OTHERS & ~kept)
@@ -120,13 +122,15 @@ _RUN_BY_GIT = re.compile(
     r"COMMIT_EDITMSG$|FETCH_HEAD$|MERGE_HEAD$|MERGE_MSG$|packed-refs$)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Of a repository, all but what is known to hold data alone: its hooks and its configuration, of
-whatever name, say what git executes (CVE-2026-25725 is of their kind). The name `.git` on file
-systems that ignore case, too."""
+"""Files of a repository that may make git run something: all but those known to hold only data.
+Hooks and configuration, under any name, say what git executes (compare CVE-2026-25725). The name
+`.git` also matches on file systems that ignore case.
+"""
 
 _HEAD = re.compile(r"(?!(.*/)?\.git/)(.*/)?HEAD", re.IGNORECASE | re.DOTALL)
-"""What makes a directory of any name a repository, whose configuration git obeys for whoever is in
-there (gitrepository-layout(5); safe.bareRepository is not set by default)."""
+"""The file that makes a directory of any name a repository: git then obeys its configuration for
+everybody in there (gitrepository-layout(5); safe.bareRepository is not set by default).
+"""
 
 _RUN_BY_OTHERS = re.compile(
     r"(.*/)?(\.(envrc|npmrc|yarnrc(\.yml)?|pnpmfile\.cjs|mcp\.json|pre-commit-config\.yaml|"
@@ -138,16 +142,17 @@ _RUN_BY_OTHERS = re.compile(
     r"github/copilot-instructions\.md)(/.*)?)",
     re.IGNORECASE | re.DOTALL,
 )
-"""What editors, agents, package managers and servers that build execute or obey without being told
-to."""
+"""Files that editors, agents, package managers and build servers execute or obey without being
+asked.
+"""
 
 
 def risk_of(path: str, after: State | None, target: str = "") -> str:
-    """Why a change should not be applied unseen: it would have something run on the host, or lead
-    out of the project. Empty if there is nothing to say.
+    """Why somebody should look at a change before applying it: the host would run something, or the
+    change leads out of the project. Empty if there is no reason.
 
     Args:
-        target: of a link.
+        target: target of a link.
     """
     if after is None:
         return ""
@@ -167,7 +172,7 @@ def _leads_out(path: str, target: str) -> bool:
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     if target.startswith("/") or inside == ".." or inside.startswith("../"):
         return True
-    # The directory above `a/..` is that of wherever `a` leads, if that is a link as well.
+    # The directory above `a/..` is the parent of the target of `a`, if `a` is a link as well.
     named = False
     for component in target.split("/"):
         if component == ".." and named:

@@ -1,8 +1,8 @@
-"""Comparison of a session's copy with its project: overlayfs's upper layer beside the directory
-itself.
+"""Comparison of a session's overlay with its project: the upper layer of overlayfs beside the
+directory itself.
 
-The layer is the session's to make up and to change while it is read, so it is data and nothing
-more: see `below`. https://docs.kernel.org/filesystems/overlayfs.html has its marks.
+The session can fill and change the layer while it is read, so it is only data: see `below`.
+https://docs.kernel.org/filesystems/overlayfs.html describes its marks.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ from nsmd.sessions.changes.copy_files import (
 )
 
 MAX_CHANGES = 200_000
-"""Of one session; with the bound on its files, only deleted trees of the host come near."""
+"""Largest number of changes of one session. Its files are bounded, so only deleted trees of the
+host come near this.
+"""
 
 MAX_PATH_BYTES = 4000
-"""Below PATH_MAX. Code can nest deeper, and loses what it nests so from sight."""
+"""Longest path, below PATH_MAX. Code can nest deeper, and then nobody sees what it put there."""
 
 MAX_PATHS_BYTES = 64 * 1024 * 1024
-"""Of the paths of all changes. Names take nothing of a session's room, and memory here."""
+"""Total size of the paths of all changes. Names use memory here, but none of a session's room."""
 
 READINGS = 4
-"""How many times the size of the copy is read of it. Holes take no room, and of a file with many
-names each is read."""
+"""How much is read, as a multiple of the overlay's size. Holes take no room, and a file with
+several names is read for each.
+"""
 
 MARGIN_NS = 20_000_000
-"""Times of files come from a clock that ticks every 1 to 10 ms."""
+"""Margin for times of files, whose clock ticks every 1 to 10 ms."""
 
 
 class TooManyChangesError(Exception):
@@ -59,10 +62,10 @@ class Sides:
 
     Attributes:
         changed: descriptor of the upper layer.
-        project: of the directory on the host.
-        since_ns: the session's begin, Unix time.
-        applied: `st_ctime_ns` by path, of what has been brought to the host from this session.
-        stop: whether nobody waits any more.
+        project: descriptor of the directory on the host.
+        since_ns: start of the session, Unix time.
+        applied: `st_ctime_ns` by path, for changes of this session that were applied on the host.
+        stop: returns True once nobody waits for the answer.
     """
 
     changed: int
@@ -73,7 +76,7 @@ class Sides:
 
 
 def compare(sides: Sides) -> list[Change]:
-    """All changes, sorted by path; blocks.
+    """Find all changes, sorted by path; blocks.
 
     Raises:
         TooManyChangesError: there are too many.
@@ -113,7 +116,7 @@ def _change_at(walk: _Walk, sides: Sides, path: str) -> Change | None:
         if found is None:
             break
         if not stat.S_ISDIR(found.st_mode):
-            opaque = True  # deleted, or something else that has nothing below it
+            opaque = True  # deleted, or something that is no directory
             break
         opaque = opaque or _is_opaque(sides.changed, directory)
     found = look(sides.changed, path)
@@ -124,15 +127,15 @@ def _change_at(walk: _Walk, sides: Sides, path: str) -> Change | None:
 
 
 def in_tree(path: str) -> str:
-    """By which paths are sorted as a tree is: what is in a directory comes right behind it."""
-    return path.replace("/", "\0")  # which no name has, and which is before all that one has
+    """Sort key that keeps a directory's content directly behind it."""
+    return path.replace("/", "\0")  # no name has this character, and it sorts before all others
 
 
 def content_digest(root: int, path: str, size: int) -> str:
-    """`digest_of` a file's content, without having all of it at once.
+    """Compute `digest_of` a file's content in pieces.
 
     Args:
-        size: of the file, as it was looked at; of one that grows meanwhile no more is read.
+        size: size of the file when it was looked at; no more is read if it grows.
     """
     fd = open_file(root, path)
     try:
@@ -146,7 +149,7 @@ def content_digest(root: int, path: str, size: int) -> str:
 
 
 def is_whiteout(found: os.stat_result) -> bool:
-    """Return whether it is overlayfs's mark for a removed file."""
+    """Return whether a file is overlayfs's mark for a removed file."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
@@ -158,11 +161,12 @@ class _Walk:
         self._to_read = READINGS * self._largest
 
     def run(self) -> Iterator[Change]:
-        # Not by recursion, and no descriptors kept: code decides how deep it goes.
+        # Without recursion, and without keeping descriptors: code decides how deep the tree is.
         waiting = [("", False)]
         while waiting:
             directory, hidden = waiting.pop()
-            # What the host has in a directory that was made anew is gone, and so on below it.
+            # If the session removed a directory and made it again, the host's content in it is
+            # gone, and so on below it.
             hidden = hidden or _is_opaque(self._sides.changed, directory)
             try:
                 names = _names(self._sides.changed, directory)
@@ -185,7 +189,7 @@ class _Walk:
                 except FileNotFoundError:
                     continue  # it has changed meanwhile
                 except OSError as error:
-                    # Modes are the session's to set: what is shut is not to hide all the rest.
+                    # The session can set modes: one unreadable directory must not hide the rest.
                     yield self.unreadable(path, error)
             if hidden:
                 known = set(names)
@@ -204,7 +208,7 @@ class _Walk:
             yield change
 
     def leaf_or_directory(self, path: str, found: os.stat_result) -> Change | None:
-        """Return the change of a path at which the copy has something."""
+        """Return the change of a path that the overlay has."""
         before = self.host(path)
         try:
             after = self._in_copy(path, found)
@@ -212,7 +216,7 @@ class _Walk:
             return None  # it has changed meanwhile
         except OSError as error:
             return self.unreadable(path, error, before)
-        after = replace(after, mode=carried_mode(after, before))  # the token has what it really is
+        after = replace(after, mode=carried_mode(after, before))  # the token has the real mode
         return None if self._is_same(path, before, after) else self.made(path, before, after)
 
     def _in_copy(self, path: str, found: os.stat_result) -> State:
@@ -235,7 +239,7 @@ class _Walk:
         return None if found is None else host_state(found)
 
     def made(self, path: str, before: State | None, after: State | None) -> Change:
-        """A change with all that there is to say of it."""
+        """Make a change with its conflict, risk and problem."""
         target = ""
         if after is not None and after.type == "symlink":
             target = read_link(self._sides.changed, path)
@@ -260,7 +264,7 @@ class _Walk:
         if changed_ns <= self._sides.since_ns - MARGIN_NS:
             return ""
         if self._sides.applied.get(path) == changed_ns:
-            return ""  # by us
+            return ""  # we applied it
         return "it was changed on the host since the session began"
 
     def _is_same(self, path: str, before: State | None, after: State) -> bool:
@@ -308,7 +312,7 @@ class _Walk:
             raise
 
     def unreadable(self, path: str, error: OSError, before: State | None = None) -> Change:
-        """A change of which nothing is known but that it cannot be looked at."""
+        """Make a change about which nothing is known except that it cannot be read."""
         after = State(type="special", mode=0, size=0, token="unreadable")  # noqa: S106
         return Change(
             path=path or ".",
@@ -327,7 +331,7 @@ def _names(root: int, directory: str) -> list[str]:
 
 
 def _is_opaque(changed: int, directory: str) -> bool:
-    """Return whether the copy's directory hides the host's contents."""
+    """Return whether the overlay's directory hides the host's content."""
     try:
         fd = open_below(changed, directory, DIRECTORY)
     except OSError:

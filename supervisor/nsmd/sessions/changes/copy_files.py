@@ -1,7 +1,7 @@
-"""Files below a directory whose content is not to be trusted, by descriptor; blocks.
+"""Files below a directory with untrusted content, by descriptor; blocks.
 
-Nothing here follows a link, leaves the directory, crosses into another file system or waits for a
-FIFO, whatever is put in its way meanwhile (openat2(2); Linux 5.6).
+No function here follows a link, leaves the directory, crosses into another file system or waits for
+a FIFO, whatever somebody puts in its way meanwhile (openat2(2); Linux 5.6).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OPENAT2 = 437  # on every architecture (asm-generic/unistd.h)
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8  # linux/openat2.h
 _RESOLVE = _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
 _AGAIN = 8
-"""Attempts where the kernel cannot tell because something was renamed meanwhile (EAGAIN)."""
+"""Attempts if the kernel cannot tell because something was renamed meanwhile (EAGAIN)."""
 
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 
@@ -31,15 +31,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_below(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open what is below a directory.
+    """Open a path below a directory.
 
     Args:
         root: descriptor of the directory.
-        path: relative to it; empty for itself.
+        path: relative to the directory; empty for the directory itself.
         flags: as of open(2).
 
     Raises:
-        OSError: it cannot be; ELOOP for a link, EXDEV for what lies elsewhere.
+        OSError: it cannot be opened; ELOOP for a link, EXDEV if it lies elsewhere.
     """
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, _RESOLVE)
     name = os.fsencode(path or ".")
@@ -55,7 +55,7 @@ def open_below(root: int, path: str, flags: int, mode: int = 0) -> int:
 
 @contextmanager
 def parent_of(root: int, path: str) -> Generator[tuple[int, str]]:
-    """Descriptor of the directory in which something is, and its name there."""
+    """Open the directory of a path. Gives its descriptor, and the name in it."""
     parent, _, name = path.rpartition("/")
     fd = open_below(root, parent, DIRECTORY)
     try:
@@ -76,7 +76,7 @@ def look(root: int, path: str) -> os.stat_result | None:
 
 
 def read_link(root: int, path: str) -> str:
-    """Where a symbolic link leads."""
+    """Read the target of a symbolic link."""
     with parent_of(root, path) as (parent, name):
         return os.readlink(name, dir_fd=parent)
 
@@ -85,7 +85,7 @@ def open_file(root: int, path: str) -> int:
     """Open a regular file to read.
 
     Raises:
-        OSError: it is none (EINVAL), or cannot be opened.
+        OSError: it is no regular file (EINVAL), or cannot be opened.
     """
     fd = open_below(root, path, READ)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -98,7 +98,7 @@ def rename(parent: int, old: str, new: str, flags: int) -> None:
     """renameat2(2) within one directory.
 
     Raises:
-        OSError: EINVAL where the file system does not have it.
+        OSError: EINVAL if the file system does not support it.
     """
     if _libc.renameat2(parent, os.fsencode(old), parent, os.fsencode(new), flags) != 0:
         error = ctypes.get_errno()
@@ -106,16 +106,16 @@ def rename(parent: int, old: str, new: str, flags: int) -> None:
 
 
 def fresh_name() -> str:
-    """A name that nothing has and nobody foresees."""
+    """Make a random name that nobody can predict."""
     return f".nsm-{secrets.token_hex(8)}"
 
 
 @contextmanager
 def acting_as(user: tuple[int, int] | None) -> Generator[None]:
-    """Have this thread's files be somebody else's, with his rights and none of root's.
+    """Let this thread access files as another user, without root's rights.
 
     Args:
-        user: and group; None for nobody else.
+        user: user and group; None for no change.
     """
     if user is None:
         yield

@@ -1,7 +1,7 @@
-"""Takes changes of a session back, in the session; blocks.
+"""Removal of a session's changes, in the session; blocks.
 
-Not in the upper layer, which the kernel does not allow while it is mounted, but through the overlay
-itself, as code in the session could: so code sees what it would after its own writes.
+The kernel does not allow changes in the upper layer while it is mounted. So this works through the
+overlay itself, as code in the session could; code sees the same as after its own writes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def discard(
     user: tuple[int, int] | None,
     owner: tuple[int, int] | None,
 ) -> tuple[int, list[Refusal]]:
-    """Have a session's files be as they are on the host now.
+    """Make a session's files as they are on the host now.
 
     Args:
         shown: descriptor of the project as the session sees it.
-        user: and group of the session's files; None for our own.
+        user: user and group of the session's files; None for our own.
         owner: user and group with whose rights the session reads the project; None for our own.
-            Nothing else is read for it: a file that is deleted in a session and given back is the
-            session's own then, whoever may read it on the host.
+            Nothing else is read with them: a deleted file that is restored belongs to the session,
+            whoever may read it on the host.
 
     Returns:
-        How many changes are gone, and those that are not.
+        Number of discarded changes, and those that were refused.
     """
     refused: dict[str, str] = {}
 
@@ -138,7 +138,7 @@ class _Restoration(_Step):
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-                # There is room for one of them only.
+                # There is room for only one of them.
                 remove(parent, temporary)
                 remove(parent, name)
                 self._write(parent, temporary, source, target, before.mode)

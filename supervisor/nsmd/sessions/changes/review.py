@@ -31,11 +31,12 @@ from nsmd.sessions.changes.restoration import discard
 from nsmd.sessions.session import Session
 
 CONTENT_BYTES = 1024 * 1024
-"""Of a file on each side that is shown; of a longer one, that it differs."""
+"""Largest content of a file to show, on each side; for a longer file only that it differs."""
 
 _EXCHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL})
-"""What something is looked at with that the session has taken away meanwhile, or put a FIFO or a
-link in the place of: who does so keeps nobody from seeing all the rest."""
+"""Errors when the session has meanwhile removed a file, or replaced it by a FIFO or a link. They
+must not hide the other changes.
+"""
 
 AT_ONCE = 2
 """Reviews that read and write at the same time; others wait."""
@@ -49,8 +50,8 @@ class Contents:
 
     Attributes:
         change: None if there is no difference any more.
-        before, after: the content of a file, the target of a link; None where there is neither, or
-            where it is longer than `CONTENT_BYTES`.
+        before, after: the content of a file or the target of a link; None if there is neither, or
+            if it is longer than `CONTENT_BYTES`.
     """
 
     change: Change | None
@@ -65,14 +66,14 @@ class Review:
         self._limiter = trio.CapacityLimiter(AT_ONCE)
 
     async def changes(self, session: Session, below: Sequence[str] = ()) -> list[Change]:
-        """All changes, by path.
+        """Find all changes, sorted by path.
 
         Args:
-            below: only of these paths and what is in them; none for all.
+            below: only these paths and their content; empty for all.
 
         Raises:
-            BadRequestError: the session has no copy, or there are too many changes.
-            BadProjectError: the project is not there any more.
+            BadRequestError: the session has no overlay, or there are too many changes.
+            BadProjectError: the project is gone.
         """
         changes = await self._run(session, lambda work: compare(work.sides))
         return [change for change in changes if is_among(change.path, below)]
@@ -88,13 +89,13 @@ class Review:
     async def apply(
         self, session: Session, wanted: Sequence[Wanted], *, force: bool
     ) -> tuple[int, list[Refusal]]:
-        """Bring changes to the host.
+        """Apply changes to the host.
 
         Args:
-            force: also where the host's file was changed since the session began.
+            force: apply even if the host's file was changed since the session began.
 
         Returns:
-            How many were made, and those that were not.
+            Number of applied changes, and those that were refused.
 
         Raises:
             As `changes`.
@@ -106,16 +107,16 @@ class Review:
     async def discard(
         self, session: Session, below: Sequence[str] = ()
     ) -> tuple[int, list[Refusal]]:
-        """Have the session's files be the host's again.
+        """Make the session's files the same as the host's again.
 
         Args:
             below: as for `changes`.
 
         Returns:
-            How many changes are gone, and those that are not.
+            Number of discarded changes, and those that were refused.
 
         Raises:
-            BadRequestError: as `changes`; or the jail lets nobody write there.
+            BadRequestError: as `changes`, or nobody may write in the jail.
             BadProjectError: as `changes`.
         """
 
@@ -164,7 +165,7 @@ class Review:
 
 
 class _Work:
-    """Descriptors of one review's own, so that a session that ends takes none from it."""
+    """Descriptors of one review, which stay open if the session ends."""
 
     def __init__(self, session: Session) -> None:
         project = session.spec.project
@@ -191,28 +192,30 @@ class _Work:
         self.user = _owner(self.copy.changed) if root else None
 
     def begin(self) -> bool:
-        """Called in the thread: whether the descriptors are its own now, to close."""
+        """Called in the thread. Returns True if the thread owns the descriptors now, and must close
+        them.
+        """
         with self._begin:
             self._begun = not self._stopped.is_set()
             return self._begun
 
     def abandon(self) -> None:
-        """Nobody waits any more; the thread may have begun, or will not."""
+        """Nobody waits any more; the thread may or may not have begun."""
         with self._begin:
             self._stopped.set()
             if not self._begun:
                 self.close()
 
     def close(self) -> None:
-        """Let go of the descriptors; once."""
+        """Close the descriptors; call once."""
         self.copy.close()
         os.close(self._project)
 
 
 def begun_ns(session: Session) -> int:
-    """When a session began, by the clock that stamps files now.
+    """Time when a session began, by the clock that stamps files now.
 
-    A clock that was set back has what was changed meanwhile look older than the session.
+    If the clock was set back meanwhile, files changed since then look older than the session.
     """
     age_ns = int((trio.current_time() - session.created_s) * 1e9)
     return min(session.transcript.opened_ns, time.time_ns() - age_ns)
@@ -224,10 +227,10 @@ def is_among(path: str, below: Sequence[str]) -> bool:
 
 
 def open_checked(project: ProjectMount) -> int:
-    """A descriptor of the very directory that the session has a copy of.
+    """Open exactly the directory that the session has an overlay of.
 
     Raises:
-        BadProjectError: it is another one by now, or gone.
+        BadProjectError: it was replaced, or is gone.
     """
     try:
         fd = os.open(project.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -263,7 +266,7 @@ def _owner(directory: int) -> tuple[int, int]:
 
 
 def contents_of(sides: Sides, path: str) -> Contents:
-    """One path on both sides; blocks.
+    """Read one path on both sides; blocks.
 
     Raises:
         OSError: it cannot be read on the host.
@@ -283,7 +286,7 @@ def _contents(sides: Sides, path: str) -> Contents:
     before = None if change is None or change.before is None else _content(sides.project, path)
     after = None if change is None or change.after is None else _content(sides.changed, path)
     if change is not None and change.after is not None and after is not None:
-        # What is shown is what will be agreed to.
+        # People agree to what is shown.
         found = look(sides.changed, path)
         digest = digest_of(after)
         if found is None or not change.after.token.endswith(digest):

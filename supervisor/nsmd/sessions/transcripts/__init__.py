@@ -1,6 +1,6 @@
 """Transcripts of sessions, for people to read: bounded, in memory, gone with the supervisor.
 
-live        output of the execution that runs, for readers of any speed
+live        output of the running execution, for readers of any speed
 record      one execution
 transcript  one session's executions, and their readers
 store       the transcripts of all sessions, live and ended

@@ -1,7 +1,7 @@
-"""Output of a running execution so far: its beginning and its latest, in order.
+"""Output of a running execution so far: its beginning and its latest part, in order.
 
-Any number of readers have a place each in the one record. A reader that falls behind further than
-the record goes is told how much it has missed.
+All readers share one record, and each has a position in it. A reader that falls too far behind gets
+the number of characters that it missed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from nsmd.model.values import StreamName
 
 HEAD_CHARS = 128 * 1024
 TAIL_CHARS = 384 * 1024
-"""Both streams together. The agent sends at most 128 KiB every 50 ms, so a reader may stall for a
-good part of a second without missing anything."""
+"""Room for the latest output of both streams. The agent sends at most 128 KiB every 50 ms, so a
+reader may stall for most of a second without missing anything.
+"""
 
 _PIECE_CHARS = 200
-"""What a piece takes beside its text: a flood of tiny ones must not add up either."""
+"""Memory of a piece beside its text: a flood of tiny pieces must not add up either."""
 
 _AGREEING_CHARS = 64
-"""How much of a stream's end must agree with the final text for it to be whole."""
+"""Characters at a stream's end that must agree with the final text, if the stream is whole."""
 
 _GAP_END = " bytes left out ...]\n"
-"""The end of the line that the agent puts where it leaves output out; the final text lacks it."""
+"""End of the line that the agent puts where it leaves output out; the final text does
+not have it.
+"""
 
 
 class _Piece(NamedTuple):
@@ -37,7 +40,7 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Place:
-    """Where a reader is."""
+    """Position of a reader."""
 
     next: int = 0
     seen: dict[StreamName, int] = field(default_factory=dict[StreamName, int])
@@ -63,11 +66,11 @@ class LiveOutput:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate size in memory."""
         return sum(sys.getsizeof(p.text) + _PIECE_CHARS for p in (*self._head, *self._tail))
 
     def put(self, stream: StreamName, text: str) -> None:
-        """The execution has printed something."""
+        """Add printed output."""
         if not text:
             return
         end = (self._ends[stream] + text[-_AGREEING_CHARS:])[-_AGREEING_CHARS:]
@@ -75,9 +78,9 @@ class LiveOutput:
         self._keep(stream, text)
 
     def complete(self, stream: StreamName, final: str) -> None:
-        """Add what the stream lacks of its final text, which it then agrees with at the end.
+        """Add what the stream still lacks of its final text.
 
-        The agent leaves the last piece out when the supervisor lags behind, and one without
+        The agent leaves out the last piece when the supervisor lags behind, and an agent without
         streaming sends none at all.
         """
         end = self._ends[stream]
@@ -87,7 +90,7 @@ class LiveOutput:
         _, mark, tail = final.rpartition(_GAP_END)
         if found >= 0:
             rest = final[found + len(end) :]
-        elif end and mark:  # it ended where the final text, head and tail, leaves something out
+        elif end and mark:  # it ended in the part that the final text (head and tail) leaves out
             rest = f"\n[... some output left out ...]\n{tail}"
         else:
             rest = final
@@ -95,10 +98,10 @@ class LiveOutput:
             self._keep(stream, rest)
 
     def read(self, place: Place) -> tuple[StreamName, str, int] | None:
-        """The next piece for a reader, or None while there is none.
+        """Read the next piece for a reader; None while there is none.
 
         Returns:
-            The stream, text, and how many characters of that stream are missing before it.
+            The stream, the text, and how many characters of that stream are missing before it.
         """
         if place.next < len(self._head):
             piece = self._head[place.next]
@@ -114,7 +117,7 @@ class LiveOutput:
         return piece.stream, piece.text, missing
 
     def missing(self, place: Place) -> Iterator[tuple[StreamName, str, int]]:
-        """For a reader that has read everything: gaps that no later piece tells of."""
+        """Gaps that no later piece reports, for a reader that has read everything."""
         for stream, chars in self._chars.items():
             if chars > place.seen.get(stream, 0):
                 yield stream, "", chars - place.seen.get(stream, 0)

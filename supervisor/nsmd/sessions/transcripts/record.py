@@ -15,34 +15,33 @@ from nsmd.model.values import Outcome, StreamName
 from nsmd.sessions.transcripts.live import LiveOutput
 
 MAX_CODE_CHARS = 64 * 1024
-"""Kept of one execution's code: its beginning."""
+"""Kept beginning of one execution's code."""
 
 MAX_STREAM_CHARS = 256 * 1024
-"""Kept of each stream of one execution: head and tail."""
+"""Kept head and tail of each stream of one execution."""
 
 MAX_SHOWN_CHARS = 64 * 1024
-"""Kept of one execution's displayed values, all together."""
+"""Kept size of one execution's displayed values together."""
 
 _MAX_SHOWN = 100
 _MAX_KINDS = 20
 _MAX_KIND_CHARS = 100
-"""Displayed values, and MIME types of each: what is beyond says nothing to a reader."""
+"""Longest kept MIME type; a longer one tells a reader nothing."""
 
 _RECORD_BYTES = 1000
-"""What a record takes beside its texts."""
+"""Memory of a record beside its texts."""
 
 _EMPTY_TEXT_BYTES = sys.getsizeof("")
 
 
 class Record:
-    """One execution in a transcript, which writes it; readers read it; it has ended with its
-    answer.
+    """One execution in a transcript. The transcript writes it, readers read it; it is complete with
+    its answer.
 
     Attributes:
-        number: counts the session's executions from 1.
-        live: what it has printed, while it runs and its output is streamed; also afterwards where
-            it has no outcome.
-        size_bytes: about how much memory it takes, once it has ended.
+        number: number of the execution in its session, from 1.
+        live: streamed output while it runs; afterwards only if it has no outcome.
+        size_bytes: approximate size in memory, once it has ended.
     """
 
     __slots__ = (
@@ -66,7 +65,7 @@ class Record:
         self.size_bytes = _RECORD_BYTES
         self._execution_id = execution_id
         self._client = client
-        self._code = code[:MAX_CODE_CHARS]  # the code itself where it is short
+        self._code = code[:MAX_CODE_CHARS]  # the code itself if it is short
         self._code_omitted = len(code) - len(self._code)
         self._started_at = time.time()
         self._answer: Outcome | NsmError | None = None
@@ -78,7 +77,7 @@ class Record:
         return f"<Record {self.number} {self._execution_id} {'ended' if self.ended else 'running'}>"
 
     def began(self, at: float) -> None:
-        """Note that it was sent earlier than now, at that Unix time."""
+        """Note that it was sent earlier, at that Unix time."""
         self._started_at = at
 
     @property
@@ -90,12 +89,12 @@ class Record:
         """Keep the answer within bounds.
 
         Args:
-            seconds: how long it took where the answer does not say.
+            seconds: duration, if the answer does not have it.
         """
         self._seconds = seconds
         live, self.live = self.live, None
         if isinstance(answer, Outcome):
-            if live is not None:  # readers have it still
+            if live is not None:  # readers still have it
                 live.complete("stdout", answer.stdout)
                 live.complete("stderr", answer.stderr)
             if answer.displays:
@@ -112,14 +111,14 @@ class Record:
                 self.size_bytes += _words_size(answer) + sum(map(_shown_size, self._shown))
         else:
             self.size_bytes += _error_size(answer)
-            if live is not None:  # all that is known of what it printed
+            if live is not None:  # the only record of what it printed
                 self.live = live
                 self.size_bytes += live.size_bytes
         self.size_bytes += _size(self._code)
         self._answer = answer
 
     def start(self) -> ExecutionStart:
-        """Its first entry."""
+        """Return its first entry."""
         return ExecutionStart(
             execution_id=self._execution_id,
             number=self.number,
@@ -130,11 +129,13 @@ class Record:
         )
 
     def piece(self, stream: StreamName, text: str, skipped: int = 0) -> OutputPiece:
-        """An entry for something that it has printed."""
+        """Make an entry for printed output."""
         return OutputPiece(self._execution_id, stream, text, skipped)
 
     def output(self) -> Iterator[OutputPiece]:
-        """Its output once it has ended: standard output first, since nobody knows the order."""
+        """Yield its output once it has ended: standard output first, since nobody knows
+        the order.
+        """
         if not isinstance(self._answer, Outcome):
             if self.live is not None:
                 for piece in self.live:
@@ -152,7 +153,7 @@ class Record:
                 yield self.piece(stream, text)
 
     def end(self) -> ExecutionEnd:
-        """Its last entry, once it has ended."""
+        """Return its last entry, once it has ended."""
         answer = self._answer
         if isinstance(answer, Outcome):
             return ExecutionEnd(
@@ -194,7 +195,7 @@ class Record:
 
 
 def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
-    """Displayed values without what is long or no text."""
+    """Yield displayed values, without long ones and those that are no text."""
     room = MAX_SHOWN_CHARS
     for display in displays[:_MAX_SHOWN]:
         data: dict[str, str] = {}
@@ -204,7 +205,7 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
             if len(kind) > _MAX_KIND_CHARS:
                 continue
             if place is not None and not kind.startswith("image/"):
-                continue  # stdout has its text
+                continue  # its text is in stdout
             if kind.startswith("text/") and isinstance(value, str) and len(value) <= room:
                 data[kind] = value
                 room -= len(value)
@@ -213,7 +214,7 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
         yield Shown(data, omitted)
 
 
-# A jail chooses these texts, too, and may run a thousand times: all of them count.
+# Code chooses these texts, too, and may run a thousand times: all of them count.
 
 
 def _words_size(outcome: Outcome) -> int:

@@ -1,4 +1,4 @@
-"""The transcripts of all sessions: the live ones', and of ended ones as many as there is room for.
+"""Transcripts of all live sessions, and of as many ended ones as there is room for.
 
 They are in the supervisor's memory only, and gone with it.
 """
@@ -13,28 +13,28 @@ from nsmd.sessions.transcripts.record import Record
 from nsmd.sessions.transcripts.transcript import Subject, Transcript
 
 MAX_ENDED_KEPT = 1000
-"""Ended sessions whose transcripts are kept; the oldest go first."""
+"""Largest number of ended sessions whose transcripts are kept; the oldest go first."""
 
 MAX_TOTAL_BYTES = 64 * 1024 * 1024
-"""Kept of all sessions together; the oldest executions go first."""
+"""Total size of all kept transcripts; the oldest executions go first."""
 
 
 class TranscriptStore:
     """Transcripts of all sessions.
 
     Attributes:
-        size_bytes: about how much memory everything that is kept takes.
+        size_bytes: approximate size of everything in memory.
     """
 
     def __init__(self) -> None:
         self._ended: OrderedDict[str, Transcript] = OrderedDict()  # by session id
-        self._records: OrderedDict[Record, Transcript] = OrderedDict()  # as they ended
+        self._records: OrderedDict[Record, Transcript] = OrderedDict()  # in the order of their ends
         self.size_bytes = 0
 
     def open(
         self, session_id: str, environment: Environment, tenancy: Tenancy | None
     ) -> Transcript:
-        """The transcript of a session that begins; `tenancy` is None for one that is nobody's."""
+        """Open the transcript of a session that begins; `tenancy` is None for a spare."""
         return Transcript(
             Subject(
                 id=session_id,
@@ -48,7 +48,7 @@ class TranscriptStore:
         )
 
     def close(self, transcript: Transcript, reason: str) -> None:
-        """Its session has ended."""
+        """Note that its session has ended."""
         transcript.close(reason)
         self._ended[transcript.subject.id] = transcript
         if len(self._ended) > MAX_ENDED_KEPT:
@@ -65,7 +65,7 @@ class TranscriptStore:
             return self._ended[target]
         return next((t for t in reversed(self._ended.values()) if t.subject.means(target)), None)
 
-    # See `TranscriptBudget`.
+    # For `TranscriptBudget`.
 
     def grown(self, transcript: Transcript, record: Record) -> None:
         """A record has its final size."""
@@ -76,6 +76,6 @@ class TranscriptStore:
             owner.drop(oldest)
 
     def shrunk(self, record: Record) -> None:
-        """A record was given up."""
+        """A record was dropped."""
         del self._records[record]
         self.size_bytes -= record.size_bytes

@@ -1,9 +1,9 @@
 """Transcript of one session, and its readers.
 
-Writing stores references and never waits. A reader is a place in the record and not a copy of it:
-it takes the next entry when whoever reads has room for one, so a slow reader holds nobody up and
-costs at most the output of one execution. What the record has given up before a reader came there
-is passed over, which the entries tell (`number`, `skipped`).
+Writing stores references and never waits. A reader is a position in the record and not a copy of
+it. It takes the next entry when it has room for one, so a slow reader delays nobody and costs at
+most the output of one execution. A reader skips what was dropped before it got there; the entries
+show that (`number`, `skipped`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nsmd.sessions.transcripts.live import LiveOutput, Place
 from nsmd.sessions.transcripts.record import Record
 
 MAX_TRANSCRIPT_BYTES = 4 * 1024 * 1024
-"""Kept of one session; its oldest executions go first."""
+"""Kept size of one session; its oldest executions go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The session that a transcript is of; `name` is None for a one-shot."""
+    """The session of a transcript; `name` is None for a one-shot."""
 
     id: str
     name: str | None
@@ -44,24 +44,24 @@ class Subject:
 
 
 class TranscriptBudget(Protocol):
-    """Interface to the bound of all transcripts together."""
+    """Interface to the common bound of all transcripts."""
 
     def grown(self, transcript: Transcript, record: Record) -> None:
         """A record has its final size."""
 
     def shrunk(self, record: Record) -> None:
-        """A record was given up."""
+        """A record was dropped."""
 
 
 class Transcript:
     """Transcript of one session.
 
     Attributes:
-        executions: how many there were, those that are no longer kept included.
+        executions: number of executions, dropped ones included.
         started_s, ended_s: on trio's clock; `ended_s` is None while the session lives.
-        end_reason: why it has ended, for people.
-        followers: how many readers wait for more.
-        size_bytes: about how much memory what is kept takes; what runs is not counted.
+        end_reason: why the session ended, for people.
+        followers: number of readers that wait for more.
+        size_bytes: approximate size in memory, without the running execution.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Transcript:
         self.followers = 0
         self._started_at = time.time()
         self._keeper = keeper
-        self._records: dict[int, Record] = {}  # by number in order, some missing
+        self._records: dict[int, Record] = {}  # by number, in order, with gaps
         self.size_bytes = 0
         self._running: Record | None = None
         self._running_since_s = 0.0
@@ -100,13 +100,13 @@ class Transcript:
 
     @property
     def opened_ns(self) -> int:
-        """When it was begun, Unix time."""
+        """Unix time when the transcript began, in ns."""
         return int(self._started_at * 1e9)
 
-    # The session's side.
+    # For the session.
 
     def opened_earlier(self, age_s: float) -> None:
-        """The session was opened that long ago, under an earlier supervisor."""
+        """Note that the session began that long ago, under an earlier supervisor."""
         self.started_s -= age_s
         self._started_at -= age_s
 
@@ -119,11 +119,11 @@ class Transcript:
         streamed: bool,
         sent_at: float | None = None,
     ) -> None:
-        """An execution is sent to the agent.
+        """Add an execution that is sent to the agent.
 
         Args:
             streamed: its output comes while it runs.
-            sent_at: Unix time, where an earlier supervisor sent it.
+            sent_at: Unix time, if an earlier supervisor sent it.
         """
         self._running = self._add(execution_id, client, code)
         if sent_at is not None:
@@ -135,18 +135,20 @@ class Transcript:
         self.wake_readers()
 
     def stream(self) -> None:
-        """From now on the running execution's output comes, beginning with what it has printed."""
+        """Note that the running execution's output comes from now on, beginning with what it has
+        printed.
+        """
         if self._running is not None and self._running.live is None:
             self._running.live = LiveOutput()
 
     def output(self, output: Output) -> None:
-        """The running execution has printed something."""
+        """Add output of the running execution."""
         if self._running is not None and self._running.live is not None:
             self._running.live.put(output.stream, output.text)
             self.wake_readers()
 
     def finish(self, answer: Outcome | NsmError) -> None:
-        """The running execution has its answer."""
+        """Add the answer of the running execution."""
         record, self._running = self._running, None
         if record is not None:
             record.finish(answer, trio.current_time() - self._running_since_s)
@@ -155,25 +157,25 @@ class Transcript:
     def never_ran(
         self, execution_id: str, client: str, code: str, answer: Outcome | NsmError
     ) -> None:
-        """An execution got its answer without being sent to the agent."""
+        """Add an execution that got its answer without being sent to the agent."""
         record = self._add(execution_id, client, code)
         record.finish(answer, 0.0)
         self._finished(record)
 
     def close(self, reason: str) -> None:
-        """The session is over."""
+        """Note that the session is over."""
         self.ended_s = trio.current_time()
         self.end_reason = reason
         self.wake_readers()
 
-    # The readers' side.
+    # For readers.
 
     def read(self, *, last: int | None = None, follow: bool = False) -> Reader:
-        """A reader at the beginning, or before the last few executions."""
+        """Make a reader, at the beginning or before the last few executions."""
         return Reader(self, last=last, follow=follow)
 
     def header(self) -> SessionStart:
-        """The first entry."""
+        """Return the first entry."""
         subject = self.subject
         return SessionStart(
             id=subject.id,
@@ -187,7 +189,9 @@ class Transcript:
         )
 
     def record(self, number: int) -> Record | None:
-        """The execution of that number, or the first later one that is kept; None if none is."""
+        """Return the execution of that number, or the first later one that is kept; None if none
+        is.
+        """
         if (record := self._records.get(number)) is not None or number > self.executions:
             return record
         return next((r for r in self._records.values() if r.number > number), None)
@@ -199,21 +203,21 @@ class Transcript:
         await self._changed.wait()
 
     def wake_readers(self) -> None:
-        """Let every reader look again."""
+        """Wake every reader."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
-    # Within bounds.
+    # For the bounds.
 
     def drop(self, record: Record) -> None:
-        """Give an execution up that has ended."""
+        """Drop an ended execution."""
         del self._records[record.number]
         self.size_bytes -= record.size_bytes
         self._keeper.shrunk(record)
 
     def clear(self) -> None:
-        """Give everything up; the session has ended."""
+        """Drop everything; the session has ended."""
         for record in list(self._records.values()):
             self.drop(record)
 
@@ -232,10 +236,10 @@ class Transcript:
 
 
 class Reader:
-    """Reads a transcript from some place on.
+    """Reader of a transcript, from some position on.
 
-    Iterating gives entries, and None where `wait` is to be awaited before going on. It ends at the
-    transcript's end; without `follow`, at the end of what there is now.
+    Iterating gives entries, and None when the caller should await `wait` before it goes on. It ends
+    at the end of the transcript; without `follow`, at the end of what there is now.
     """
 
     def __init__(self, transcript: Transcript, *, last: int | None, follow: bool) -> None:
@@ -244,7 +248,7 @@ class Reader:
         self._number = 1 if last is None else max(1, transcript.executions - last + 1)
 
     def stop(self) -> None:
-        """End with what there is now."""
+        """Stop at the end of what there is now."""
         self._follow = False
         self._transcript.wake_readers()
 
@@ -270,7 +274,9 @@ class Reader:
                 return
 
     def _output(self, record: Record) -> Iterator[Entry | None]:
-        """Yield its output until it has ended, or until there is no waiting for more."""
+        """Yield its output until it has ended, or until a reader that does not follow has all of
+        it.
+        """
         if record.ended:
             yield from record.output()
             return
@@ -278,7 +284,7 @@ class Reader:
         live = None
         while True:
             live = live or record.live
-            ended = record.ended  # before reading: what comes at its end is read as well
+            ended = record.ended  # read before the output: what comes at its end is read as well
             if live is not None:
                 while (piece := live.read(place)) is not None:
                     yield record.piece(*piece)
