@@ -1,9 +1,9 @@
 """All sessions of the supervisor, and the one way to run code.
 
 session_index    live sessions by id and by name
-session_slots    how many sessions may exist, and calls that wait for room
-deduplication    run code once that a client sends again after a lost connection
-projects         which host directory a session may see, and where
+session_slots    limit of live sessions, and calls that wait for a place
+deduplication    run code only once if a client sends it again after a lost connection
+projects         the host directory that a session may see, and its mount point
 code_fences      remove Markdown fences around code
 listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions

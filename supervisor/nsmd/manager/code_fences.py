@@ -1,4 +1,4 @@
-"""Markdown fences around code, as models write them where they answer with code."""
+"""Markdown fences around code: models often answer with them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MAX_TAG_CHARS = 20
 
 
 def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
-    """The code without a fence around all of it, and a note that says so where there was one.
+    """Remove a fence around all of the code. Returns the code, and a note if there was a fence.
 
-    No language that is run here has code that begins and ends like that.
+    In no language here does valid code begin and end like that.
 
     Args:
-        interpreter: runs the code.
+        interpreter: interpreter that runs the code.
     """
     if "```" not in code[:100].lstrip()[:3]:
         return code, ""
@@ -27,7 +27,7 @@ def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
         return code, ""
     fence, tag, inner = found[1], found[2].lower(), found[3] or ""
     if any(line.strip().startswith(fence) for line in inner.splitlines()):
-        return code, ""  # there are several, and text between them
+        return code, ""  # there are several, with text between them
     note = "the Markdown fence around the code was removed"
     if tag and languages.SPOKEN.get(tag, tag) != interpreter:
         note += f"; it says {tag[:_MAX_TAG_CHARS]}, and {interpreter} ran the code"

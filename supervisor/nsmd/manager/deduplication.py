@@ -1,8 +1,8 @@
-"""Code that clients send again, since they lost the connection over which they had sent it before.
+"""Deduplication of code that clients send again after they lost a connection.
 
-It must be run once in all: what is under way or remembered here is the answer; what an earlier
-supervisor was given is run if it is known not to have been, and else the client is told what is
-known of it.
+Code must run only once. If the execution is under way or remembered, it is the answer. If an
+earlier supervisor got the code, it runs now only if it is known that it never ran; else the client
+learns what is known.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Deduplication:
     """Executions by the ids that clients gave them.
 
     Args:
-        executions: those that this supervisor was given, or has taken up.
-        fates: what is known of those of earlier ones.
+        executions: executions that this supervisor got or took over.
+        fates: knowledge about executions of earlier supervisors.
     """
 
     def __init__(self, executions: Executions, fates: Fates) -> None:
@@ -32,17 +32,17 @@ class Deduplication:
     def find(
         self, request: RunRequest, name: str | None, scope: str | None = None
     ) -> Execution | None:
-        """The execution that is meant; None if the code has never been run, and is to be run now.
+        """Find the execution that a request means; None if the code never ran and should run now.
 
         Args:
-            request: that says `again`.
-            name: of the session that it is for; None for no session of its own.
-            scope: of that session; None for the client's own.
+            request: request with `again`.
+            name: name of its session; None for a one-shot.
+            scope: scope of that session; None for the client's own.
 
         Raises:
-            BadRequestError: it has no id to be found by.
-            ResultLostError: it was run.
-            FateUnknownError: it may have been.
+            BadRequestError: it has no execution id.
+            ResultLostError: it ran, and its result is lost.
+            FateUnknownError: it may have run.
         """
         wanted, client = _id_of(request), request.client
         scope = client.scope if scope is None else scope
@@ -59,7 +59,7 @@ class Deduplication:
         return None
 
     def find_of_gone(self, request: RunRequest) -> Execution:
-        """The same where the session that it was for is not there: then nothing can be run.
+        """Find the execution if its session is gone: then nothing can run now.
 
         Raises:
             BadRequestError, ResultLostError, FateUnknownError: as `find`.
@@ -73,11 +73,11 @@ class Deduplication:
     def make_way(self, execution_id: str, name: str | None, scope: str) -> None:
         """Free an id that a client gives to new code.
 
-        An agent that was taken up may claim ids that it was never given, those to come included:
-        that is not to keep code out of other sessions.
+        An agent that was taken over may claim ids that it never got, future ones included. That
+        must not keep code out of other sessions.
 
         Args:
-            name, scope: of the session that the code is for.
+            name, scope: name and scope of the session for the code.
         """
         claimed = self._executions.get(execution_id)
         if claimed is not None and claimed.earlier and not _is_in(claimed, name, scope):
@@ -91,14 +91,15 @@ class Deduplication:
 
 
 def _is_of(execution: Execution, request: RunRequest) -> bool:
-    """Tell whether the same client sent both."""
+    """Return whether the same client sent both."""
     first, again = execution.request.client, request.client
     return names.owner_of(first.scope) == names.owner_of(again.scope)
 
 
 def _is_in(execution: Execution, name: str | None, scope: str) -> bool:
-    """Return whether it is in the session that is meant. A reattached agent reports its executions
-    itself and must not answer for another session's."""
+    """Return whether an execution is in the expected session. A reattached agent reports its
+    executions itself, and must not answer for another session's.
+    """
     tenancy = execution.session.tenancy
     if tenancy is None or tenancy.scope != scope:
         return False

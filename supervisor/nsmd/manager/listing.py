@@ -21,10 +21,10 @@ def live_row(
     now: float,
     memory_bytes: int | None = None,
 ) -> SessionInfo:
-    """The row of a session that belongs to somebody.
+    """Row of a session that belongs to a client.
 
     Args:
-        memory_bytes: of its control group, where it has one.
+        memory_bytes: memory of its control group, if it has one.
         now: trio's clock, seconds.
     """
     assert session.tenancy is not None
@@ -56,21 +56,21 @@ def live_row(
 def _larger(group: int | None, processes: int | None) -> int | None:
     """Choose the larger of two figures, since neither counts everything.
 
-    A group is charged for files in memory and for what the kernel has for its processes, but not
-    for what these had when they were moved into it.
+    A group's figure includes files in memory and what the kernel uses for its processes, but not
+    the memory that these had when they were moved into it.
     """
     known = [figure for figure in (group, processes) if figure is not None]
     return max(known, default=None)
 
 
 def as_row(info: SessionInfo) -> dict[str, object]:
-    """A row as plain values for the wire."""
-    # A tenth of what `asdict` takes, which copies each value: there are a thousand rows.
+    """Turn a row into plain values for the wire."""
+    # Takes a tenth of the time of `asdict`, which copies each value: there may be a thousand rows.
     return {name: getattr(info, name) for name in _COLUMNS}
 
 
 def last_row(transcript: Transcript, now: float) -> SessionInfo:
-    """The same of a session that is over, as far as its transcript knows; `idle_s` is since its
+    """The same row for an ended session, as far as its transcript knows; `idle_s` counts from its
     end.
 
     Args:
@@ -96,7 +96,7 @@ def last_row(transcript: Transcript, now: float) -> SessionInfo:
 
 
 def ended_row(transcript: Transcript) -> EndedRow:
-    """The row of a session that is over."""
+    """Row of an ended session."""
     subject, ended_s = transcript.subject, transcript.ended_s
     assert ended_s is not None, "it is not over"
     return EndedRow(

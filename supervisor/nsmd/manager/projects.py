@@ -1,4 +1,4 @@
-"""Host directory that a session may see, and its place in the jail.
+"""The host directory that a session may see, and its mount point in the jail.
 
 The client's variables and working directory come as arguments.
 """
@@ -17,13 +17,13 @@ from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import ProjectMode, ProjectMount
 
 Unreadable = Callable[[str], str | None]
-"""Why some user cannot be shown a path; None if it can."""
+"""Returns why some user cannot read a path; None if it can."""
 
 _RESERVED = (
     *("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin"),
     *("/sys", "/tmp", "/usr", "/workspace"),  # noqa: S108 - names in the jail
 )
-"""What a jail has there already."""
+"""Directories that every jail has itself."""
 
 
 def choose_project(
@@ -38,11 +38,11 @@ def choose_project(
     unreadable: Unreadable = lambda _: None,
     mode: ProjectMode = "readonly",
 ) -> tuple[ProjectMount | None, str]:
-    """Take the first directory that is given.
+    """Choose the project: the first directory that is given.
 
-    One that is given and unusable decides too: falling through to the next would show code
-    another project than its user believes. Where the directory was named for nsm (PROJECT_DIR,
-    `[project] path`) that is an error; where it was only around, there is no project.
+    An unusable directory also decides: falling through to the next would show code another project
+    than its user expects. If the directory was named for nsm (PROJECT_DIR, `[project] path`), that
+    is an error; if it was only the working directory or root, there is no project.
 
     Args:
         variables: environment variables of the client's entry.
@@ -89,19 +89,19 @@ def check_project(
     unreadable: Unreadable = lambda _: None,
     mode: ProjectMode = "readonly",
 ) -> ProjectMount:
-    """Make sure that a directory may be shown in a jail.
+    """Check that a jail may show a directory.
 
     Args:
         path: absolute, or below `~`.
-        mount_point: where the jail shows it.
+        mount_point: its path in the jail.
         home: the user's HOME.
-        private: further directories that must not be shown: the supervisor's own, with whose socket
-            code could start sessions that see everything.
-        unreadable: why the user as whom jails run cannot be shown a path; None if it can.
-        mode: whether code may change it, in a copy.
+        private: further directories that must not be shown: the supervisor's own. Through its
+            socket, code could start sessions that see everything.
+        unreadable: returns why the jails' user cannot read a path; None if it can.
+        mode: project mode: read-only, or an overlay that code may change.
 
     Raises:
-        BadProjectError: it may not, or cannot; the message says why.
+        BadProjectError: it must not or cannot be shown; the message says why.
     """
     check_mount_point(mount_point)
     real_home = os.path.realpath(home)
@@ -135,7 +135,7 @@ def check_project(
 
 
 def check_mount_point(mount_point: str) -> None:
-    """Make sure that a jail can show a directory there.
+    """Check that a jail can show a directory there.
 
     Raises:
         BadProjectError: it is not a normalised absolute path, or the jail needs the place.
@@ -159,7 +159,7 @@ def check_mount_point(mount_point: str) -> None:
 
 
 def project_mode(given: str | None) -> ProjectMode | None:
-    """The mode that a client gives; None where it gives none.
+    """Read the mode that a client gives; None if it gives none.
 
     Raises:
         BadProjectError: there is no such mode.
@@ -179,7 +179,7 @@ def project_mode(given: str | None) -> ProjectMode | None:
 
 
 def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
-    """The real path of a directory that someone named, and what it is."""
+    """Resolve a directory that somebody named. Returns its real path and its status."""
     expanded = home + path[1:] if path == "~" or path.startswith("~/") else path
     if not expanded.startswith("/"):
         raise BadProjectError(f"{path!r} is not an absolute path.", hint="Give the whole path.")
@@ -199,8 +199,8 @@ def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
 def _looked_at(real: str) -> os.stat_result:
     """Read the status of a path without links.
 
-    The path and what it is are to be of one moment: else a link put on the way between the two
-    would have another directory pass for this one.
+    The path and the status must belong together: otherwise, a link put on the way between the two
+    look-ups could pass another directory off as this one.
 
     Raises:
         OSError: it is not there, or a link has come between.
@@ -215,13 +215,13 @@ def _looked_at(real: str) -> os.stat_result:
 
 
 class Projects:
-    """Directories that may be projects here.
+    """Choice and checks of projects.
 
     Args:
-        settings: what is configured.
+        settings: the configuration.
         home: the user's home directory, never mounted.
         private: further directories that are never mounted: the supervisor's own.
-        unreadable: why the jails' user cannot be shown a directory; None if it can.
+        unreadable: returns why the jails' user cannot read a directory; None if it can.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Projects:
         self._unreadable = unreadable
 
     def configure(self, settings: ProjectSettings) -> None:
-        """Go on with other settings."""
+        """Use other settings from now on."""
         self._settings = settings
 
     def choose(
@@ -271,10 +271,10 @@ class Projects:
         )
 
     def current(self, mount: ProjectMount | None) -> ProjectMount | None:
-        """The project as it is now: the directory may have been replaced since it was checked.
+        """Check a project once more: the directory may have been replaced since the first check.
 
         Raises:
-            BadProjectError: it cannot or must not be mounted any more.
+            BadProjectError: it can or must no longer be mounted.
         """
         if mount is None:
             return None
@@ -287,7 +287,8 @@ class Projects:
                 return mount
         found = self.check(mount.path, mount.mount_point, mount.mode)
         if found.path != mount.path:
-            # Whoever may write where it lies, an agent in a box for one, could have others see it.
+            # Anybody who may write there, for example an agent in a box, could replace it by
+            # another directory.
             raise BadProjectError(
                 f"{mount.path} was a directory, and is a link that leads to {found.path} now.",
                 hint="Connect again, to have that one.",

@@ -1,8 +1,8 @@
-"""All sessions by name and scope, and the one way to run code in them.
+"""The one way to run code in sessions, and to find them by name and scope.
 
-Every face (control socket, MCP, later ones) submits here. The registry checks a request, finds or
-makes its session, and remembers how sessions ended. Limits refuse with what to do; nothing waits
-without bound.
+Every front end (control socket, MCP) submits code here. The service checks a request, finds or
+makes its session, and remembers how sessions ended. Refusals say what to do; nothing waits without
+bound.
 """
 
 from __future__ import annotations
@@ -69,25 +69,25 @@ Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, process_stats.Usage]]
 
 
 async def measure_in_thread(pids: Sequence[int]) -> Mapping[int, process_stats.Usage]:
-    """Read /proc where it holds nobody up: a thousand sessions take a good part of a second."""
+    """Read /proc in a thread, so that nobody waits: a thousand sessions take most of a second."""
     return await trio.to_thread.run_sync(process_stats.usage_of, pids)
 
 
 class RunService:
-    """All sessions by name and scope, and the one way to run code in them.
+    """The one way to run code in sessions.
 
     Args:
         settings: limits.
-        provider: what there is to run in.
+        provider: environments to run code in.
         session_manager: the sessions.
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
-        unreadable: why the jails' user cannot be shown a directory; None if it can.
-        measure: what the processes below some PID 1s use.
-        ending: says whether anything new is taken.
+        unreadable: returns why the jails' user cannot read a directory; None if it can.
+        measure: measures the processes below some PID 1s.
+        ending: says whether new work is accepted.
 
     Attributes:
-        events: told what happens to sessions and executions.
+        events: events of sessions and executions.
     """
 
     def __init__(
@@ -122,17 +122,17 @@ class RunService:
         return f"<Registry of {self.session_manager!r}>"
 
     def configure(self, settings: Settings) -> None:
-        """Have other settings hold for calls and sessions that are new from now on.
+        """Use other settings for new calls and sessions.
 
         Args:
-            settings: like those before in what `nsmd.config.reload` does not apply.
+            settings: they differ only in what `nsmd.config.reload` applies.
         """
         self._settings = settings
         self._projects.configure(settings.project)
         self._sizes = jail_sizes(settings)
         self.session_manager.configure(settings)
 
-    # What there is.
+    # Queries.
 
     def environments(self, client: Client) -> Sequence[Environment]:
         return self.provider.environments(client)
@@ -151,13 +151,13 @@ class RunService:
         self.session_manager.pool.keep_only(self.provider.catalog.reachable())
 
     def live_sessions(self) -> list[Session]:
-        """Sessions that belong to somebody."""
+        """Sessions that belong to clients."""
         return self._directory.live()
 
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
     ) -> tuple[ProjectMount | None, str]:
-        """The project that a client's sessions see.
+        """Choose the project that a client's sessions see.
 
         Args:
             variables: the client entry's environment variables.
@@ -168,35 +168,35 @@ class RunService:
             The mount, or None and the reason.
 
         Raises:
-            BadProjectError: a directory that was asked for explicitly cannot be mounted.
+            BadProjectError: a directory that was named explicitly cannot be mounted.
         """
         return self._projects.choose(variables=variables, root=root, cwd=cwd)
 
     def check_project(self, path: str, point: str | None, mode: str | None) -> ProjectMount:
-        """The mount of a directory that a client names itself.
+        """Check a directory that a client names itself, and return its mount.
 
         Raises:
             BadProjectError: it cannot or must not be mounted.
         """
         return self._projects.check(path, point, project_mode(mode))
 
-    # Clients that have just come.
+    # New clients.
 
     @asynccontextmanager
     async def attached(
         self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AsyncGenerator[None]:
-        """While the block lasts, a client is there whose roots are not known yet.
+        """Announce a client while the block lasts; its roots are not known yet.
 
         Args:
             variables, cwd: as for `resolve_project`.
-            sources: of its own environments, which have been looked for when the block begins.
+            sources: sources of its own environments; they are looked up before the block begins.
         """
         async with self.provider.opened(sources):
             try:
                 mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
             except BadProjectError:
-                mount = None  # which the client is told when it asks for something
+                mount = None  # the client learns that when it asks for something
             if mount is not None:
                 self.expect(Client(name="", scope="", project=mount, sources=sources))
             yield
@@ -213,11 +213,11 @@ class RunService:
         """Queue one piece of code.
 
         Args:
-            request: what to run, where.
-            on_output: takes output while it runs.
+            request: the code, and where to run it.
+            on_output: receives output while the code runs.
 
         Returns:
-            Its handle, at once; a session that has to start does so in the background.
+            The handle, at once; if a session has to start, it starts in the background.
 
         Raises:
             NsmError: the request cannot be carried out; the type says why.
@@ -228,7 +228,7 @@ class RunService:
                 return execution.join(on_output)
         if not request.env:
             request = replace(request, env=self._env_left_open(request))
-        # What a live session runs in counts, whatever has become of that environment since.
+        # A live session keeps its environment, even if that has changed or gone since.
         live = self._meant(request)
         self._check_open(live=live is not None)
         if live is not None:
@@ -263,8 +263,8 @@ class RunService:
 
         Args:
             session: from `find`.
-            request: as for `submit`; its `env` and `session` say nothing here.
-            on_output: takes output while it runs.
+            request: as for `submit`; its `env` and `session` are ignored.
+            on_output: receives output while the code runs.
 
         Raises:
             NsmError: the request cannot be carried out; the type says why.
@@ -284,7 +284,7 @@ class RunService:
             replaced=None,
             timeout_s=limit[0],
             clamped_from_s=limit[1],
-            one_shot=False,  # it is somebody else's
+            one_shot=False,  # it belongs to another client
             environments=self.environments(request.client),
         )
         execution_id = self._execution_id(request.execution_id, session.name, scope)
@@ -312,7 +312,7 @@ class RunService:
         self.session_manager.pool.answered(execution.session)
 
     def unfinished(self) -> Sequence[Execution]:
-        """Executions that run or are queued, in the order in which they came."""
+        """Executions that run or wait, in order of arrival."""
         return self._executions.unfinished()
 
     def _check_open(self, *, live: bool) -> None:
@@ -325,13 +325,13 @@ class RunService:
             )
 
     def execution(self, execution_id: str, scope: str | None = None) -> Execution:
-        """A running or remembered execution.
+        """Find a running or remembered execution.
 
         Args:
             scope: as for `find`.
 
         Raises:
-            UnknownExecutionError: there is none of that id.
+            UnknownExecutionError: there is none with that id.
         """
         execution = self._executions.get(execution_id)
         if execution is None or scope not in (None, execution.request.client.scope):
@@ -341,14 +341,14 @@ class RunService:
             )
         return execution
 
-    # People's commands.
+    # For people's commands.
 
     def find(self, target: str, scope: str | None = None, here: Here | None = None) -> Session:
-        """The live session that an id, its beginning, a name or `scope/name` means.
+        """Find the live session that a target means: an id, its beginning, a name or `scope/name`.
 
         Args:
-            scope: the only one whose sessions are there for who asks; None for all.
-            here: as for `Directory.find`.
+            scope: the only scope that the caller may see; None for all.
+            here: as for `SessionIndex.find`.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
@@ -356,22 +356,22 @@ class RunService:
         return self._directory.find(target, scope, here)
 
     def named(self, scope: str, name: str) -> Session | None:
-        """The live session of that name."""
+        """Find the live session of that name."""
         session = self._directory.named(scope, name)
         return session if session is not None and session.live else None
 
     def identified(self, target: str) -> Session | None:
-        """The live session that an id, its beginning or `scope/name` means; never a name alone."""
+        """Find the live session by an id, its beginning or `scope/name`; never by a name alone."""
         return self._directory.identified(target)
 
     def transcript(
         self, target: str, here: Here | None = None
     ) -> tuple[Transcript, Session | None]:
-        """The transcript of a session, live or ended, and the session while there is one.
+        """Find the transcript of a live or ended session, and the session if it is live.
 
         Args:
             target, here: as for `find`. An ended session from here comes before other projects'
-                live ones; of ended sessions of one name the last one is meant.
+                live ones; of several ended sessions of one name the last one is meant.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several live ones.
@@ -398,7 +398,7 @@ class RunService:
         return found
 
     def _ended(self, target: str) -> tuple[Transcript, Session | None] | None:
-        """The transcript of a session that has ended, or is just ending."""
+        """Find the transcript of a session that has ended or is ending."""
         for session in self._directory:
             ending = session.tenancy is not None and not session.live
             if ending and session.transcript.subject.means(target):
@@ -411,7 +411,7 @@ class RunService:
         return [ended_row(transcript) for transcript in self.session_manager.transcripts.ended()]
 
     def idle_longer_than(self, seconds: float) -> list[Session]:
-        """Sessions that have been idle for that long; running ones never are."""
+        """Sessions that have been idle for that long; running ones are never idle."""
         now = trio.current_time()
         return [
             s
@@ -429,10 +429,10 @@ class RunService:
         return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
 
     def _env_left_open(self, request: RunRequest) -> str:
-        """The environment of a call that names none.
+        """Choose the environment of a call that names none.
 
         Raises:
-            BadRequestError: nothing says which; the message names those there are.
+            BadRequestError: there is no obvious choice; the message lists the environments.
         """
         client, default = request.client, self._settings.defaults.env
         live = request.session and self._directory.named(client.scope, request.session)
@@ -449,7 +449,7 @@ class RunService:
         if default is not None and request.language:
             chosen = usable.get(OTHER_NAMES.get(default, default))
             if chosen is not None and chosen.interpreter != request.language:
-                default = None  # which cannot run it
+                default = None  # the default cannot run it
         if named := default or request.language:
             return named
         unsaid = "othing says which environment to run the code in."
@@ -462,7 +462,9 @@ class RunService:
         )
 
     def _meant(self, request: RunRequest) -> Session | None:
-        """The live session that a call names, if it runs the environment that the call means."""
+        """Find the live session that a call names, if it has the environment that the
+        call means.
+        """
         if request.session is None:
             return None
         session = self._directory.named(request.client.scope, request.session)
@@ -475,7 +477,7 @@ class RunService:
     def _session_for(
         self, request: RunRequest, environment: Environment
     ) -> tuple[Session, bool, str | None]:
-        """A new session, that it is new, and how an earlier one of the name ended."""
+        """Make a session. Returns it, that it is new, and how an earlier one of the name ended."""
         client, name = request.client, request.session
         if name is None:
             return self._new_session(client, environment, None), True, None
@@ -489,7 +491,7 @@ class RunService:
         if session is not None and session.live:
             raise wrong_environment(name, session.spec.environment, environment)
         created = self._new_session(client, environment, name)
-        if session is not None:  # it is ending right now, and has not reported yet
+        if session is not None:  # it is just ending, and has not reported that yet
             self.session_manager.ended.add(
                 client.scope, name, session.end_reason, lost=session.lost
             )

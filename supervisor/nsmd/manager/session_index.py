@@ -1,6 +1,6 @@
-"""The sessions that are not over yet, by id and by name.
+"""Index of the sessions that have not ended, by id and by name.
 
-Whatever a call asks here costs the same with a thousand others, but for a name without its scope.
+A query costs the same with a thousand other sessions, except for a name without its scope.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from nsmd.model import names
 from nsmd.sessions.session import Session
 
 _LISTED = 10
-"""Sessions named in an error about several of one name."""
+"""Largest number of sessions that an error about an ambiguous name lists."""
 
 
 class Here(NamedTuple):
-    """Scope and project that somebody asks from.
+    """Scope and project of a caller.
 
     Attributes:
-        scope: of the names that the caller itself gives.
+        scope: scope of the names that the caller itself gives.
         project: path of the caller's project; None for no project.
     """
 
@@ -28,18 +28,17 @@ class Here(NamedTuple):
     project: str | None
 
     def has(self, session: Session) -> bool:
-        """Tell whether a session sees the same project."""
+        """Return whether a session sees the same project."""
         return project_path(session) == self.project
 
 
 def project_path(session: Session) -> str | None:
-    """The directory that a session sees; None for no project."""
+    """Directory that a session sees; None for no project."""
     return None if session.spec.project is None else session.spec.project.path
 
 
 class SessionIndex:
-    """Index of the sessions that are not over. It includes spares, and sessions that are just
-    ending."""
+    """Index of the sessions that have not ended, spares and ending ones included."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
@@ -58,7 +57,7 @@ class SessionIndex:
         return session_id in self._sessions
 
     def live(self) -> list[Session]:
-        """Those that belong to somebody and can take work; takes a while where there are many."""
+        """Sessions that belong to a client and can take work; this takes time if there are many."""
         return [s for s in self._sessions.values() if s.tenancy is not None and s.live]
 
     @property
@@ -67,11 +66,11 @@ class SessionIndex:
         return self._named.keys()
 
     def named(self, scope: str, name: str) -> Session | None:
-        """The session that was given that name last, also while it ends."""
+        """Find the session that got that name last, even if it is ending."""
         return self._named.get((scope, name))
 
     def add(self, session: Session) -> None:
-        """One has come into being; it is nobody's yet."""
+        """Add a new session, which belongs to nobody yet."""
         self._sessions[session.id] = session
 
     def give_name(self, session: Session) -> None:
@@ -95,11 +94,11 @@ class SessionIndex:
         return True
 
     def find(self, target: str, scope: str | None = None, here: Here | None = None) -> Session:
-        """The live session that an id, its beginning, a name or `scope/name` means.
+        """Find the live session that a target means: an id, its beginning, a name or `scope/name`.
 
         Args:
-            scope: others are not there for who asks; None for all.
-            here: of several of one name, the session from here is meant; None for no preference.
+            scope: the only scope that the caller may see; None for all.
+            here: if several have the name, the session from here is meant; None for no preference.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
@@ -119,10 +118,10 @@ class SessionIndex:
         return _only(matches, target)
 
     def identified(self, target: str) -> Session | None:
-        """The live session that an id, its beginning or `scope/name` means; never a name alone.
+        """Find the live session by an id, its beginning or `scope/name`; never by a name alone.
 
         Raises:
-            AmbiguousSessionError: several ids begin so.
+            AmbiguousSessionError: several ids begin like this.
         """
         matches = [s for s in self._identified(target) if s.tenancy is not None and s.live]
         return _only(matches, target) if matches else None

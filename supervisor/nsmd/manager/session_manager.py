@@ -1,7 +1,7 @@
-"""All sessions of the supervisor: how they come into being, are kept for the next one, and go.
+"""All sessions of the supervisor: they start, are kept for the next supervisor, and end.
 
-Which one a call gets is the registry's to say. A session is taken from those that are ready, or
-starts as soon as there is room; what has ended is remembered, for the next call under its name.
+The run service decides which session a call gets. This module takes a ready one, or starts one as
+soon as there is a place. It remembers ended sessions for the next call with their name.
 """
 
 from __future__ import annotations
@@ -49,27 +49,28 @@ class SessionManager:
 
     Args:
         settings: limits.
-        launcher: how jails are started.
+        launcher: starts jails.
         sessions: owns the sessions' tasks; cancelling it ends every session.
         upkeep: owns timers, and the pool's refills.
-        memory: what there is of it for spares; None sets no limit.
-        shares: of the supervisor's descriptors; None sets no limit.
-        gateway: the way out of sessions that have one.
-        keeper: keeps sessions to their limits as a whole; None for nobody.
-        events: told what happens to sessions and executions.
-        book: has sessions kept for the supervisor that comes after this one; None for nobody.
-        ends: remembers names of sessions and how they ended for that supervisor; None for nobody.
+        memory: memory that spares may use; None for no limit.
+        shares: shares of the supervisor's descriptors; None for no limit.
+        gateway: proxy of sessions that have a network.
+        keeper: enforces the limits of whole sessions; None if nothing does.
+        events: gets the events of sessions and executions.
+        book: keeps sessions for the next supervisor; None if nothing does.
+        ends: remembers names of sessions, and how they ended, for that supervisor; None if nothing
+            does.
 
     Attributes:
-        closing: nothing new is taken.
+        closing: no new work is accepted.
         leaving: sessions are left to the next supervisor.
-        directory: those that are not over yet.
-        ended: how others ended, for the next call under their names.
-        executions: of all of them, by id.
-        fates: what became of those of an earlier supervisor.
-        transcripts: what sessions have run.
-        pool: those that are kept ready.
-        catch_up: tells of changes to templates (`template_changed`) that wait to be told.
+        directory: sessions that have not ended.
+        ended: how the others ended, for the next call with their names.
+        executions: executions of all sessions, by id.
+        fates: outcomes of an earlier supervisor's executions.
+        transcripts: transcripts of all sessions.
+        pool: spares.
+        catch_up: delivers pending reports of changes to templates (`template_changed`).
     """
 
     def __init__(
@@ -126,24 +127,25 @@ class SessionManager:
         self.pool.configure(settings.pool)
 
     def artifacts_in_use(self) -> set[Artifact]:
-        """Those that sessions of any kind run in now."""
+        """Artifacts that sessions of any kind use now."""
         artifacts = {session.spec.environment.artifact for session in self.directory}
         return {artifact for artifact in artifacts if artifact is not None}
 
-    # Sessions come.
+    # Starts.
 
     def check_share(self, scope: str) -> None:
-        """
+        """Check that a scope may have one more session.
+
         Raises:
-            SessionLimitError: that scope has its share of them.
+            SessionLimitError: that scope has its share.
         """
         self._places.check_share(scope)
 
     def take(self, spec: JailSpec, tenancy: Tenancy, *, confined: bool) -> Session:
-        """A session for somebody: one that is ready, or one that starts, now or in its turn.
+        """Take a session for a client: a ready one, or one that starts, now or in its turn.
 
         Args:
-            confined: whoever asks knows nothing beyond the scope.
+            confined: the caller knows nothing beyond its scope.
 
         Raises:
             SessionLimitError: no place becomes free by itself, or too many wait.
@@ -193,12 +195,12 @@ class SessionManager:
         return session
 
     async def take_up(self, takeover: Takeover, *, all_seen: bool = True) -> None:
-        """Go on with the sessions of an earlier supervisor; returns when their agents have said
-        what they were in the middle of, or have taken too long for that.
+        """Take over the sessions of an earlier supervisor. Returns when their agents have said what
+        they run, or have taken too long.
 
         Args:
-            takeover: what there is of them.
-            all_seen: no holder that does not answer may have further sessions.
+            takeover: the sessions.
+            all_seen: False if a holder that does not answer may have further sessions.
         """
         sessions: list[Session] = []
         for found in takeover.found:
@@ -225,8 +227,7 @@ class SessionManager:
             self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
 
     def template_changed(self, pid: int, certain: bool) -> None:
-        """Files that a template was made of have changed, or may have: its spares go, and its
-        sessions say so.
+        """Files of a template have changed, or may have: end its spares, and mark its sessions.
 
         Args:
             pid: `Jail.template_pid`.
@@ -245,16 +246,16 @@ class SessionManager:
         return self._book.everything(live)
 
     def leave(self) -> None:
-        """Take no new work, and leave every session as it is."""
+        """Accept no new work, and leave every session as it is."""
         self.closing = self.leaving = True
 
     def close(self) -> None:
-        """Take no new work and end every session."""
+        """Accept no new work, and end every session."""
         self.closing = True
         for session in self.directory:
             session.end("the supervisor is shutting down")
 
-    # What they say (`SessionWatcher`).
+    # For sessions (`SessionWatcher`).
 
     def session_ready(self, session: Session) -> None:
         if session.tenancy is not None:
@@ -275,8 +276,8 @@ class SessionManager:
     def session_ended(self, session: Session) -> None:
         named, tenancy = self.directory.remove(session), session.tenancy
         if named and tenancy is not None and tenancy.name is not None and not self.leaving:
-            # Else its successor has been told already. First of all: a supervisor that is killed
-            # in between has either the session or its end.
+            # Otherwise its successor knows already. First of all: a supervisor that is killed in
+            # between has either the session or its end.
             reason = SHUT_DOWN if self.closing else session.end_reason
             lost = self.closing or session.lost
             self.ended.add(tenancy.scope, tenancy.name, reason, lost=lost)
@@ -298,7 +299,7 @@ class SessionManager:
 
 
 def _in_its_project(tenancy: Tenancy, spec: JailSpec) -> Tenancy:
-    """The tenancy in its project's scope; nsm 0.1 had one scope for all of the command line."""
+    """Move a tenancy into its project's scope; nsm 0.1 had one scope for the whole command line."""
     if tenancy.scope != names.COMMAND_LINE:
         return tenancy
     project = None if spec.project is None else spec.project.path

@@ -1,9 +1,9 @@
-"""Room for so many sessions, and sessions that wait for some.
+"""Limit of live sessions, and sessions that wait for a place.
 
-A call that needs a new session while all places are taken is refused with what to do, with one
-exception: one-shots give their places back by themselves, mostly within milliseconds, so sessions
-wait for those, first come, first served, so many at most and for so long. One that waits has an id,
-is listed as starting and can be interrupted, but has no jail.
+A call that needs a new session when all places are taken is refused, with what to do. There is one
+exception: one-shots free their places by themselves, mostly within milliseconds. So sessions wait
+for those, first come, first served; their number and their time are bounded. A waiting session has
+an id, is listed as starting and can be interrupted, but has no jail.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ MAX_WAITING = 256
 """Sessions that wait for a place; more are refused at once."""
 
 WAIT_S = 30.0
-"""How long one waits: as long as a one-shot may run by default."""
+"""Longest wait: as long as a one-shot may run by default."""
 
 SHARE = 4
-"""The sessions of one box take at most one place in so many: they outlive it, and code in there
-that takes all of them would leave none to the user."""
+"""The sessions of one box take at most one place in so many. They outlive it, and code in a box
+that takes all places would leave none to the user.
+"""
 
 _LISTED = 5
-"""Sessions named in an error about too many of them."""
+"""Largest number of sessions that an error about the limit lists."""
 
 
 class SessionSlots:
     """Slots for sessions, and sessions that wait for one.
 
     Args:
-        room: how many sessions may have jails.
-        live: all live sessions, those that wait included and spares left out.
-        starts: how many jails are launched at once.
+        room: largest number of sessions with jails.
+        live: returns all live sessions, with waiting ones and without spares.
+        starts: limits the jails that start at once.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SessionSlots:
         return f"<Places {self._limit} in all, {len(self._waiting)} sessions wait>"
 
     def configure(self, room: SessionRoom) -> None:
-        """From now on there may be so many; nobody is ended for it."""
+        """Change the limit; no session ends for it."""
         self._limit = room.sessions
         self._remedy = room.remedy
         self.given_back()
@@ -64,15 +65,16 @@ class SessionSlots:
         """Return whether a session may start now.
 
         Args:
-            at_most: sessions that there are at most; below the limit, nobody needs to count.
+            at_most: upper bound of the number of sessions; below the limit, nothing needs to be
+                counted.
         """
         return not self._waiting and (at_most < self._limit or self._free() > 0)
 
     def check_share(self, scope: str) -> None:
-        """Make sure that a box may have one more session.
+        """Check that a box may have one more session.
 
         Args:
-            scope: that of its sessions.
+            scope: scope of its sessions.
 
         Raises:
             SessionLimitError: it has its share.
@@ -91,8 +93,8 @@ class SessionSlots:
         """Queue a new session until it may start.
 
         Args:
-            scope: the caller's, whose sessions an error may name.
-            confined: it is a box's, which may end no sessions.
+            scope: the caller's; an error may name its sessions.
+            confined: the caller is in a box, and may end no sessions.
 
         Raises:
             SessionLimitError: no place becomes free by itself, or too many wait.
@@ -106,7 +108,7 @@ class SessionSlots:
         return Turn(self, scope, confined=confined)
 
     def given_back(self) -> None:
-        """A session has ended: the next ones have their turn."""
+        """A session has ended: let the next ones start."""
         if not self._waiting:
             return
         free = self._free()
@@ -121,14 +123,14 @@ class SessionSlots:
     def _free(self) -> int:
         return self._limit - sum(session not in self._waiting for session in self._live())
 
-    # Its turns' side.
+    # For turns.
 
     def queue(self, session: Session, turn: Turn) -> None:
-        """A session waits from now on."""
+        """Add a waiting session."""
         self._waiting[session] = turn
 
     async def wait(self, session: Session, turn: Turn) -> None:
-        """Wait for a place, and then for the leave to launch a jail.
+        """Wait for a place, and then for permission to launch a jail.
 
         Raises:
             SessionLimitError: none became free in time.
@@ -144,7 +146,7 @@ class SessionSlots:
         await self._starts.acquire()
 
     def started(self) -> None:
-        """A jail that waited has been launched."""
+        """A waiting jail was launched."""
         self._starts.release()
 
     def _refusal(
@@ -166,11 +168,13 @@ _CONFINED = (
     "Reuse a session, by its name. Those that nobody uses end by themselves; whoever runs nsm can "
     "end some with `nsm kill NAME`."
 )
-"""Clients in a box may end none."""
+"""Hint for clients in a box, which may end no sessions."""
 
 
 def _told(live: Sequence[Session], scope: str, words: str, end: str = "") -> str:
-    """The sessions of a scope that were idle longest, after some words; nothing for none."""
+    """List the sessions of a scope that were idle longest, after some words; empty if there are
+    none.
+    """
     now = trio.current_time()
     own = [s for s in live if s.tenancy and s.tenancy.scope == scope and s.name]
     longest = heapq.nsmallest(_LISTED, own, key=lambda s: s.active_s)
@@ -179,7 +183,9 @@ def _told(live: Sequence[Session], scope: str, words: str, end: str = "") -> str
 
 
 class Turn:
-    """One session's wait for a place and for the leave to start, in place of a plain limiter."""
+    """One session's wait for a place and for permission to start, used in place of a
+    plain limiter.
+    """
 
     def __init__(self, places: SessionSlots, scope: str, *, confined: bool = False) -> None:
         self.scope, self.confined = scope, confined

@@ -1,6 +1,6 @@
-"""How often and how closely together sessions of a kind are taken, and how long one takes to make.
+"""How often and in what bursts sessions of a kind are taken, and how long one takes to start.
 
-No clock: times are handed in. A note costs a microsecond and no memory that grows.
+This has no clock: callers pass times. A note costs a microsecond, and memory does not grow.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ RATE_S = 60.0
 """Time constant of the average rate."""
 
 BURST_HALF_LIFE_S = 120.0
-"""A model's next burst comes minutes after the last one; after ten minutes little is left of it."""
+"""A model's next burst comes minutes after the last one; after ten minutes little of it remains."""
 
 LONGEST_BURST_S = 5.0
-"""Calls further apart are no burst, however long a refill takes."""
+"""Calls further apart are no burst, even if a refill takes longer."""
 
 MAX_BURST = 1024
-"""Calls that are told apart in a burst: more spares than that can't be wanted."""
+"""Calls that count in one burst: nobody needs more spares than that."""
 
 REMEMBERED = 32
-"""Refills that the times are taken from."""
+"""Number of refills that the times are computed from."""
 
 
 class Demand:
@@ -34,10 +34,10 @@ class Demand:
         self._lately: deque[float] = deque(maxlen=MAX_BURST)
 
     def note(self, now_s: float, lead_s: float) -> None:
-        """One was taken.
+        """Note that a session was taken.
 
         Args:
-            lead_s: what a refill takes: calls within that time are one burst.
+            lead_s: time of a refill: calls within that time are one burst.
         """
         self._weight = self._weight * self._faded(now_s, RATE_S) + 1.0
         lately = self._lately
@@ -49,11 +49,13 @@ class Demand:
         self._last_s = now_s
 
     def rate(self, now_s: float) -> float:
-        """Takes a second."""
+        """Sessions taken per second."""
         return self._weight * self._faded(now_s, RATE_S) / RATE_S
 
     def burst(self, now_s: float) -> float:
-        """Most takes within the time of a refill; it halves every `BURST_HALF_LIFE_S`."""
+        """Largest number of sessions taken within the time of a refill; halves every
+        `BURST_HALF_LIFE_S`.
+        """
         return self._burst * self._faded(now_s, BURST_HALF_LIFE_S / math.log(2))
 
     def _faded(self, now_s: float, constant_s: float) -> float:
@@ -61,7 +63,7 @@ class Demand:
 
 
 class Refills:
-    """How long the last starts took, from the decision to a session that is ready."""
+    """Durations of the last starts, from the decision to a session that is ready."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=REMEMBERED)
@@ -70,11 +72,11 @@ class Refills:
         return len(self._times)
 
     def note(self, seconds: float) -> None:
-        """One is ready."""
+        """Note a session that is ready."""
         self._times.append(seconds)
 
     def quantile(self, share: float) -> float | None:
-        """The time that this share of them did not exceed; None before the first."""
+        """The duration that this share of starts did not exceed; None before the first."""
         if not self._times:
             return None
         ordered = sorted(self._times)

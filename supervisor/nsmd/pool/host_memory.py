@@ -1,7 +1,7 @@
-"""How much memory there is for spares, and what one takes. Reads /proc; Linux only.
+"""Memory that is available for spares, and memory that one takes. Reads /proc; Linux only.
 
-All of it is asked at moments that something else chose: nothing here polls. Where the kernel has
-pressure stall information (PSI), it wakes us when programs begin to wait for memory.
+Nothing here polls: others decide when to look. If the kernel has pressure stall information (PSI),
+it wakes us when programs begin to wait for memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from nsmd.pool.policy import MemorySeen
 PRESSURE = "proc/pressure/memory"
 
 TRIGGER = b"some 100000 2000000\0"
-"""Wake us when programs waited for memory during 100 ms of 2 s. The length of the window is the
-one that ordinary users may ask for (multiples of 2 s, since Linux 6.5)."""
+"""Wakes us when programs waited for memory during 100 ms of 2 s. Ordinary users may ask for windows
+of multiples of 2 s (since Linux 6.5).
+"""
 
 PRESSURE_PAUSE_S = 10.0
-"""Between two wake-ups: the average that is read then is one over 10 s."""
+"""Pause between two wake-ups, since the average that is read is one over 10 s."""
 
 FRESH_S = 1.0
-"""For how long what was read about memory still holds."""
+"""Seconds for which a reading counts as current."""
 
 _READ_BYTES = 65536
 
@@ -42,7 +43,7 @@ class HostMemory:
     """The memory of this host.
 
     Args:
-        root: where `/proc` and `/sys` are; other than `/` in tests only.
+        root: directory of `/proc` and `/sys`; other than `/` in tests only.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -71,7 +72,7 @@ class HostMemory:
         )
 
     def _group_limits(self) -> list[tuple[int, int]]:
-        """Limit and use of each control group that we are in and that has a limit (version 2)."""
+        """Limit and use of each limited control group that we are in (version 2)."""
         found: list[tuple[int, int]] = []
         group = _own_group(_text(self._root + "proc/self/cgroup"))
         while group:
@@ -89,9 +90,9 @@ class HostMemory:
     def cost_of(self, pid: int) -> int | None:
         """Measure the memory of a process and those below it; None if it is gone.
 
-        The proportional share (PSS) of each process where we may read it. An agent cannot be read
-        by an ordinary user, as it must not be by what it runs: of it, what is resident and not
-        shared. Up to 3 ms a process.
+        It uses the proportional share (PSS) of each process that we may read. An ordinary user
+        cannot read that of an agent, and neither may the code that the agent runs; for an agent,
+        resident memory that is not shared counts. Up to 3 ms per process.
         """
         costs = [
             cost for each in tree_of(pid, f"{self._root}proc") if (cost := _cost(self._root, each))
@@ -99,7 +100,7 @@ class HostMemory:
         return sum(costs) if costs else None
 
     async def watch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when programs begin to wait for memory; returns where nobody can know.
+        """Call `tell` when programs begin to wait for memory; returns if nobody can know.
 
         Cancellation: the usual way to end it; closes the trigger.
         """
@@ -166,7 +167,7 @@ def _pressure(text: str) -> float | None:
 
 
 def _own_group(text: str) -> str:
-    """The path of our control group in the text of `/proc/self/cgroup`; empty without one."""
+    """Path of our control group in the text of `/proc/self/cgroup`; empty without one."""
     for line in text.splitlines():
         if line.startswith("0::/"):
             return line[len("0::") :].rstrip("/")

@@ -1,12 +1,13 @@
-"""When the machine is short of memory: first spares go, then the sessions that are idle longest.
+"""Response when the machine is short of memory: first spares go, then the sessions that are idle
+longest.
 
-Short means that programs wait for memory (PSI) while little of it is left; waiting alone may be
-that of one session at its own limit. One step at a time, each of which has 10 s to show: spares go
-as the pool's own rule has it; only when there are none, a session ends, and with each step as many
-more as before it, until the pressure is gone. Never one that runs code or has done so lately, has
-processes in its background, or is watched by somebody.
+Short means that programs wait for memory (PSI) while little of it is left; waiting alone may come
+from one session at its own limit. There is one step at a time, with 10 s to show its effect. First
+spares go, by the pool's own rule. Only when there are none, a session ends, and with each step more
+of them than before, until the pressure is gone. A session stays if it runs code or has done so
+lately, has background processes, or is watched by somebody.
 
-The kernel wakes us (Linux 6.5 and newer, for ordinary users). Elsewhere it is looked when something
+The kernel wakes us (Linux 6.5 and newer, for ordinary users). Elsewhere we look when something
 happens in the supervisor anyway: an idle one does not wake for it.
 """
 
@@ -29,43 +30,43 @@ from nsmd.sessions.session import Session
 log = logging.getLogger(__name__)
 
 REASON = "the machine was short of memory"
-"""Of a session's end, as its owner is told."""
+"""Reason of a session's end, for its owner."""
 
 STEP_S = 10.0
-"""Between two steps: the average that is read is one over that time."""
+"""Time between two steps, since the average that is read is one over that time."""
 
 LOW_SHARE = 0.15
-"""Of all memory: with more than that available, who waits does so at a limit of its own."""
+"""Share of all memory: if more is available, programs that wait do so at a limit of their own."""
 
 EMPTY_SHARE = 0.04
-"""The same where the kernel does not tell who waits."""
+"""The same share if the kernel does not tell who waits."""
 
 MOST_AT_ONCE = 16
-"""Sessions asked in one step."""
+"""Largest number of sessions to ask in one step."""
 
 
 class Spares(Protocol):
-    """The pool, as far as it concerns this."""
+    """Interface to the pool."""
 
     @property
     def spares(self) -> int:
-        """How many sessions wait to be taken."""
+        """Number of spares."""
         ...
 
     def look_soon(self) -> None:
-        """Something changed that may change how many there should be."""
+        """Note a change that may change the number of spares."""
 
 
 class Sessions(Protocol):
-    """Whose sessions may end; the registry has them."""
+    """Interface to the sessions that may end; the run service has them."""
 
     @property
     def events(self) -> Events:
-        """Tells when something happens, and is told of the pressure."""
+        """Bus of events, which also reports the pressure."""
         ...
 
     def live_sessions(self) -> Sequence[Session]:
-        """Sessions that belong to somebody."""
+        """Sessions that belong to clients."""
         ...
 
 
@@ -75,8 +76,8 @@ class Pressure:
     Args:
         settings: `[memory_pressure]`.
         memory: of this host.
-        sessions: that may end.
-        pool: whose spares go first.
+        sessions: sessions that may end.
+        pool: its spares go first.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Pressure:
         self._due_s = math.inf
         self._sleep: trio.CancelScope | None = None
         self._event_s = -math.inf
-        # Of the shortage that there is at this moment.
+        # Of the present shortage.
         self._short = False
         self._asked: set[Session] = set()
 
@@ -125,7 +126,7 @@ class Pressure:
         ended = [] if spares or not self._settings.end_idle_sessions else self._end_some(now)
         self._pool.look_soon()
         if already and not spares and not ended:
-            return  # nothing that can be done, which was said
+            return  # nothing can be done, and that was logged
         log.warning(
             "short of memory (pressure %s %%, %d MiB available): %d spares, %d sessions may end",
             seen.pressure_percent,
@@ -146,7 +147,7 @@ class Pressure:
         idle.sort(key=lambda session: session.active_s)
         chosen = idle[: min(MOST_AT_ONCE, max(1, len(self._asked)))]
         for session in chosen:
-            self._asked.add(session)  # once: whoever has something in the background keeps it
+            self._asked.add(session)  # once: a session with background work is not asked again
             session.end_if_unused(REASON)
         return chosen
 
@@ -176,7 +177,7 @@ def is_short(seen: MemorySeen, *, already: bool) -> bool:
     """Return whether memory has to be given back.
 
     Args:
-        already: it was short a moment ago; it is until the pressure is gone.
+        already: it was short a moment ago, and stays so until the pressure is gone.
     """
     if seen.available_bytes is None or not seen.total_bytes:
         return False

@@ -1,19 +1,19 @@
-"""How many sessions of each kind should wait to be taken: a pure function of what is known.
+"""How many spares of each kind there should be: a pure function of an observation.
 
-It is a reorder point, as in stock keeping: while a refill is under way, calls go on coming, so
-there should be as many spares as calls come in that time, and some more for chance. So the same
-rule wants five spares of a kind whose jails start cold where two do of one that forks them; the
-times are measured, not assumed.
+It is a reorder point, as in stock keeping: calls arrive while a refill is under way, so there
+should be as many spares as calls come in that time, and some more for chance. The same rule asks
+for five spares of a kind with cold starts where two of a forked kind are enough; the times are
+measured, not assumed.
 
-1. *Demand*: rate x time + `SAFETY` x sqrt(rate x time), the mean of arrivals at random and twice
-   their standard deviation; or the largest burst lately, where that is more, since the calls of
-   models come in bursts. At least `min_spares`.
-2. *Use*: none of a kind that nobody used for `keep_seconds`, one of a kind that a client which has
-   just come is likely to use, no more of a kind that fails to start until its time comes.
+1. *Demand*: rate x time + `SAFETY` x sqrt(rate x time), the mean of random arrivals and twice
+   their standard deviation; or the largest recent burst, if that is more, since models call
+   in bursts. At least `min_spares`.
+2. *Use*: none of a kind that nobody used for `keep_seconds`; one of a kind that a new client
+   will probably use; no more of a kind that fails to start until its pause is over.
 3. *Room*: the kinds get their first spares in the order of their last use, then their second ones,
-   and so on, up to `max_spares`, and up to a share of the memory that is there; the share shrinks
-   with the pressure on memory. What does not fit is not skipped over: so more room never takes a
-   spare away from anybody.
+   and so on, up to `max_spares`, and up to a share of the available memory; the share shrinks
+   with the pressure on memory. A kind that does not fit is not skipped: so more room never takes a
+   spare away from any kind.
 """
 
 from __future__ import annotations
@@ -28,35 +28,36 @@ SAFETY = 2.0
 """Standard deviations of a Poisson process: about one refill time in forty has more arrivals."""
 
 UNKNOWN_REFILL_S = 0.1
-"""Taken for the time of a refill until one has been measured: a cold start on a busy machine."""
+"""Assumed time of a refill until one was measured: a cold start on a busy machine."""
 
 UNKNOWN_COST_BYTES = 16 << 20
-"""Taken for the memory of a spare until one has been measured: a cold Python with its agent."""
+"""Assumed memory of a spare until one was measured: a cold Python with its agent."""
 
 EXPECTED_S = 300.0
-"""How long a kind is kept ready for a client that was expected to use it and has not yet."""
+"""How long a kind is kept ready for a client that was expected to use it but has not."""
 
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
 
 CALM_PERCENT, HIGH_PERCENT = 1.0, 10.0
 """Pressure on memory (`some avg10` of PSI) up to which spares have their whole share, and from
-which on they have none. Systems that keep memory free by killing act at some tens of percent."""
+which on they have none. Systems that kill programs to free memory act at some tens of percent.
+"""
 
 RESERVE_SHARE = 0.05
-"""Of all memory: what is left of it when no spare is kept any more."""
+"""Share of all memory that stays free even without spares."""
 
 MOST_AT_ONCE = 4
-"""Starts at once that refills take part in; as many as there are callers' own at once."""
+"""Starts at once that refills take part in; callers may start as many at once."""
 
 SOONEST_S = 0.001
-"""Before it is looked at again."""
+"""Shortest time before the next look."""
 
 DECAY_LOOK_S = 30.0
-"""While more is wanted than the least, demand is looked at again: it fades with time alone."""
+"""Time between looks while more than the minimum is wanted: demand fades with time alone."""
 
 MEMORY_LOOK_S = 60.0
-"""The same for memory, where the kernel does not tell when it gets short, or it has been short."""
+"""The same for memory, if it has been short or the kernel does not report that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +65,15 @@ class KindSeen:
     """Observation of one kind of session.
 
     Attributes:
-        spares: that it has, starting ones included.
-        rate_per_s: takes, averaged over the last minute or so.
-        burst: most takes within the time of one refill, fading.
+        spares: number of spares, starting ones included.
+        rate_per_s: sessions taken per second, averaged over about the last minute.
+        burst: largest number taken within the time of one refill, fading.
         refill_s: from start to ready, usually; None before the first.
-        idle_s: seconds since its last use; infinite if it was never used.
-        expected_s: seconds since a client came that is likely to use it; infinite if none did.
+        idle_s: seconds since its last use; infinite if never used.
+        expected_s: seconds since a client connected that will probably use it; infinite if none
+            did.
         cost_bytes: memory of one spare; None before one was measured.
-        failures: starts that failed, one after the other.
+        failures: starts that failed in a row.
         failed_s: seconds since the last of them.
     """
 
@@ -91,11 +93,11 @@ class MemorySeen:
     """The host's memory.
 
     Attributes:
-        total_bytes: of the host, or what its control group may have; 0 where unknown.
-        available_bytes: what programs can still have without others being pushed out; None where
-            unknown, which sets no limit.
-        pressure_percent: time in which somebody waited for memory; None where unknown.
-        watched: the kernel tells when pressure begins.
+        total_bytes: memory of the host or limit of its control group; 0 if unknown.
+        available_bytes: memory that programs can still get without pushing others out; None if
+            unknown, for no limit.
+        pressure_percent: time in which some program waited for memory; None if unknown.
+        watched: the kernel reports when pressure begins.
     """
 
     total_bytes: int = 0
@@ -106,7 +108,7 @@ class MemorySeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All that decides how many spares there should be."""
+    """All facts that decide how many spares there should be."""
 
     settings: PoolSettings
     kinds: Sequence[KindSeen]
@@ -115,7 +117,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindPlan:
-    """How many spares a kind should have, and why in words."""
+    """How many spares a kind should have, and why, in words."""
 
     wanted: int
     why: str
@@ -128,8 +130,9 @@ class Plan:
     Attributes:
         kinds: in the order of the observation's.
         starts: the kind's index for each session to start, the most urgent first.
-        budget_bytes: of memory for all spares; None without a limit.
-        again_s: when another answer may be right although nothing happened; infinite for never.
+        budget_bytes: memory for all spares; None without a limit.
+        again_s: seconds until another plan may be right although nothing happened; infinite for
+            never.
     """
 
     kinds: tuple[KindPlan, ...]
@@ -139,7 +142,7 @@ class Plan:
 
 
 def plan(seen: Observation) -> Plan:
-    """How many spares of each kind there should be."""
+    """Decide how many spares of each kind there should be."""
     asked = [_asked(kind, seen.settings) for kind in seen.kinds]
     budget = _budget(seen)
     granted = [0] * len(asked)
@@ -172,8 +175,8 @@ def plan(seen: Observation) -> Plan:
 
 
 def backoff_s(failures: int) -> float:
-    """How long a kind is left alone after so many failures in a row."""
-    # The exponent is bounded first: a float does not hold 2 to the 2000.
+    """Seconds to leave a kind alone after so many failures in a row."""
+    # The exponent is bounded first, because 2 to the 2000 does not fit into a float.
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30)) if failures else 0.0
 
 
@@ -186,22 +189,22 @@ def refill_at(
     answered_s: float,
     short_s: float,
 ) -> float:
-    """When the next refill may start, so that no call waits for it that is about to be answered.
+    """Time of the next refill, chosen so that it does not slow a call that is about to be answered.
 
-    A start takes processor time from whatever runs. So it waits until the calls that took spares
-    have been answered and a moment longer, in which the next one may come; but not for long,
-    because calls may run for minutes, and less where nothing is left: the next call would wait
+    A start takes processor time from running code. So it waits until the calls that took spares
+    have been answered, and a moment longer, in which the next call may come. It does not wait long,
+    because calls may run for minutes; and less if no spare is left, since the next call would wait
     for a whole start.
 
     Args:
         stocked: a spare of the kind is ready.
-        lead_s: what a refill takes.
-        unanswered_s: when the last call came that took a session and has no answer yet.
-        answered_s: when such a call was last answered.
-        short_s: since when there are fewer spares than wanted.
+        lead_s: time of a refill.
+        unanswered_s: time of the last call that took a session and has no answer yet.
+        answered_s: time when such a call was last answered.
+        short_s: time since which there are fewer spares than wanted.
 
     Returns:
-        A time on the clock of the arguments, `now_s` for at once.
+        A time on the clock of the arguments; `now_s` for at once.
     """
     patience = min(0.1, 2 * lead_s) if stocked else min(0.01, lead_s / 2)
     moment = 0.002 if stocked else 0.0003
@@ -210,11 +213,11 @@ def refill_at(
 
 
 def starts_at_once(*, stocked: bool, processors: int, rate_per_s: float, lead_s: float) -> int:
-    """How many sessions may be starting, callers' own included, for a refill to begin, too.
+    """Number of sessions that may be starting, callers' own included, when a refill begins.
 
-    A start is nearly all processor time: more at once take it from calls, and each takes longer.
-    So half of the processors, all of them where nothing is left, and always as many as keep up
-    with the calls: those that come in the time of one start (Little's law).
+    A start is nearly all processor time: more at once take it from calls, and each takes longer. So
+    this is half of the processors, or all of them if no spare is left, and always enough to keep up
+    with the calls: as many as come in the time of one start (Little's law).
     """
     needed = math.ceil(min(rate_per_s * lead_s, MOST_AT_ONCE))
     usual = max(1, processors // 2) if stocked else max(processors, needed + 1)
@@ -268,7 +271,7 @@ def _cost(kind: KindSeen) -> int:
 
 
 def _budget(seen: Observation) -> int | None:
-    """Bytes for all spares together; those that exist already are taken out of what is there."""
+    """Bytes for all spares together. The memory of existing spares counts as available."""
     memory = seen.memory
     if memory.available_bytes is None:
         return None
@@ -278,7 +281,7 @@ def _budget(seen: Observation) -> int | None:
 
 
 def _relief(memory: MemorySeen) -> float:
-    """1 without pressure on memory, 0 under a high one."""
+    """Share that is left to spares: 1 without pressure on memory, 0 under high pressure."""
     if memory.pressure_percent is None:
         return 1.0
     above = (memory.pressure_percent - CALM_PERCENT) / (HIGH_PERCENT - CALM_PERCENT)
@@ -293,7 +296,7 @@ def _memory_limit(memory: MemorySeen, budget: int) -> str:
 
 
 def _turns(kinds: Sequence[KindSeen], wanted: Sequence[int]) -> list[int]:
-    """Kinds by index in the order in which they get spares, one at a time."""
+    """Order in which the kinds get spares, one at a time, as indexes."""
     latest = sorted(range(len(kinds)), key=lambda i: min(kinds[i].idle_s, kinds[i].expected_s))
     return [i for turn in range(max(wanted, default=0)) for i in latest if wanted[i] > turn]
 
@@ -312,5 +315,5 @@ def _again(seen: Observation, asked: Sequence[KindPlan], *, short: bool) -> floa
     known = seen.memory.available_bytes is not None
     if known and (short or (not seen.memory.watched and any(kind.spares for kind in seen.kinds))):
         times.append(MEMORY_LOOK_S)
-    # A moment later at least: the sum of a clock and a tiny time is the clock.
+    # At least a moment later: adding a tiny time to a clock gives the same clock.
     return max(SOONEST_S, min(time for time in times if time > 0))

@@ -1,8 +1,8 @@
 """Sessions kept ready, so that a call finds its jail already there.
 
-A *kind* is a jail specification; sessions of a kind are interchangeable, and those that wait to be
-taken are its *spares*. How many there should be is `nsmd.pool.policy`'s; this module observes, and
-carries its plan out: when a session was taken and its call answered, when a refill is ready or
+A *kind* is a jail specification. Sessions of a kind are interchangeable, and those that wait to be
+taken are its *spares*. `nsmd.pool.policy` decides how many there should be. This module observes
+and carries its plan out: when a session was taken and its call answered, when a refill is ready or
 failed, when memory gets short, and at times that the plan named. In between it sleeps.
 """
 
@@ -30,18 +30,20 @@ from nsmd.sessions.session import Session
 log = logging.getLogger(__name__)
 
 MAX_KINDS = 256
-"""Kinds that something is remembered of; the one that was used least recently goes first."""
+"""Largest number of remembered kinds; the least recently used one goes first."""
 
 COST_FRESH_S = 300.0
-"""How long the measured memory of a spare holds for its kind."""
+"""How long the measured memory of a spare counts for its kind."""
 
 SAME_FAILURE_S = 0.5
-"""Spares that die within that time die of one cause, which counts as one failure. Shorter than the
-first pause after a failure: what is tried after one and fails counts."""
+"""Spares that die within that time have one cause, which counts as one failure. It is shorter than
+the first pause after a failure, so that the next attempt counts separately.
+"""
 
 USUAL = 0.5
-"""Share of refills that are as quick as what is reckoned with. Not the slowest: the first ones of a
-kind may have had to wait for what all are made from."""
+"""Share of refills that are as fast as the assumed time. Not the slowest ones count: the first of a
+kind may have waited for their template.
+"""
 
 UNPLANNED = KindPlan(wanted=0, why="it has just come up")
 
@@ -65,7 +67,7 @@ class Memory(Protocol):
 
 
 class UnknownMemory:
-    """Nothing is known of memory, so it sets no limit."""
+    """Memory figures that are unknown, so they set no limit."""
 
     def seen(self) -> MemorySeen:
         return MemorySeen()
@@ -84,12 +86,12 @@ class Kind:
 
     Attributes:
         ready: spares, the newest last: it is taken first, since its memory is still in caches.
-        starting: refills.
-        hits: takes that found a spare ready.
-        misses: takes that had to wait for a start.
+        starting: refills that start.
+        hits: calls that found a spare ready.
+        misses: calls that had to wait for a start.
         used_s, expected_s, failed_s: on trio's clock, minus infinity for never.
-        failures: in a row.
-        plan: the last.
+        failures: failures in a row.
+        plan: the last plan.
     """
 
     spec: JailSpec
@@ -109,7 +111,7 @@ class Kind:
 
     @property
     def spares(self) -> int:
-        """How many there are, starting ones included."""
+        """Number of spares, starting ones included."""
         return len(self.ready) + len(self.starting)
 
     @property
@@ -135,7 +137,7 @@ class Kind:
 
 @dataclass(slots=True)
 class _Start:
-    """A session that is on its way: since when, and whether for the pool."""
+    """A session that starts: since when, and whether it is a refill."""
 
     since_s: float
     refill: bool
@@ -148,12 +150,12 @@ class Pool:
         settings: `[pool]`.
         start: makes a session of a kind and starts its task.
         nursery: owns the pool's two tasks; cancelling it stops refills.
-        memory: what there is of it.
-        processors: that starts can use; None for those that this process may use.
-        events: told what is taken and refilled.
+        memory: memory figures of the host.
+        processors: processors that starts can use; None for those that this process may use.
+        events: gets an event for each session taken or refilled.
 
     Attributes:
-        on_pressure: called when memory gets short, after the pool has been told.
+        on_pressure: called when memory gets short, after the pool's own reaction.
     """
 
     def __init__(
@@ -172,9 +174,9 @@ class Pool:
         self._memory = memory or UnknownMemory()
         self._processors = processors or len(os.sched_getaffinity(0))
         self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
-        # Of sessions, spares and taken ones.
+        # For sessions, spares and taken ones.
         self._starts: dict[Session, _Start] = {}
-        # Taken and without an answer yet, the newest last: since when.
+        # Taken sessions without an answer yet, the newest last: since when.
         self._unanswered: dict[Session, float] = {}
         self._answered_s = -math.inf
         self._short_s: float | None = None
@@ -192,7 +194,7 @@ class Pool:
 
     @property
     def spares(self) -> int:
-        """How many sessions wait to be taken, starting ones included."""
+        """Number of sessions that wait to be taken, starting ones included."""
         return sum(kind.spares for kind in self._kinds.values())
 
     @property
@@ -207,13 +209,15 @@ class Pool:
 
     @property
     def budget_bytes(self) -> int | None:
-        """Memory that all spares together may take, by the last plan; None without a limit."""
+        """Memory that all spares together may use, by the last plan; None without a limit."""
         return self._budget_bytes
 
-    # What happens. All of it is quick; what it leads to is decided in the pool's task.
+    # Events. All of this is quick; the pool's task decides what follows from it.
 
     def take(self, spec: JailSpec) -> Session:
-        """A session of that kind, ready or still starting, which is the caller's from now on."""
+        """Take a session of that kind, ready or still starting. It belongs to the caller from now
+        on.
+        """
         now = trio.current_time()
         kind = self._kind(spec)
         kind.used_s = now
@@ -235,7 +239,7 @@ class Pool:
         return session
 
     def answered(self, session: Session) -> None:
-        """A session that was taken has its first answer: what was put off for it may begin."""
+        """A taken session has its first answer: refills that waited for it may begin."""
         if self._unanswered.pop(session, None) is None:
             return
         now = self._answered_s = trio.current_time()
@@ -246,7 +250,7 @@ class Pool:
             self._look_at(self._refill_at(kind, now))
 
     def expect(self, spec: JailSpec) -> None:
-        """Somebody came who is likely to ask for that kind."""
+        """A client connected that will probably ask for that kind."""
         self._kind(spec).expected_s = trio.current_time()
         self.look_soon()
 
@@ -257,7 +261,7 @@ class Pool:
         if kind is None or start is None:
             return
         recovered, kind.failures = kind.failures > 0, 0
-        # Starts that callers wait for compete with each other, and say less.
+        # Starts that callers wait for compete with each other, so their times say less.
         if start.refill or not kind.refills:
             kind.refills.note(trio.current_time() - start.since_s)
         if start.refill:
@@ -286,12 +290,14 @@ class Pool:
             self.look_soon()
 
     def keep_only(self, wanted: Callable[[Environment], bool]) -> None:
-        """Other environments are gone, or were replaced: nobody will ask for them."""
+        """End spares of other environments, which were removed or replaced: nobody will ask for
+        them.
+        """
         for spec in [spec for spec in self._kinds if not wanted(spec.environment)]:
             self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
 
     def discard(self, session: Session, why: str) -> None:
-        """End a spare that nobody is to get."""
+        """End a spare that nobody should get."""
         kind = self._kinds.get(session.spec)
         if kind is not None:
             for spares in (kind.ready, kind.starting):
@@ -301,12 +307,12 @@ class Pool:
         self.look_soon()
 
     def configure(self, settings: PoolSettings) -> None:
-        """Go on with other settings."""
+        """Use other settings from now on."""
         self._settings = settings
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Something changed that may change the plan."""
+        """Note a change that may change the plan."""
         self._look_at(trio.current_time())
 
     def _memory_short(self) -> None:
@@ -323,7 +329,7 @@ class Pool:
             self._carry_out(self._plan())
 
     def _look_at(self, when_s: float) -> None:
-        """Make a plan then, or earlier."""
+        """Make a plan at that time or earlier."""
         if when_s < self._due_s:
             self._due_s = when_s
             if self._sleep is not None:
@@ -356,7 +362,7 @@ class Pool:
         if not plan.starts:
             self._short_s = None
         for index in plan.starts:
-            # One that is ready, or answered, has this looked at again.
+            # When a session is ready or a call answered, the task looks again.
             if len(self._starts) >= self._starts_at_once(kinds[index], now):
                 break
             if self._short_s is None:
@@ -364,7 +370,7 @@ class Pool:
             if (due_s := self._refill_at(kinds[index], now)) > now:
                 self._look_at(due_s)
                 break
-            self._short_s = now  # the next one lets calls go first again
+            self._short_s = now  # the next refill lets calls go first again
             kinds[index].starting.append(self._begin(kinds[index].spec, now, refill=True))
         self._look_at(now + plan.again_s)
 
@@ -392,7 +398,9 @@ class Pool:
         return session
 
     def _shrink(self, kind: Kind, most: int, why: str) -> None:
-        """End what is too much: the oldest first, and what is ready before what was just begun."""
+        """End superfluous spares: the oldest first, and ready ones before those that
+        just started.
+        """
         for spares in (kind.ready, kind.starting):
             while spares and kind.spares > most:
                 session = spares.pop(0)
@@ -422,7 +430,7 @@ class Pool:
         log.warning("a spare of %s ended: %s", kind.spec.environment.name, session.end_reason)
 
     def _measure_one(self, kinds: tuple[Kind, ...], now: float) -> None:
-        """Ask what a spare takes, now and then, while no call waits."""
+        """Now and then measure the memory of a spare, while no call waits."""
         for kind in kinds:
             if kind.ready and now - kind.measured_s >= COST_FRESH_S:
                 kind.measured_s = now
@@ -435,13 +443,13 @@ class Pool:
 
 
 def _nothing() -> None:
-    """Nobody else wants to know."""
+    """Default for `on_pressure`."""
 
 
 def _newest(ready: list[Session]) -> Session | None:
     while ready:
         session = ready.pop()
-        if session.state is State.IDLE:  # else it is ending, and has not reported yet
+        if session.state is State.IDLE:  # else it is ending, and has not reported that yet
             return session
     return None
 

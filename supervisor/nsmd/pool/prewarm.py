@@ -1,4 +1,4 @@
-"""Clients that have just come: what they are likely to use is kept ready for them."""
+"""Spares for clients that have just connected, for the environments that they will probably use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class Prewarm:
-    """Sessions prepared for clients that have just come.
+    """Spares for clients that have just connected.
 
     Args:
-        provider: has the environments.
-        spec: of a session.
+        provider: provider of the environments.
+        spec: makes the specification of a session.
         expect: tells the pool of a kind that will be wanted.
     """
 
@@ -34,7 +34,7 @@ class Prewarm:
         self._habits = UsageHistory()
 
     def expect(self, client: Client) -> None:
-        """One of a project.
+        """Prepare for an MCP client of a project.
 
         Args:
             client: its project and sources, as far as they are known yet.
@@ -45,12 +45,12 @@ class Prewarm:
             self._warm(env, client)
 
     def greet(self, program: str, scope: str) -> None:
-        """A program of the control socket: what it used the last times."""
+        """Prepare for a program on the control socket: what it used the last times."""
         for env, mount in self._habits.program_came(program, scope):
             self._warm(env, Client(name=program, scope=scope, project=mount))
 
     def used(self, client: Client, env: str) -> None:
-        """One has taken a session."""
+        """Note that a client has taken a session."""
         self._habits.used(client, env)
 
     def _warm(self, env: str, client: Client) -> None:

@@ -1,8 +1,8 @@
 """Usage history of clients, to predict what a new client will use.
 
-A comer is a project with whichever client, or a program of the control socket. Of each, for each
-environment, the share of visits is kept in which it was used, the last ones counting most. Bounded,
-and lost with the supervisor.
+It covers each project (with any client) and each program of the control socket. For each of their
+environments it keeps the share of visits in which the environment was used; the last visits count
+most. It is bounded, and lost with the supervisor.
 """
 
 from __future__ import annotations
@@ -17,25 +17,30 @@ import trio
 from nsmd.model.values import Client, ProjectMount
 
 FIRST_GUESS: Mapping[str, float] = {"python": 0.5, "bash": 0.5}
-"""For projects that nobody came with before."""
+"""For projects that no client came with before."""
 
 NEWEST = 0.3
 """Weight of the last visit: one use makes an environment likely; after two visits without it, it is
-not any more."""
+no longer likely.
+"""
 
 LIKELY = 0.3
-"""Share of visits from which on an environment is kept ready for a comer."""
+"""Share of visits from which on an environment is kept ready."""
 
 VISIT_S = 60.0
-"""Coming again within that time is the same visit: a client attaches, then lists the tools."""
+"""A client that comes again within that time makes the same visit: it attaches, then lists the
+tools.
+"""
 
 MAX_COMERS = 256
-"""The one that was there least recently is forgotten."""
+"""The least recent one is forgotten."""
 
 
 @dataclass(slots=True)
 class _Habit:
-    """One environment of a comer: its share of visits, and what is not yet counted in it."""
+    """One environment of a project or program: its share of visits, and what is not yet counted in
+    it.
+    """
 
     share: float
     project: ProjectMount | None = None
@@ -55,13 +60,14 @@ class UsageHistory:
         self._comers: OrderedDict[str, _Comer] = OrderedDict()
 
     def project_came(self, project: ProjectMount | None) -> list[str]:
-        """A client came whose sessions see that project: the environments it will likely use."""
+        """A client of a project connected. Returns the environments that it will probably use."""
         return [env for env, _ in self._came(_of_project(project), FIRST_GUESS)]
 
     def program_came(self, program: str, scope: str) -> list[tuple[str, ProjectMount | None]]:
-        """A program came: the environments it will likely use, each with its last project there.
+        """A program connected. Returns the environments that it will probably use, each with its
+        last project there.
 
-        One that never used any is not expected to: most only ask what there is.
+        A program that never used any gets none: most programs only query.
         """
         return self._came(_of_program(program, scope), {})
 

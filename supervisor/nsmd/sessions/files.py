@@ -178,7 +178,7 @@ async def directory(session: Session, path: str, *, make: bool) -> FileDirectory
     """List one level of a session's directory.
 
     Args:
-        make: make it if it is not there; then no entries are told.
+        make: make the directory if it is missing; then no entries are returned.
 
     Raises:
         FileError: it cannot be read or made.
