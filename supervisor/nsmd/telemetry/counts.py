@@ -17,7 +17,8 @@ from nsmd.model.events import Events, Happening
 from nsmd.model.values import RunResult
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
-from nsmd.telemetry.families import Labels
+from nsmd.telemetry import families as f
+from nsmd.telemetry.families import Family, Labels, Value
 from nsmd.telemetry.histogram import Histogram
 
 ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
@@ -52,43 +53,13 @@ class Counts:
         for_everyone: whether an environment of that name is there for everyone.
 
     Attributes:
-        latency: of executions, by environment and outcome; their number is that of executions.
-        wait: of executions that began, by environment.
-        runs_taken_up: executions that an earlier supervisor began, by environment and outcome.
-        limits_hit: by kind and enforcer.
-        denials: by environment.
-        starts: of sessions, by environment and kind of jail.
-        start_failures: by environment.
-        ended: by environment and cause.
-        taken_up: by environment.
-        takes: from the pool, by environment and result.
-        refills: by environment.
-        clients: that are there, by protocol; `connected` have come.
-        happened: other events, by kind.
-        programs: calls of the bridge that are over, by outcome; `program_time` of those started.
-        pressed_out: sessions that had to go for want of memory.
-        restarts: that sessions have outlived.
+        counted: counters, and the clients that are connected.
+        timed: histograms.
     """
 
     def __init__(self, events: Events, for_everyone: Callable[[str], bool]) -> None:
-        self.latency: defaultdict[Labels, Histogram] = defaultdict(Histogram)
-        self.wait: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self.runs_taken_up: defaultdict[Labels, int] = defaultdict(int)
-        self.limits_hit: defaultdict[Labels, int] = defaultdict(int)
-        self.denials: defaultdict[str, int] = defaultdict(int)
-        self.starts: defaultdict[Labels, Histogram] = defaultdict(Histogram)
-        self.start_failures: defaultdict[str, int] = defaultdict(int)
-        self.ended: defaultdict[Labels, int] = defaultdict(int)
-        self.taken_up: defaultdict[str, int] = defaultdict(int)
-        self.takes: defaultdict[Labels, int] = defaultdict(int)
-        self.refills: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self.clients: defaultdict[str, int] = defaultdict(int)
-        self.connected: defaultdict[str, int] = defaultdict(int)
-        self.happened: defaultdict[str, int] = defaultdict(int)
-        self.programs: defaultdict[str, int] = defaultdict(int)
-        self.program_time: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self.pressed_out = 0
-        self.restarts = 0
+        self.counted: defaultdict[Family, defaultdict[Labels, int]] = defaultdict(_integers)
+        self.timed: defaultdict[Family, defaultdict[Labels, Histogram]] = defaultdict(_histograms)
         self._events = events
         self._for_everyone = for_everyone
         self._labels: dict[str, str] = {}
@@ -105,7 +76,7 @@ class Counts:
             "client_came": self._client_came,
             "client_left": self._client_left,
             "memory_pressure": self._memory_pressure,
-            "configuration_reloaded": self._other,
+            "configuration_reloaded": self._reloaded,
             "restarted": self._restarted,
             "program_ended": self._program_ended,
         }
@@ -118,6 +89,24 @@ class Counts:
         taker = self._takers.get(happening.kind)
         if taker is not None:
             taker(happening)
+
+    def read(self) -> dict[Family, Mapping[Labels, Value]]:
+        """Copy all of it as it is now: another thread makes text of it."""
+        latency = self.timed[f.LATENCY]
+        return {
+            f.EXECUTIONS: {labels: each.count for labels, each in latency.items()},
+            **{family: dict(values) for family, values in self.counted.items()},
+            **{
+                family: {labels: each.copy() for labels, each in values.items()}
+                for family, values in self.timed.items()
+            },
+        }
+
+    def _add(self, family: Family, *labels: str, by: int = 1) -> None:
+        self.counted[family][labels] += by
+
+    def _took(self, family: Family, seconds: float, *labels: str) -> None:
+        self.timed[family][labels].add(seconds)
 
     def environment_of(self, session: Session) -> str:
         """The label of a session's environment."""
@@ -146,15 +135,15 @@ class Counts:
         env = self.environment_of(execution.session)
         answer, submitted_s, sent_s = execution.answer, execution.submitted_s, execution.sent_s
         if execution.earlier:  # how long it has taken, nobody knows
-            self.runs_taken_up[env, outcome_of(answer)] += 1
+            self._add(f.RUNS_TAKEN_UP, env, outcome_of(answer))
         else:
-            self.latency[env, outcome_of(answer)].add(happening.at_s - submitted_s)
+            self._took(f.LATENCY, happening.at_s - submitted_s, env, outcome_of(answer))
         if sent_s is not None and not execution.earlier:
-            self.wait[env].add(sent_s - submitted_s)
+            self._took(f.WAIT, sent_s - submitted_s, env)
         if isinstance(answer, RunResult) and answer.denials:
-            self.denials[env] += 1
+            self._add(f.DENIALS, env)
         for limit in execution.limit_events:
-            self.limits_hit[limit.kind, limit.enforced_by] += limit.times
+            self._add(f.LIMITS_HIT, limit.kind, limit.enforced_by, by=limit.times)
             self._events.publish(
                 "limit_hit",
                 session=happening.session,
@@ -174,7 +163,7 @@ class Counts:
         began_s = self._starting.pop(happening.session, None)
         if began_s is not None:
             kind = "cold" if session.policy is None else session.policy.kind
-            self.starts[self.environment_of(session), kind].add(happening.at_s - began_s)
+            self._took(f.STARTS, happening.at_s - began_s, self.environment_of(session), kind)
 
     def _session_ended(self, happening: Happening) -> None:
         session = happening.subject
@@ -182,48 +171,58 @@ class Counts:
         env = self.environment_of(session)
         lost = bool(happening.facts.get("lost"))
         if self._starting.pop(happening.session, None) is not None and lost:
-            self.start_failures[env] += 1
+            self._add(f.START_FAILURES, env)
         if session.tenancy is not None:
-            self.ended[env, "lost" if lost else "ended"] += 1
+            self._add(f.ENDED, env, "lost" if lost else "ended")
 
     def _session_taken_up(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what is taken up"
-        self.taken_up[self.environment_of(session)] += 1
+        self._add(f.TAKEN_UP, self.environment_of(session))
 
     def _pool_taken(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what the pool has"
         result = "hit" if happening.kind == "pool_hit" else "miss"
-        self.takes[self.environment_of(session), result] += 1
+        self._add(f.HANDED_OUT, self.environment_of(session), result)
 
     def _pool_refilled(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what the pool has"
-        self.refills[self.environment_of(session)].add(happening.facts["seconds"])
+        self._took(f.REFILLS, happening.facts["seconds"], self.environment_of(session))
 
     def _client_came(self, happening: Happening) -> None:
-        self.clients[happening.facts["protocol"]] += 1
-        self.connected[happening.facts["protocol"]] += 1
+        self._add(f.CLIENTS, happening.facts["protocol"])
+        self._add(f.CONNECTED, happening.facts["protocol"])
 
     def _client_left(self, happening: Happening) -> None:
-        self.clients[happening.facts["protocol"]] -= 1
+        self._add(f.CLIENTS, happening.facts["protocol"], by=-1)
 
     def _restarted(self, happening: Happening) -> None:
         # Whoever remembers how often it was says so; else this is once more.
         told: Any = happening.facts.get("restarts")
-        self.restarts = told if isinstance(told, int) else self.restarts + 1
+        restarts = self.counted[f.RESTARTS]
+        restarts[()] = told if isinstance(told, int) else restarts[()] + 1
 
     def _memory_pressure(self, happening: Happening) -> None:
-        self.happened[happening.kind] += 1
-        self.pressed_out += len(happening.facts.get("sessions", ()))
+        self._add(f.PRESSURE)
+        self._add(f.PRESSURE_ENDED, by=len(happening.facts.get("sessions", ())))
 
-    def _other(self, happening: Happening) -> None:
-        self.happened[happening.kind] += 1
+    def _reloaded(self, happening: Happening) -> None:
+        del happening
+        self._add(f.RELOADS)
 
     def _program_ended(self, happening: Happening) -> None:
         call, outcome = happening.subject, happening.facts["outcome"]
         assert isinstance(call, ProgramCall), "that is what ends"
-        self.programs[outcome] += 1
+        self._add(f.PROGRAM_CALLS, outcome)
         if isinstance(call.answer, Ended):
-            self.program_time[outcome].add(call.answer.duration_s)
+            self._took(f.PROGRAM_TIME, call.answer.duration_s, outcome)
+
+
+def _integers() -> defaultdict[Labels, int]:
+    return defaultdict(int)
+
+
+def _histograms() -> defaultdict[Labels, Histogram]:
+    return defaultdict(Histogram)

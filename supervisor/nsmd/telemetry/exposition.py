@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -14,21 +13,21 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from nsmd.telemetry.families import Family, Labels, Reading, Value
+from nsmd.telemetry.families import Family, Labels, Readings, Value
 from nsmd.telemetry.histogram import Histogram
 
 
 class _Read(Collector):
-    """Figures for a private registry that lasts as long as one answer."""
+    """Figures for one answer."""
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Readings) -> None:
         self._readings = readings
 
     def collect(self) -> Iterable[Metric]:
-        return (_metric(family, values) for family, values in self._readings)
+        return (_metric(family, values) for family, values in self._readings.items())
 
 
-def text_of(readings: Sequence[Reading], accept: str = "") -> tuple[bytes, str]:
+def text_of(readings: Readings, accept: str = "") -> tuple[bytes, str]:
     """Readings as text; some milliseconds, to be spent in a thread.
 
     Args:
@@ -37,10 +36,8 @@ def text_of(readings: Sequence[Reading], accept: str = "") -> tuple[bytes, str]:
     Returns:
         The text, and its content type.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Read(readings))
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode(_Read(readings)), content_type
 
 
 def _metric(family: Family, values: Mapping[Labels, Value]) -> Metric:

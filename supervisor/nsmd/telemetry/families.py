@@ -15,9 +15,9 @@ from nsmd.telemetry.histogram import Histogram
 Kind = Literal["counter", "gauge", "histogram"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
-    """A metric with all values of its labels.
+    """A metric with all values of its labels; a key of what is counted.
 
     Attributes:
         name: without `_total`.
@@ -42,8 +42,8 @@ Labels = tuple[str, ...]
 """Values of a metric's labels, in its order."""
 
 Value = float | Histogram
-Reading = tuple[Family, Mapping[Labels, Value]]
-"""One metric, with a value for each set of labels."""
+Readings = Mapping[Family, Mapping[Labels, Value]]
+"""Metrics, with a value for each set of labels."""
 
 _RUN, _SESSION, _POOL = "Executions", "Sessions", "Pool and templates"
 _CLIENT, _NETWORK, _SELF = "Clients", "Network of sessions", "The supervisor itself"
@@ -356,54 +356,7 @@ DESCRIPTORS_LIMIT = Family(
     help="Descriptors that it may have.",
 )
 
-FAMILIES: tuple[Family, ...] = (
-    EXECUTIONS,
-    LATENCY,
-    WAIT,
-    RUNS_TAKEN_UP,
-    LIMITS_HIT,
-    DENIALS,
-    SESSIONS,
-    STARTS,
-    START_FAILURES,
-    ENDED,
-    TAKEN_UP,
-    HANDED_OUT,
-    SPARES,
-    WANTED,
-    REFILLS,
-    POOL_BUDGET,
-    TEMPLATES,
-    CLIENTS,
-    CONNECTED,
-    CONNECTIONS,
-    CONNECTIONS_LIMIT,
-    BYTES,
-    PROXY_REQUESTS,
-    PROXY_BYTES,
-    PROXY_CONNECTIONS,
-    PROGRAM_CALLS,
-    PROGRAM_TIME,
-    PROGRAMS_RUNNING,
-    PROGRAMS_UNAUDITED,
-    INFO,
-    UPTIME,
-    RESTARTS,
-    UNKEPT,
-    AUDIT_LOST,
-    DRAINING,
-    LAG,
-    RELOADS,
-    PRESSURE,
-    PRESSURE_ENDED,
-    EVENTS,
-    CPU,
-    RESIDENT,
-    VIRTUAL,
-    STARTED,
-    DESCRIPTORS,
-    DESCRIPTORS_LIMIT,
-)
+FAMILIES = tuple(each for each in list(globals().values()) if isinstance(each, Family))
 """All of them, in the order of the page."""
 
 LABELS = {

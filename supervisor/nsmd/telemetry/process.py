@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
 
 from nsmd.host.processes import stat_fields
 from nsmd.telemetry import families as f
-from nsmd.telemetry.families import Reading
+from nsmd.telemetry.families import Readings
 
 
-def readings() -> Iterator[Reading]:
+def read() -> Readings:
     """proc_pid_stat(5), and what getrusage(2) has more precisely. In a thread: with
     ten thousand descriptors it takes milliseconds."""
     _, fields = stat_fields("self")
     usage = resource.getrusage(resource.RUSAGE_SELF)
     since_boot_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     started_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
-    yield f.CPU, {(): usage.ru_utime + usage.ru_stime}
-    yield f.RESIDENT, {(): int(fields[21]) * os.sysconf("SC_PAGE_SIZE")}
-    yield f.VIRTUAL, {(): int(fields[20])}
-    yield f.STARTED, {(): started_at}
-    yield f.DESCRIPTORS, {(): len(os.listdir("/proc/self/fd")) - 1}  # but the one of the listing
-    yield f.DESCRIPTORS_LIMIT, {(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+    return {
+        f.CPU: {(): usage.ru_utime + usage.ru_stime},
+        f.RESIDENT: {(): int(fields[21]) * os.sysconf("SC_PAGE_SIZE")},
+        f.VIRTUAL: {(): int(fields[20])},
+        f.STARTED: {(): started_at},
+        f.DESCRIPTORS: {(): len(os.listdir("/proc/self/fd")) - 1},  # but the one of the listing
+        f.DESCRIPTORS_LIMIT: {(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
+    }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from nsmd.telemetry import families as f
+from nsmd.telemetry.counts import Counts
 from nsmd.telemetry.histogram import Histogram, together
 from nsmd.telemetry.telemetry import Telemetry
 
@@ -13,32 +15,32 @@ def report(telemetry: Telemetry) -> dict[str, Any]:
     """The answer to `stats`: durations in seconds, since the supervisor started."""
     counts = telemetry.counts
     pool = {"hits": 0, "misses": 0}
-    for (_, result), count in counts.takes.items():
+    for (_, result), count in counts.counted[f.HANDED_OUT].items():
         pool["hits" if result == "hit" else "misses"] += count
     return {
         "uptime_s": telemetry.uptime_s,
-        "environments": [_environment(telemetry, env) for env in _environments(counts.latency)],
+        "environments": [_environment(counts, env) for env in _environments(counts)],
         "starts": [
             {"env": env, "kind": kind, "times": _times(histogram)}
-            for (env, kind), histogram in sorted(counts.starts.items())
+            for (env, kind), histogram in sorted(counts.timed[f.STARTS].items())
         ],
         "pool": pool,
         "event_loop": _times(telemetry.lag.busy),
     }
 
 
-def _environments(latency: Mapping[tuple[str, ...], Histogram]) -> Iterable[str]:
-    return sorted({env for env, _ in latency})
+def _environments(counts: Counts) -> Iterable[str]:
+    return sorted({env for env, _ in counts.timed[f.LATENCY]})
 
 
-def _environment(telemetry: Telemetry, env: str) -> dict[str, Any]:
-    counts = telemetry.counts
-    mine = {outcome: each for (of, outcome), each in counts.latency.items() if of == env}
+def _environment(counts: Counts, env: str) -> dict[str, Any]:
+    latency = counts.timed[f.LATENCY]
+    mine = {outcome: each for (of, outcome), each in latency.items() if of == env}
     return {
         "env": env,
         "outcomes": {outcome: histogram.count for outcome, histogram in sorted(mine.items())},
         "latency": _times(together(mine.values())),
-        "wait": _times(counts.wait.get(env, Histogram())),
+        "wait": _times(counts.timed[f.WAIT].get((env,), Histogram())),
     }
 
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 def values(it: Bench, family: Family) -> Mapping[tuple[str, ...], Any]:
     """Return the current values of one metric."""
-    (read,) = [each for which, each in it.telemetry.read() if which is family]
-    return read
+    return it.telemetry.read()[family]
 
 
 async def test_executions_by_what_became_of_them(autojump_clock: trio.abc.Clock) -> None:
@@ -262,12 +261,12 @@ async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> Non
     async with bench() as it:
         around = Surroundings(templates=lambda: 3, audit_lost=lambda: 7, unkept=lambda: "no keeper")
         around.ending.draining = "maintenance"
-        told = dict(Telemetry(it.run_service, around).read())
+        told = Telemetry(it.run_service, around).read()
         assert told[f.TEMPLATES] == {(): 3}
         assert told[f.AUDIT_LOST] == {(): 7}
         assert told[f.UNKEPT] == {(): 1}
         assert told[f.DRAINING] == {(): 1}
-        calm = dict(it.telemetry.read())
+        calm = it.telemetry.read()
         assert calm[f.UNKEPT] == calm[f.DRAINING] == {(): 0}
 
 

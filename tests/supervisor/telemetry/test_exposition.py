@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from nsmd.telemetry.families import Reading
+    from nsmd.telemetry.families import Readings
 
     Parse = Callable[[str], Iterable[Metric]]
 
@@ -54,11 +54,11 @@ def test_values_and_labels_come_through(accept: str, parse: Parse) -> None:
     histogram = Histogram()
     for seconds in (0.0001, 0.2, 7000):
         histogram.add(seconds)
-    readings: list[Reading] = [
-        (f.EXECUTIONS, {(AWKWARD, "ok"): 3}),
-        (f.TEMPLATES, {(): 2}),
-        (f.WAIT, {("python",): histogram}),
-    ]
+    readings: Readings = {
+        f.EXECUTIONS: {(AWKWARD, "ok"): 3},
+        f.TEMPLATES: {(): 2},
+        f.WAIT: {("python",): histogram},
+    }
     text, content_type = text_of(readings, accept)
     assert ("openmetrics" in content_type) == bool(accept)
     found = samples(parse(text.decode()))
