@@ -1,9 +1,9 @@
-"""Things that were looked at, as rows of a table: the doctor's, and those of `--check`."""
+"""Results of checks as rows of a table: the doctor's, and those of `--check`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Status = Literal["ok", "warn", "fail"]
@@ -11,10 +11,11 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        name: of the thing, for people and programs.
+        name: of the thing that was looked at, for people and programs. `rows` puts the row's name
+            before it, which is all of it where there is one thing only.
         status: `fail` means that nsm cannot work, `warn` that part of it does not.
         detail: what was found.
         fix: what to do; empty when there is nothing to do.
@@ -24,6 +25,32 @@ class Check:
     status: Status
     detail: str
     fix: str = ""
+
+
+def ok(detail: str, *, of: str = "") -> Check:
+    return Check(name=of, status="ok", detail=detail)
+
+
+def warn(detail: str, fix: str = "", *, of: str = "") -> Check:
+    return Check(name=of, status="warn", detail=detail, fix=fix)
+
+
+def fail(detail: str, fix: str = "", *, of: str = "") -> Check:
+    return Check(name=of, status="fail", detail=detail, fix=fix)
+
+
+def rows(*table: tuple[str, Check | Iterable[Check] | None]) -> list[Check]:
+    """Make the rows of a table.
+
+    Args:
+        table: name of a row, and the result of its check; several results make several rows, and
+            None makes none.
+    """
+    return [
+        replace(check, name=f"{name} {check.name}".rstrip())
+        for name, found in table
+        for check in ([found] if isinstance(found, Check) else found or ())
+    ]
 
 
 def render_text(checks: Sequence[Check], columns: int | None = None) -> str:

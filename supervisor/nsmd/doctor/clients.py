@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from nsm.checks import Check
+from nsm.checks import Check, ok, rows, warn
 from nsmd.doctor import jsonc
 from nsmd.doctor.host import Host
 
@@ -98,9 +98,13 @@ PLACES = (
 """Where clients on Linux keep what they start."""
 
 
-def check_clients(host: Host) -> Iterator[Check]:
+def check_clients(host: Host) -> list[Check]:
     """A row for each entry that starts nsm, and one if there is none."""
-    found = 0
+    none = ok(f"none of those known here starts {PROGRAM} yet")
+    return rows(("client", _entries(host))) or rows(("clients", none))
+
+
+def _entries(host: Host) -> Iterator[Check]:
     for place in PLACES:
         path = _path(place.path, host)
         text = host.read(path)
@@ -110,13 +114,10 @@ def check_clients(host: Host) -> Iterator[Check]:
             top: object = tomllib.loads(text) if path.endswith(".toml") else jsonc.loads(text)
         except (ValueError, RecursionError):
             if _STARTS_US.search(text):
-                found += 1
-                yield Check(
-                    name=f"client {place.client}",
-                    status="warn",
-                    detail=f"{path} names {PROGRAM}, and is not valid, so that the client may "
-                    "ignore it",
-                    fix="Correct it: it has to be JSON, for Codex TOML.",
+                yield warn(
+                    f"{path} names {PROGRAM}, and is not valid, so that the client may ignore it",
+                    "Correct it: it has to be JSON, for Codex TOML.",
+                    of=place.client,
                 )
             continue
         if not isinstance(top, dict):
@@ -124,20 +125,15 @@ def check_clients(host: Host) -> Iterator[Check]:
         for name, server in place.servers(cast("Table", top)):
             entry = _entry(place.client, path, name, server)
             if entry is not None and _STARTS_US.search(" ".join(entry.command)):
-                found += 1
-                yield check_entry(entry, host)
-    if not found:
-        detail = f"none of those known here starts {PROGRAM} yet"
-        yield Check(name="clients", status="ok", detail=detail)
+                yield _check_entry(entry, host)
 
 
-def check_entry(entry: Entry, host: Host) -> Check:
+def _check_entry(entry: Entry, host: Host) -> Check:
     """Check whether an entry leads to this nsm, and to the supervisor that is looked at here."""
-    name = f"client {entry.client}"
     where = f"{entry.name} in {entry.file}"
     for problem, fix in _problems(entry, host):
-        return Check(name=name, status="warn", detail=f"{where}: {problem}", fix=fix)
-    return Check(name=name, status="ok", detail=f"{where} starts {entry.command[0]}")
+        return warn(f"{where}: {problem}", fix, of=entry.client)
+    return ok(f"{where} starts {entry.command[0]}", of=entry.client)
 
 
 def _problems(entry: Entry, host: Host) -> Iterator[tuple[str, str]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsm import httptoken
-from nsm.checks import Check
+from nsm.checks import Check, ok, rows, warn
 from nsm.wire.errors import NsmError
 from nsmd.config.http_address import Port, UnixPath, parse_listen
 from nsmd.doctor.host import Host
@@ -35,18 +35,20 @@ def ask_supervisor(path: str) -> Mapping[str, Any] | None:
         return None  # which is another row
 
 
-def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> Iterator[Check]:
+def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> list[Check]:
     """Nothing where it is off.
 
     Args:
         say: has the supervisor that runs tell.
     """
     if not settings.http.enabled:
-        return
+        return []
     listen = settings.http.listen
     said = say(host.real(host.socket))
-    yield _possible(host, listen) if said is None else _served(host, listen, said)
-    yield _token(host, is_needed=said is not None and bool(said["url"]))
+    return rows(
+        (NAME, _possible(host, listen) if said is None else _served(host, listen, said)),
+        (f"token of {NAME}", _token(host, is_needed=said is not None and bool(said["url"]))),
+    )
 
 
 def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
@@ -54,20 +56,13 @@ def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
     url, problem = said["url"], said["problem"]
     if not said["enabled"] or said["listen"] != listen:
         now = f"at {said['listen']}" if said["enabled"] else "not at all"
-        return Check(
-            name=NAME,
-            status="warn",
-            detail=f"the supervisor serves it {now}; configured is {listen}",
-            fix="nsm reload",
-        )
+        return warn(f"the supervisor serves it {now}; configured is {listen}", "nsm reload")
     if url and not problem:
-        return Check(name=NAME, status="ok", detail=url)
+        return ok(url)
     other = "" if url else _who_listens(host, listen)
-    return Check(
-        name=NAME,
-        status="warn",
-        detail=f"{url or 'not served'}: {problem}{other and f' ({other})'}",
-        fix="Once that is mended: nsm reload",
+    return warn(
+        f"{url or 'not served'}: {problem}{other and f' ({other})'}",
+        "Once that is mended: nsm reload",
     )
 
 
@@ -79,18 +74,16 @@ def _possible(host: Host, listen: str) -> Check:
                 check_way(os.path.dirname(host.real(path)), trusted_owners())
             except PlaceError as error:
                 fix = "Give `[http] listen` a path in a directory that is yours alone."
-                return Check(name=NAME, status="warn", detail=str(error), fix=fix)
+                return warn(str(error), fix)
         case Port():
             if other := _who_listens(host, listen):
-                return Check(
-                    name=NAME,
-                    status="warn",
-                    detail=f"no supervisor answers, and {other}",
-                    fix="If that is what keeps sessions, any command of nsm starts a supervisor, "
+                return warn(
+                    f"no supervisor answers, and {other}",
+                    "If that is what keeps sessions, any command of nsm starts a supervisor, "
                     "which goes on with it. If it is not yours, take another `[http] listen`, and "
                     "run: nsm http token --rotate",
                 )
-    return Check(name=NAME, status="ok", detail=f"{listen}, once a supervisor runs")
+    return ok(f"{listen}, once a supervisor runs")
 
 
 def _who_listens(host: Host, listen: str) -> str:
@@ -125,20 +118,18 @@ def _any(
 
 
 def _token(host: Host, *, is_needed: bool) -> Check:
-    name, path = "token of MCP over HTTP", os.path.join(host.state, "http-token")
+    path = os.path.join(host.state, "http-token")
     try:
         httptoken.read(host.real(path))
     except FileNotFoundError:
         if not is_needed:
-            return Check(name=name, status="ok", detail=f"{path}, once it is served")
+            return ok(f"{path}, once it is served")
         detail = f"nobody is let in: {path} is gone"
         fix = "nsm http token: makes and prints one."
-        return Check(name=name, status="warn", detail=detail, fix=fix)
+        return warn(detail, fix)
     except httptoken.TokenError as error:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"nobody is let in: {error}",
-            fix="nsm http token --rotate: clients need the other one from then on.",
+        return warn(
+            f"nobody is let in: {error}",
+            "nsm http token --rotate: clients need the other one from then on.",
         )
-    return Check(name=name, status="ok", detail=path)
+    return ok(path)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nsm.checks import Check
+from nsm.checks import Check, ok, rows, warn
 from nsmd.jail.cgroups import find_enforcer
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of
@@ -86,41 +86,40 @@ def check_limits(seen: LimitsSeen, release: str) -> list[Check]:
     Args:
         release: of the kernel.
     """
-    kept = seen.enforcement
-    fix = seen.fix or "See docs/reference/policy.md, 'With control groups'."
-    rows: list[Check] = []
-    if kept.memory == "cgroup":
-        detail = f"control groups below {seen.where}, read back"
-        rows.append(Check(name="memory limit", status="ok", detail=detail))
-    else:
-        detail = (
-            f"no control groups: {kept.why}. A watchdog looks at sessions while code runs in them, "
-            "and each process is limited by itself"
-        )
-        rows.append(Check(name="memory limit", status="warn", detail=detail, fix=fix))
-    rows.append(_processes(kept, release))
-    if kept.cpu == "cgroup":
-        rows.append(Check(name="processor share", status="ok", detail="cpu.weight, read back"))
-    else:
-        detail = "none: busy sessions share with each other and with everybody else as processes do"
-        same = "As for the memory limit." if kept.memory != "cgroup" else _delegate("cpu")
-        rows.append(Check(name="processor share", status="warn", detail=detail, fix=same))
-    return rows
+    return rows(
+        ("memory limit", _memory(seen)),
+        ("process limit", _processes(seen.enforcement, release)),
+        ("processor share", _processor(seen.enforcement)),
+    )
+
+
+def _memory(seen: LimitsSeen) -> Check:
+    if seen.enforcement.memory == "cgroup":
+        return ok(f"control groups below {seen.where}, read back")
+    return warn(
+        f"no control groups: {seen.enforcement.why}. A watchdog looks at sessions while code runs "
+        "in them, and each process is limited by itself",
+        seen.fix or "See docs/reference/policy.md, 'With control groups'.",
+    )
 
 
 def _processes(kept: Enforcement, release: str) -> Check:
-    name = "process limit"
     if kept.processes == "cgroup":
-        return Check(name=name, status="ok", detail="pids.max, read back")
+        return ok("pids.max, read back")
     version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
     if version and version < COUNTED_BY_NAMESPACE:
         detail = f"RLIMIT_NPROC, which Linux {release} counts for all of the user's processes"
-        return Check(name=name, status="warn", detail=detail, fix="Linux 5.14 or newer.")
-    return Check(name=name, status="ok", detail="RLIMIT_NPROC, counted for each session")
+        return warn(detail, "Linux 5.14 or newer.")
+    return ok("RLIMIT_NPROC, counted for each session")
 
 
-def _delegate(controller: str) -> str:
-    return (
-        f"Have the {controller} controller delegated: `sudo systemctl edit user@.service`, "
-        "[Service], `Delegate=cpu memory pids`; then log in again."
+def _processor(kept: Enforcement) -> Check:
+    if kept.cpu == "cgroup":
+        return ok("cpu.weight, read back")
+    return warn(
+        "none: busy sessions share with each other and with everybody else as processes do",
+        "As for the memory limit."
+        if kept.memory != "cgroup"
+        else "Have the cpu controller delegated: `sudo systemctl edit user@.service`, [Service], "
+        "`Delegate=cpu memory pids`; then log in again.",
     )

@@ -6,12 +6,12 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
 from nsm._version import __version__
-from nsm.checks import Check
+from nsm.checks import Check, fail, ok, rows, warn
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
@@ -22,9 +22,6 @@ from nsmd.doctor.host import Host
 ANSWER_TIMEOUT_S = 3.0
 """For a supervisor to introduce itself."""
 
-RUNTIME = "room for runtime"
-"""The directory without which no supervisor starts."""
-
 LITTLE_BYTES = 64 * 1024 * 1024
 LITTLE_RUNTIME_BYTES = 1024 * 1024
 FEW_INODES = 100
@@ -32,85 +29,78 @@ FEW_INODES = 100
 _REMOTE = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "afs"))
 
 
-def check_places(host: Host) -> Iterator[Check]:
+def check_places(host: Host) -> list[Check]:
     """The supervisor that runs, if any, and the file systems it needs."""
-    yield _supervisor(host)
-    yield from _lock(host)
-    yield from _records(host)
-    runtime = os.path.dirname(host.socket)
-    for name, path, little in (
-        (RUNTIME, runtime, LITTLE_RUNTIME_BYTES),
-        ("room for state", host.state, LITTLE_BYTES),
-        ("room for temporary files", host.variables.get("TMPDIR") or "/tmp", LITTLE_BYTES),  # noqa: S108
-    ):
-        yield _space(host, name, path, little)
-    if (kind := host.type_of(runtime)) in _REMOTE:
-        yield Check(
-            name="runtime file system",
-            status="fail",
-            detail=f"{runtime} is on {kind}, where sockets of this machine do not work",
-            fix="Set NSM_SOCKET to a path on a local disk, in a directory that is yours alone.",
-        )
-    if (kind := host.type_of(host.state)) in _REMOTE:
-        yield Check(
-            name="state file system",
-            status="warn",
-            detail=f"{host.state} is on {kind}: while its server is away, no log and no audit is "
-            "written",
-            fix="Set XDG_STATE_HOME to a directory on a local disk.",
-        )
+    status, runtime = _status(host), os.path.dirname(host.socket)
+    temporary = host.variables.get("TMPDIR") or "/tmp"  # noqa: S108
+    return rows(
+        ("supervisor", _supervisor(host)),
+        ("lock", _lock(host)),
+        ("log", _log(host)),
+        ("audit", _audit(status.audit) if status and status.audit else None),
+        ("survival", _survival(status.survival) if status and status.survival else None),
+        # Without this one, no supervisor starts.
+        ("room for runtime", _space(host, runtime, LITTLE_RUNTIME_BYTES, closed=fail)),
+        ("room for state", _space(host, host.state, LITTLE_BYTES)),
+        ("room for temporary files", _space(host, temporary, LITTLE_BYTES)),
+        ("runtime file system", _runtime_file_system(runtime, host.type_of(runtime))),
+        ("state file system", _state_file_system(host.state, host.type_of(host.state))),
+    )
+
+
+def _runtime_file_system(path: str, kind: str) -> Check | None:
+    if kind not in _REMOTE:
+        return None
+    return fail(
+        f"{path} is on {kind}, where sockets of this machine do not work",
+        "Set NSM_SOCKET to a path on a local disk, in a directory that is yours alone.",
+    )
+
+
+def _state_file_system(path: str, kind: str) -> Check | None:
+    if kind not in _REMOTE:
+        return None
+    return warn(
+        f"{path} is on {kind}: while its server is away, no log and no audit is written",
+        "Set XDG_STATE_HOME to a directory on a local disk.",
+    )
 
 
 def _supervisor(host: Host) -> Check:
-    name, path = "supervisor", host.real(host.socket)
+    path = host.real(host.socket)
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        return Check(name=name, status="ok", detail="none runs; the first command starts one")
+        return ok("none runs; the first command starts one")
     except OSError as error:
-        return Check(
-            name=name,
-            status="fail",
-            detail=f"{host.socket} cannot be looked at: {error.strerror}",
-            fix="Set NSM_SOCKET to a path in a directory that is yours alone.",
+        return fail(
+            f"{host.socket} cannot be looked at: {error.strerror}",
+            "Set NSM_SOCKET to a path in a directory that is yours alone.",
         )
     if not stat.S_ISSOCK(status.st_mode):
-        return Check(
-            name=name,
-            status="fail",
-            detail=f"{host.socket} is no socket",
-            fix="Move it out of the way.",
-        )
+        return fail(f"{host.socket} is no socket", "Move it out of the way.")
     if status.st_uid not in {host.uid, 0} or status.st_mode & 0o077:
-        return Check(
-            name=name,
-            status="fail",
-            detail=f"{host.socket} belongs to user {status.st_uid}, mode "
+        return fail(
+            f"{host.socket} belongs to user {status.st_uid}, mode "
             f"{stat.S_IMODE(status.st_mode):04o}; expected yours alone, 0600",
-            fix=f"Remove it, if you did not put it there: rm {host.socket}",
+            f"Remove it, if you did not put it there: rm {host.socket}",
         )
     try:
         theirs = greet(path)
     except ConnectionRefusedError:
-        detail = f"none runs; it left {host.socket} behind, which the next one replaces"
-        return Check(name=name, status="ok", detail=detail)
+        return ok(f"none runs; it left {host.socket} behind, which the next one replaces")
     except (OSError, RemoteProtocolError) as error:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"one listens on {host.socket}, and does not answer: {error}",
-            fix="See its log; if it hangs, end it, and the next command starts another: its "
+        return warn(
+            f"one listens on {host.socket}, and does not answer: {error}",
+            "See its log; if it hangs, end it, and the next command starts another: its "
             "sessions are taken up.",
         )
     detail = f"{theirs.program_version}, process {theirs.pid}"
     if theirs.program_version != host.version:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{detail}; the program installed now is {host.version}",
-            fix="nsm reload: sessions stay.",
+        return warn(
+            f"{detail}; the program installed now is {host.version}", "nsm reload: sessions stay."
         )
-    return Check(name=name, status="ok", detail=f"{detail}, the same as the program installed now")
+    return ok(f"{detail}, the same as the program installed now")
 
 
 def greet(path: str) -> Hello:
@@ -158,84 +148,71 @@ def _told(path: str, request: Request | None = None) -> Generator[object]:
                 yield message
 
 
-def _lock(host: Host) -> Iterator[Check]:
+def _lock(host: Host) -> Check | None:
     """Check whether somebody holds the supervisor's lock while nobody listens."""
     try:
         found = os.lstat(host.real(host.lock))
     except OSError:
-        return
+        return None
     if host.exists(host.socket):
-        return
+        return None
     for line in (host.read("/proc/locks") or "").splitlines():
         fields = line.split()
         if len(fields) > 5 and fields[5].endswith(f":{found.st_ino}") and fields[1] == "FLOCK":
-            yield Check(
-                name="lock",
-                status="fail",
-                detail=f"process {fields[4]} holds {host.lock}, and nothing listens on "
+            return fail(
+                f"process {fields[4]} holds {host.lock}, and nothing listens on "
                 f"{host.socket}: its socket was removed, and it has not made it again",
-                fix=f"Make way for the next one, which goes on with its sessions: kill -9 "
-                f"{fields[4]}",
+                f"Make way for the next one, which goes on with its sessions: kill -9 {fields[4]}",
             )
+    return None
 
 
-def _records(host: Host) -> Iterator[Check]:
-    """Rows on the log, the audit, and what keeps sessions when the supervisor is killed.
-
-    Only a running supervisor knows the state of the last two.
-    """
+def _log(host: Host) -> Check | None:
     log = os.path.join(host.state, "supervisor.log")
-    if os.path.lexists(place := host.real(log)):
-        if os.path.isfile(place) and os.access(place, os.W_OK):
-            yield Check(name="log", status="ok", detail=log)
-        else:
-            yield Check(
-                name="log",
-                status="warn",
-                detail=f"{log} cannot be written: what the supervisor says is lost",
-                fix=f"Move it away, and the supervisor makes a new one: mv {log} {log}.old",
-            )
-    try:
-        told = Status.from_wire(ask(host.real(host.socket), "status"))
-    except (OSError, NsmError, RemoteProtocolError):
-        return  # the row of the supervisor has the reason
-    if (audit := told.audit) is not None:
-        yield _audit(audit)
-    if (survival := told.survival) is not None:
-        yield _survival(survival)
-
-
-def _audit(audit: AuditStatus) -> Check:
-    name = "audit"
-    if not audit.enabled:
-        return Check(name=name, status="ok", detail="off, as configured")
-    if audit.problem or audit.dropped:
-        why = audit.problem or "there was no room or no time for them"
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{audit.dropped} lines of {audit.path} are lost: {why}",
-            fix=f"See if it is yours and there is room: ls -l {audit.path}; df -h {audit.path}",
-        )
-    return Check(name=name, status="ok", detail=audit.path)
-
-
-def _survival(survival: SurvivalStatus) -> Check:
-    name = "survival"
-    if survival.kind != "none" and not survival.problem:
-        who = "systemd" if survival.kind == "systemd" else "a holder process"
-        detail = f"{who} keeps the sessions when the supervisor is killed"
-        return Check(name=name, status="ok", detail=detail)
-    why = f": {survival.problem}" if survival.problem else ""
-    return Check(
-        name=name,
-        status="warn",
-        detail=f"sessions may end with the supervisor{why}",
-        fix="The log has the reason. `nsm reload` restarts the supervisor and keeps its sessions.",
+    if not os.path.lexists(place := host.real(log)):
+        return None
+    if os.path.isfile(place) and os.access(place, os.W_OK):
+        return ok(log)
+    return warn(
+        f"{log} cannot be written: what the supervisor says is lost",
+        f"Move it away, and the supervisor makes a new one: mv {log} {log}.old",
     )
 
 
-def _space(host: Host, name: str, path: str, little: int) -> Check:
+def _status(host: Host) -> Status | None:
+    """Ask the supervisor for its status; None if none answers: another row has the reason."""
+    try:
+        return Status.from_wire(ask(host.real(host.socket), "status"))
+    except (OSError, NsmError, RemoteProtocolError):
+        return None
+
+
+def _audit(audit: AuditStatus) -> Check:
+    if not audit.enabled:
+        return ok("off, as configured")
+    if audit.problem or audit.dropped:
+        why = audit.problem or "there was no room or no time for them"
+        return warn(
+            f"{audit.dropped} lines of {audit.path} are lost: {why}",
+            f"See if it is yours and there is room: ls -l {audit.path}; df -h {audit.path}",
+        )
+    return ok(audit.path)
+
+
+def _survival(survival: SurvivalStatus) -> Check:
+    if survival.kind != "none" and not survival.problem:
+        who = "systemd" if survival.kind == "systemd" else "a holder process"
+        return ok(f"{who} keeps the sessions when the supervisor is killed")
+    why = f": {survival.problem}" if survival.problem else ""
+    return warn(
+        f"sessions may end with the supervisor{why}",
+        "The log has the reason. `nsm reload` restarts the supervisor and keeps its sessions.",
+    )
+
+
+def _space(
+    host: Host, path: str, little: int, *, closed: Callable[[str, str], Check] = warn
+) -> Check:
     # A directory that is not there yet comes below one that is.
     where = host.real(path)
     while not os.path.isdir(where) and os.path.dirname(where) != where:
@@ -243,42 +220,26 @@ def _space(host: Host, name: str, path: str, little: int) -> Check:
     try:
         found = os.statvfs(where)
     except OSError as error:
-        return Check(
-            name=name,
-            status="fail",
-            detail=f"{path} cannot be looked at: {error.strerror}",
-            fix=f"Make it a directory that is yours: ls -ld {path}",
+        return fail(
+            f"{path} cannot be looked at: {error.strerror}",
+            f"Make it a directory that is yours: ls -ld {path}",
         )
     if not os.access(where, os.R_OK | os.W_OK | os.X_OK):
         mode = stat.S_IMODE(os.stat(where).st_mode)
-        return Check(
-            name=name,
-            status="fail" if name == RUNTIME else "warn",
-            detail=f"{where} cannot be written by you (mode {mode:04o})",
-            fix=f"chmod u+rwx {where}",
-        )
+        return closed(f"{where} cannot be written by you (mode {mode:04o})", f"chmod u+rwx {where}")
     free = found.f_bavail * found.f_frsize
     detail = f"{free >> 20} MiB in {path}"
     if found.f_flag & os.ST_RDONLY:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{path} is read-only",
-            fix="Mount it writable; without, nothing is kept there, and no supervisor starts where "
+        return warn(
+            f"{path} is read-only",
+            "Mount it writable; without, nothing is kept there, and no supervisor starts where "
             "its socket cannot be.",
         )
     if free < little:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{detail}; less than {little >> 20} MiB",
-            fix=f"Make room: df -h {path}. Meanwhile sessions run, and log and audit lose lines.",
+        return warn(
+            f"{detail}; less than {little >> 20} MiB",
+            f"Make room: df -h {path}. Meanwhile sessions run, and log and audit lose lines.",
         )
     if found.f_files and found.f_favail < FEW_INODES:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{detail}, and {found.f_favail} more files",
-            fix=f"Make room: df -i {path}",
-        )
-    return Check(name=name, status="ok", detail=detail)
+        return warn(f"{detail}, and {found.f_favail} more files", f"Make room: df -i {path}")
+    return ok(detail)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import resource
 import time
-from collections.abc import Iterator
 
-from nsm.checks import Check
+from nsm.checks import Check, ok, rows, warn
 from nsmd.doctor.host import Host
 from nsmd.host.descriptors import share_out
 from nsmd.model.settings import Settings
@@ -22,13 +21,15 @@ FEW_WATCHERS = 16
 _MIB_KB = 1024
 
 
-def check_room(host: Host, settings: Settings) -> Iterator[Check]:
+def check_room(host: Host, settings: Settings) -> list[Check]:
     """Check the resources that are left for the configured number of sessions."""
-    yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)
-    yield processes(host, resource.getrlimit(resource.RLIMIT_NPROC)[0])
-    yield _memory(host)
-    yield from _watchers(host)
-    yield clock(time.time())
+    return rows(
+        ("descriptors", descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)),
+        ("processes", processes(host, resource.getrlimit(resource.RLIMIT_NPROC)[0])),
+        ("memory", _memory(host)),
+        ("inotify", _watchers(host)),
+        ("clock", clock(time.time())),
+    )
 
 
 def descriptors(limit: int, settings: Settings) -> Check:
@@ -37,17 +38,14 @@ def descriptors(limit: int, settings: Settings) -> Check:
     Args:
         limit: the hard one.
     """
-    name = "descriptors"
     wanted = settings.session.max_sessions + settings.pool.max_spares
     possible = share_out(limit, settings.http.descriptors).sessions
     if possible >= wanted:
-        return Check(name=name, status="ok", detail=f"{limit}, for {wanted} sessions and spares")
-    return Check(
-        name=name,
-        status="warn",
-        detail=f"{limit}, which is enough for {possible} sessions; configured are {wanted}, spares "
+        return ok(f"{limit}, for {wanted} sessions and spares")
+    return warn(
+        f"{limit}, which is enough for {possible} sessions; configured are {wanted}, spares "
         "included",
-        fix="Raise the hard limit: LimitNOFILE= of the service, or `* hard nofile 524288` in "
+        "Raise the hard limit: LimitNOFILE= of the service, or `* hard nofile 524288` in "
         "/etc/security/limits.d/nsm.conf and a new login.",
     )
 
@@ -58,7 +56,6 @@ def processes(host: Host, limit: int) -> Check:
     Args:
         limit: RLIMIT_NPROC, or RLIM_INFINITY.
     """
-    name = "processes"
     found = {"ulimit -u": None if limit == resource.RLIM_INFINITY else limit}
     found["kernel.threads-max"] = host.number("/proc/sys/kernel/threads-max")
     found["kernel.pid_max"] = host.number("/proc/sys/kernel/pid_max")
@@ -70,21 +67,18 @@ def processes(host: Host, limit: int) -> Check:
         default=("", None),
     )
     if least is None:
-        return Check(name=name, status="ok", detail="no limit found")
+        return ok("no limit found")
     detail = f"at most {least} ({what})"
     if least >= FEW_PROCESSES:
-        return Check(name=name, status="ok", detail=detail)
-    return Check(
-        name=name,
-        status="warn",
-        detail=f"{detail}; a session takes three, and what its code starts",
-        fix="Raise it: `* soft nproc 8192` in /etc/security/limits.d/nsm.conf, sysctl, or "
+        return ok(detail)
+    return warn(
+        f"{detail}; a session takes three, and what its code starts",
+        "Raise it: `* soft nproc 8192` in /etc/security/limits.d/nsm.conf, sysctl, or "
         "`systemctl set-property user-UID.slice TasksMax=8192`.",
     )
 
 
 def _memory(host: Host) -> Check:
-    name = "memory"
     facts = {
         key: int(kilobytes)
         for key, kilobytes in re.findall(
@@ -94,32 +88,29 @@ def _memory(host: Host) -> Check:
     available = facts.get("MemAvailable")
     if available is None:
         detail = "unknown: /proc/meminfo does not say"
-        return Check(name=name, status="warn", detail=detail, fix="Mount /proc.")
+        return warn(detail, "Mount /proc.")
     detail = f"{available // _MIB_KB} MiB available"
     if not host.exists("/proc/pressure/memory"):
         detail += "; the kernel does not tell of pressure (psi=1 on its command line), so spares "
         detail += "are given up by what is available alone"
     if available // _MIB_KB < LITTLE_MEMORY_MB:
-        return Check(
-            name=name,
-            status="warn",
-            detail=detail,
-            fix="End sessions that nobody needs (nsm ps, nsm kill --idle 1h), or set [pool] "
+        return warn(
+            detail,
+            "End sessions that nobody needs (nsm ps, nsm kill --idle 1h), or set [pool] "
             "max_spares = 0.",
         )
-    return Check(name=name, status="ok", detail=detail)
+    return ok(detail)
 
 
-def _watchers(host: Host) -> Iterator[Check]:
+def _watchers(host: Host) -> Check | None:
     instances = host.number("/proc/sys/fs/inotify/max_user_instances")
-    if instances is not None and instances < FEW_WATCHERS:
-        yield Check(
-            name="inotify",
-            status="warn",
-            detail=f"{instances} watchers for all programs of the user: new environments may not "
-            "be noticed by themselves",
-            fix="sudo sysctl fs.inotify.max_user_instances=128",
-        )
+    if instances is None or instances >= FEW_WATCHERS:
+        return None
+    return warn(
+        f"{instances} watchers for all programs of the user: new environments may not be noticed "
+        "by themselves",
+        "sudo sysctl fs.inotify.max_user_instances=128",
+    )
 
 
 def clock(now_s: float) -> Check:
@@ -130,10 +121,8 @@ def clock(now_s: float) -> Check:
     """
     shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_s))
     if now_s >= BORN_S:
-        return Check(name="clock", status="ok", detail=shown)
-    return Check(
-        name="clock",
-        status="warn",
-        detail=f"{shown}, which has long been: certificates are refused, and logs say wrong times",
-        fix="Set it: sudo timedatectl set-ntp true",
+        return ok(shown)
+    return warn(
+        f"{shown}, which has long been: certificates are refused, and logs say wrong times",
+        "Set it: sudo timedatectl set-ntp true",
     )

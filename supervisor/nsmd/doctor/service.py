@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import configparser
-from collections.abc import Iterator
 
-from nsm.checks import Check
+from nsm.checks import Check, ok, rows, warn
 from nsmd.doctor.host import Host
 
 _WANTED = ("memory", "pids", "cpu")
@@ -16,46 +15,36 @@ _UNIFIED = (
 )
 
 
-def check_service(host: Host) -> Iterator[Check]:
+def check_service(host: Host) -> list[Check]:
     """Control groups, and where systemd runs, lingering."""
-    yield _hierarchy(host)
-    if not host.exists("/run/systemd/system"):
-        detail = "does not run here; nsm starts its supervisor itself, and keeps its sessions by a"
-        yield Check(name="systemd", status="ok", detail=f"{detail} process of its own")
-        return
-    if host.uid != 0:
-        yield _lingering(host)
-        yield from _logout(host)
+    systemd = host.exists("/run/systemd/system")
+    none = "does not run here; nsm starts its supervisor itself, and keeps its sessions by a "
+    return rows(
+        ("control groups", _hierarchy(host)),
+        ("systemd", None if systemd else ok(f"{none}process of its own")),
+        ("lingering", _lingering(host) if systemd and host.uid else None),
+        ("logout", _logout(host) if systemd and host.uid else None),
+    )
 
 
 def _hierarchy(host: Host) -> Check:
-    name = "control groups"
     mounts = host.mounts()
     second = [point for point, kind in mounts if kind == "cgroup2"]
     first = [point for point, kind in mounts if kind == "cgroup"]
     if not second and not first:
-        return Check(name=name, status="warn", detail="none are mounted", fix=_UNIFIED)
+        return warn("none are mounted", _UNIFIED)
     if not second:
-        return Check(name=name, status="warn", detail="version 1 only", fix=_UNIFIED)
-    if first:
-        taken = [
-            point.rsplit("/", 1)[-1]
-            for point in first
-            if set(point.rsplit("/", 1)[-1].split(",")) & set(_WANTED)
-        ]
-        if taken:
-            return Check(
-                name=name,
-                status="warn",
-                detail=f"hybrid: {', '.join(sorted(set(taken)))} belong to version 1, where nobody "
-                "delegates them",
-                fix=_UNIFIED,
-            )
+        return warn("version 1 only", _UNIFIED)
+    groups = {point.rsplit("/", 1)[-1] for point in first}
+    if taken := sorted(group for group in groups if set(group.split(",")) & set(_WANTED)):
+        return warn(
+            f"hybrid: {', '.join(taken)} belong to version 1, where nobody delegates them",
+            _UNIFIED,
+        )
     return _delegated(host, second[0])
 
 
 def _delegated(host: Host, mounted: str) -> Check:
-    name = "control groups"
     own = ""
     for line in (host.read("/proc/self/cgroup") or "").splitlines():
         if line.startswith("0::"):
@@ -64,34 +53,28 @@ def _delegated(host: Host, mounted: str) -> Check:
     place = manager if host.exists(f"{mounted}{manager}") else own
     text = host.read(f"{mounted}{place}/cgroup.controllers")
     if text is None:
-        return Check(name=name, status="ok", detail="version 2")
+        return ok("version 2")
     lacking = [controller for controller in _WANTED if controller not in text.split()]
     if lacking:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"version 2; not delegated to {place or '/'}: {', '.join(lacking)}",
-            fix="Have them delegated: `sudo systemctl edit user@.service`, [Service], "
+        return warn(
+            f"version 2; not delegated to {place or '/'}: {', '.join(lacking)}",
+            "Have them delegated: `sudo systemctl edit user@.service`, [Service], "
             "`Delegate=cpu memory pids`; then log in again.",
         )
-    return Check(name=name, status="ok", detail=f"version 2, with {', '.join(_WANTED)}")
+    return ok(f"version 2, with {', '.join(_WANTED)}")
 
 
 def _lingering(host: Host) -> Check:
-    name = "lingering"
     if host.exists(f"/var/lib/systemd/linger/{host.user}"):
-        detail = "on: services of this user outlive its logins"
-        return Check(name=name, status="ok", detail=detail)
-    return Check(
-        name=name,
-        status="warn",
-        detail="off: systemd ends this user's services, and all sessions with them, when the last "
+        return ok("on: services of this user outlive its logins")
+    return warn(
+        "off: systemd ends this user's services, and all sessions with them, when the last "
         "login ends, and starts none at boot",
-        fix=f"loginctl enable-linger {host.user}",
+        f"loginctl enable-linger {host.user}",
     )
 
 
-def _logout(host: Host) -> Iterator[Check]:
+def _logout(host: Host) -> Check | None:
     """Check whether logging out kills processes outside of services (logind.conf(5))."""
     files = ["/etc/systemd/logind.conf"]
     files += [f"/etc/systemd/logind.conf.d/{n}" for n in host.names("/etc/systemd/logind.conf.d")]
@@ -105,11 +88,10 @@ def _logout(host: Host) -> Iterator[Check]:
         value = parser.get("Login", "KillUserProcesses", fallback=None)
         if value is not None:
             kills = value.strip().lower() in {"yes", "true", "1", "on"}
-    if kills:
-        yield Check(
-            name="logout",
-            status="warn",
-            detail="ends every process of the login (KillUserProcesses=yes), supervisors that "
-            "clients started included",
-            fix="Run nsm as a service: `nsm service install`.",
-        )
+    if not kills:
+        return None
+    return warn(
+        "ends every process of the login (KillUserProcesses=yes), supervisors that clients started "
+        "included",
+        "Run nsm as a service: `nsm service install`.",
+    )

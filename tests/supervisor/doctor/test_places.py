@@ -17,7 +17,8 @@ import samples
 from doctor_world import World, named
 from nsm.wire.connection import ServerConnection
 from nsm.wire.messages import Hello
-from nsmd.doctor import Host, places
+from nsmd.doctor import places
+from nsmd.doctor.host import Host
 from nsmd.doctor.places import check_places
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import trio
 
 from artifact_files import environment_of, write_artifact
 from nsm.wire.errors import BadProjectError
-from nsmd.doctor.copy_checks import check_copies
+from nsmd.doctor.trials import check_copies
 from nsmd.jail import BwrapLauncher, ProjectCopy, open_router
 from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
 from nsmd.jail.mounts import PrivateMounts
@@ -261,17 +261,19 @@ def test_the_doctor_tries_it(bash: Environment, monkeypatch: pytest.MonkeyPatch)
         mounts = PrivateMounts(str(base)) if os.geteuid() == 0 else None
         launcher = BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, mounts=mounts)
         try:
-            [check] = check_copies(launcher, Settings(), [bash])
+            check = check_copies(launcher, Settings(), [bash])
         finally:
             _unmount_below(base)
+        assert check is not None
         assert (check.status, "can be copied on write" in check.detail) == ("ok", True), check
     monkeypatch.setattr(Bubblewrap, "overlays", False)
     off = Settings(defaults=Defaults(templates=False))
-    [check] = check_copies(new_launcher(), off, [bash])
+    check = check_copies(new_launcher(), off, [bash])
+    assert check is not None
     assert check.status == "warn"
     assert check.detail.startswith("projects cannot be copied on write: bubblewrap ")
     assert "docs/how-to/project-modes.md" in check.fix
-    assert check_copies(new_launcher(), off, []) == []
+    assert check_copies(new_launcher(), off, []) is None
 
 
 async def test_forks_of_an_artifact_s_template_copy_and_its_other_sessions_refuse(
