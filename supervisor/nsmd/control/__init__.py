@@ -1,13 +1,13 @@
-"""The control socket: who may connect, what they may ask, and how it is answered.
+"""The control socket: connections, their rights, and the operations that they may request.
 
 arguments       read an operation's arguments, with errors for people
-peers           who is at the other end, as the kernel says
+peers           process and user at the other end, as the kernel says
 output_stream   output on its way to a client that may be slow
 counted_stream  a connection whose bytes are counted
-outgoing        frames to one client, written at once where its socket takes them
+outgoing        frames to one client, written at once if its socket takes them
 call            one request, and the services that operations use
 ops             the operations, a module for each subject
 operations      the table of operations, one row each
 connection      one client: its requests and their answers
-server          the socket, and who is let in
+server          the socket, and the check of who connects
 """

@@ -1,4 +1,6 @@
-"""Reads an operation's arguments; what does not fit becomes a `BadRequestError` that names it."""
+"""Readers of an operation's arguments. A wrong argument raises a `BadRequestError` that
+names it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from nsm.wire.errors import BadRequestError
 Arguments = Mapping[str, Any]
 
 PATH_MAX = 4096
-"""Bytes of a path, for the kernel."""
+"""Largest path in bytes, for the kernel."""
 
 
 def text(args: Arguments, key: str) -> str:
-    """A required text."""
+    """Read a required text."""
     value = optional_text(args, key)
     if value is None:
         raise BadRequestError(f"Argument {key!r} is required.", hint="It is a text.")
@@ -23,7 +25,7 @@ def text(args: Arguments, key: str) -> str:
 
 
 def optional_text(args: Arguments, key: str) -> str | None:
-    """A text, or None where it is absent."""
+    """Read a text; None if absent."""
     value = args.get(key)
     if value is None or isinstance(value, str):
         return value
@@ -31,7 +33,7 @@ def optional_text(args: Arguments, key: str) -> str | None:
 
 
 def optional_number(args: Arguments, key: str) -> float | None:
-    """A number, or None where it is absent."""
+    """Read a number; None if absent."""
     value = args.get(key)
     if value is None:
         return None
@@ -44,7 +46,7 @@ def optional_number(args: Arguments, key: str) -> float | None:
 
 
 def optional_count(args: Arguments, key: str) -> int | None:
-    """A whole number from 0, or None where it is absent."""
+    """Read a whole number from 0; None if absent."""
     value = args.get(key)
     if value is None or (type(value) is int and value >= 0):
         return value
@@ -52,7 +54,7 @@ def optional_count(args: Arguments, key: str) -> int | None:
 
 
 def data(args: Arguments, key: str) -> bytes:
-    """Required bytes."""
+    """Read required bytes."""
     value = args.get(key)
     if isinstance(value, bytes):
         return value
@@ -60,7 +62,7 @@ def data(args: Arguments, key: str) -> bytes:
 
 
 def flag(args: Arguments, key: str) -> bool:
-    """True or false; false where it is absent."""
+    """Read true or false; false if absent."""
     value = args.get(key, False)
     if isinstance(value, bool):
         return value
@@ -68,7 +70,7 @@ def flag(args: Arguments, key: str) -> bool:
 
 
 def texts(args: Arguments, key: str) -> list[str]:
-    """A list of texts; empty where it is absent."""
+    """Read a list of texts; empty if absent."""
     value: object = args.get(key, [])
     if isinstance(value, list):
         items = cast("list[object]", value)
@@ -78,7 +80,7 @@ def texts(args: Arguments, key: str) -> list[str]:
 
 
 def paths(args: Arguments, key: str, at_most: int) -> tuple[str, ...]:
-    """A list of absolute paths, each as bytes; empty where it is absent."""
+    """Read a list of absolute paths, each as bytes; empty if absent."""
     value: object = args.get(key, [])
     if isinstance(value, list):
         items = cast("list[object]", value)

@@ -1,4 +1,4 @@
-"""A request being carried out, and what operations work on."""
+"""A request that is being carried out, and the services that operations use."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
 
 Right = Literal["read", "run", "manage", "bridge"]
-"""To see what all clients have, to run code in one's own sessions, to change anything, to start
-programs of the bridge."""
+"""Rights: to see what all clients have, to run code in one's own sessions, to change anything, to
+start bridge programs.
+"""
 
 ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage", "bridge"))
 
@@ -40,27 +41,27 @@ class Services:
     """Parts of the supervisor that operations use; the daemon makes one.
 
     Attributes:
-        jail: facts for people: how jails are made here.
-        limits: the same: what keeps sessions to theirs.
-        cold_starts: why sessions of an environment are no forks, by the environment's name.
+        jail: how jails are made here, for people.
+        limits: how sessions' limits are enforced, for people.
+        cold_starts: why sessions of an environment are no forks, by its name.
         unloaded: modules that an environment could not preload, by its name.
-        try_preloading: finds that out for an environment that has not been used yet.
-        shutdown: asks the daemon to end, and to end all sessions.
-        ending: the same, in other ways.
-        configuration: reads the file again.
-        draining: has nothing new begun before that.
-        boxes: of agents that have sockets of their own.
+        try_preloading: finds such modules of an environment that was not used yet.
+        shutdown: asks the daemon to end with all sessions.
+        ending: asks the daemon to end in other ways.
+        configuration: reads the configuration file again.
+        draining: lets nothing new begin before an end.
+        boxes: agents in boxes, which have sockets of their own.
         bridge: programs of the host that clients may start.
-        events: what happens here.
-        store: keeps sessions' descriptors, whatever becomes of this process.
+        events: events of the supervisor.
+        store: keeps sessions' descriptors if this process dies.
         successor: the command that this process becomes at a reload.
-        telemetry: what was counted of it.
-        clients: how many connections there are.
-        started_s: on trio's clock.
-        max_file_bytes: limit of one file that is transferred.
+        telemetry: counts and durations.
+        clients: returns the number of connections.
+        started_s: start of the supervisor, on trio's clock.
+        max_file_bytes: size limit of one transferred file.
         audit: facts about the audit's file.
         http: facts about clients over HTTP.
-        review: of what sessions have changed in projects.
+        review: operations on sessions' changes of projects.
     """
 
     run_service: RunService
@@ -92,22 +93,23 @@ class Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request being carried out.
+    """One request that is being carried out.
 
     Attributes:
         client: from the connection's hello.
-        scope: likewise, or as the socket says.
-        project: directory of the client, whose sessions its names mean first; empty for none.
-        client_limits: what the socket keeps its connections to; None where it lets them say.
-        peer: process and user id of who connected, as the kernel has them.
+        scope: from the hello, or fixed by the socket.
+        project: directory of the client; its names mean sessions of this project first. Empty for
+            none.
+        client_limits: limits of the socket's connections; None if the client chooses.
+        peer: process and user id of the peer, from the kernel.
         confined: the connection may know and reach nothing beyond its scope.
-        manages: it has the right `manage`: what sessions have run is for it to know.
+        manages: it has the right `manage`, and may know what sessions ran.
         bridges: it has the right `bridge`.
-        files: that the connection has open.
-        room: for output that waits for the client.
+        files: open files of the connection.
+        room: bound of the output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
-        on_cancel: says what to do when the client cancels.
-        afterwards: says what to do once the answer has been sent.
+        on_cancel: sets what to do when the client cancels.
+        afterwards: sets what to do once the answer has been sent.
     """
 
     services: Services
@@ -127,7 +129,7 @@ class Call:
     afterwards: Callable[[Callable[[], None]], None]
 
     def as_client(self) -> Client:
-        """Make the client that asks, without its project."""
+        """Client of the request, without its project."""
         bound = self.client_limits.network if self.client_limits is not None else None
         return Client(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
 
@@ -137,7 +139,7 @@ class Call:
         return self.scope == names.COMMAND_LINE and self.client_limits is None and not self.confined
 
     def names_in(self, project: ProjectMount | None) -> str:
-        """The scope of the names that it gives sessions in a project."""
+        """Scope of the names that the client gives sessions in a project."""
         if not self.by_project:
             return self.scope
         return names.command_line_scope(None if project is None else project.path)
@@ -148,13 +150,13 @@ class Call:
             return None
         project = None
         if self.project:
-            # Where it must not be shown, code is run without it.
+            # If it must not be shown, code runs without it.
             with suppress(BadProjectError):
                 project = self.services.run_service.check_project(self.project, None, None)
         return Here(self.names_in(project), None if project is None else project.path)
 
     def target(self) -> Session:
-        """The live session that the argument `target` means.
+        """Find the live session that the argument `target` means.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
@@ -162,7 +164,7 @@ class Call:
         return self.find(arguments.text(self.args, "target"))
 
     def find(self, target: str) -> Session:
-        """The live session that a text means to this client; raises as `target` does."""
+        """Find the live session that a text means to this client; raises as `target` does."""
         scope = self.scope if self.confined else None
         return self.services.run_service.find(target, scope, self.here())
 

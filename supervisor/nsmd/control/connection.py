@@ -49,10 +49,10 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 64 * 1024
 HELLO_TIMEOUT_S = 30.0
-"""A connection that says nothing for that long is closed; it holds a descriptor."""
+"""A connection that says nothing for that long is closed, since it holds a descriptor."""
 
 CAPABILITIES = ("again",)
-"""`again`: `run` and `run_in` may be sent once more after the connection was lost."""
+"""`again`: a client may repeat `run` and `run_in` after it lost the connection."""
 
 ENDED = ShuttingDownError(
     "The supervisor was shut down, and its sessions with it.",
@@ -75,10 +75,10 @@ async def serve_connection(
     """Serve a client until it is gone.
 
     Args:
-        first: what was read from it already.
-        rights: what it may ask for.
-        services: what operations work on.
-        client_limits: what it is kept to, whatever it says itself; None lets it say.
+        first: bytes that were already read.
+        rights: rights that it may use.
+        services: services that operations use.
+        client_limits: limits that apply whatever it says; None if it may choose.
     """
     broken: RemoteProtocolError | None = None
     try:
@@ -112,9 +112,10 @@ async def farewell(stream: trio.abc.SendStream, error: NsmError) -> None:
 class _Connection:
     """One client of the control protocol.
 
-    A request is carried out by a task of its own, but for code whose result is all of the answer:
-    that comes from the session's task, and one that only waits for it would be a tenth of a call.
-    For the same reason reading and writing go past trio's streams, to the socket.
+    Each request is carried out by a task of its own, except code without streamed output. Its
+    answer comes from the session's task, because a task that only waits for it would cost a tenth
+    of a call. For the same reason the connection reads and writes the socket directly, without
+    trio's streams.
     """
 
     def __init__(
@@ -147,9 +148,9 @@ class _Connection:
         return not self._outgoing.waiting
 
     def close(self) -> None:
-        """The client is gone, or is to go."""
+        """Handle the end of the client, or end it."""
         if self._services.ending.how == "end" and self.between_frames:
-            # Else it would start another supervisor and ask that for its answers.
+            # Otherwise it would start another supervisor, and ask that one for its answers.
             self._send(Failure(CONNECTION_ID, ENDED))
         self._outgoing.close()
         if self._hello is not None:
@@ -162,11 +163,11 @@ class _Connection:
         self._files.abandon_all()
 
     async def serve(self, first: bytes) -> None:
-        """Take requests until end-of-file.
+        """Handle requests until end-of-file.
 
         Raises:
             RemoteProtocolError: the client does not speak the protocol.
-            trio.TooSlowError: it does not introduce itself.
+            trio.TooSlowError: it sends no hello.
             trio.BrokenResourceError: it is gone.
         """
         data = first
@@ -237,7 +238,7 @@ class _Connection:
         self._outgoing.put(data)
 
     def _begin(self, request: Request) -> None:
-        """Begin to carry a request out; its answer comes now or later."""
+        """Begin a request; its answer comes now or later."""
         pending = self._pending[request.id] = _Pending()
         try:
             row = self._row(request, pending)
@@ -261,8 +262,8 @@ class _Connection:
         if row.right == "manage":
             self._tell_of(call, request.op, answer)
         self._answer(request, answer)
-        # The traceback of an error holds this frame, which holds the error: megabytes of output
-        # would stay until Python looks for such circles.
+        # The traceback of an error holds this frame, and the frame holds the error: megabytes of
+        # output would stay in memory until Python looks for such cycles.
         del answer
         if pending.afterwards:
             await self._outgoing.flushed()
@@ -350,7 +351,7 @@ class _Pending:
     """A request that has no answer yet.
 
     Attributes:
-        execution: whose result will be the answer, if there is one.
+        execution: execution whose result will be the answer, if any.
         afterwards: what to do once the answer has been sent.
     """
 
@@ -363,7 +364,7 @@ class _Pending:
         self._on_cancel: Callable[[], None] | None = None
 
     def cancel(self) -> None:
-        """The client no longer wants the request to go on."""
+        """Carry out the client's cancel."""
         self._cancelled = True
         if self.execution is not None:
             self.execution.interrupt()
@@ -371,7 +372,7 @@ class _Pending:
             self._on_cancel()
 
     def on_cancel(self, function: Callable[[], None]) -> None:
-        """From now on there is something to do about that."""
+        """Set what to do on a cancel."""
         self._on_cancel = function
         if self._cancelled:
             function()

@@ -8,10 +8,10 @@ from nsmd.telemetry import Traffic
 
 
 class CountedStream(trio.abc.HalfCloseableStream):
-    """Another stream, and how much goes through it.
+    """Another stream, with counts of its bytes.
 
     Args:
-        received: bytes that were read from it already.
+        received: number of bytes that were already read.
     """
 
     def __init__(

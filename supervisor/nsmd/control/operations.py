@@ -1,4 +1,4 @@
-"""The operations of the control socket: a row in `OPERATIONS` and a function each."""
+"""Operations of the control socket: a row in `OPERATIONS` and a function for each."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 
 KILL_WAIT_S = 5.0
-"""How long `kill` waits for what it killed to be gone; the kernel needs milliseconds."""
+"""How long `kill` waits until the killed sessions are gone; the kernel needs milliseconds."""
 
 PRELOAD_WAIT_S = 20.0
 """Seconds that `envs` waits for trial imports of the modules to preload."""
 
 
 _OF_HTTP = {"enabled", "listen", "url", "token", "connections", "max_connections", "problem"}
-"""What `status` tells of it; the rest is for `http`."""
+"""Fields that `status` shows; the operation `http` has the rest."""
 
 
 async def _ping(call: Call) -> dict[str, Any]:  # noqa: ARG001 (all operations look alike)
@@ -118,7 +118,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
 
 
 async def _find(call: Call) -> dict[str, Any]:
-    """The session that a target means, and whether a name led to another project's."""
+    """Find the session that a target means, and say whether its name led to another project."""
     target, here = arguments.text(call.args, "target"), call.here()
     session = call.target()
     own = here is None or here.has(session) or session.name != target
@@ -201,7 +201,7 @@ async def _envs(call: Call) -> dict[str, Any]:
 async def _try_preloading(
     items: Sequence[Environment | EnvironmentProblem], services: Services
 ) -> None:
-    """Find out what cannot be preloaded, as far as there is time."""
+    """Find out which modules cannot be preloaded, as far as time permits."""
     try_one = services.try_preloading
     if try_one is None:
         return
@@ -226,12 +226,12 @@ class Row:
     """An operation.
 
     Attributes:
-        right: that it needs.
-        own: with the right `run` alone it can be asked for, too, and is about the connection's own
-            scope then.
-        function: carries it out.
-        submit: for code whose result is all of the answer, gives its execution in place of that.
-        refused: is told of who asks for it without the right, before that is answered.
+        right: right that it needs.
+        own: connections with only the right `run` may also use it; it then covers their own scope
+            only.
+        function: carries it out, and returns the answer.
+        submit: returns the execution, if its result is the whole answer.
+        refused: called before a request without the right is refused.
     """
 
     right: Right
@@ -303,10 +303,11 @@ def _project(call: Call) -> ProjectMount | None:
 
 
 def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | None:
-    """A directory of the box's own. What there is elsewhere on the host is not told.
+    """Check a directory that a box names: it must be its own. Nothing is said about others on the
+    host.
 
     Raises:
-        ForbiddenError: it is somewhere else.
+        ForbiddenError: it is another one.
     """
     client_limits, path = call.client_limits, arguments.text(wanted, "path")
     if client_limits is not None and client_limits.project is not None:
@@ -324,7 +325,7 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
         and client_limits.directory is not None
         and is_within(os.path.normpath(path), client_limits.directory)
     ):
-        return None  # parts of it are hidden there, and sessions would show them
+        return None  # parts of it are hidden in the box, and sessions would show them
     raise ForbiddenError(
         "This connection may run code, and not choose which directory the code sees.",
         hint="Leave `project` out.",
@@ -332,7 +333,7 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
 
 
 def _project_within(call: Call) -> ProjectMount | None:
-    """Return the project that connections of that socket see without asking."""
+    """Return the project that connections of that socket get by default."""
     return None if call.client_limits is None else call.client_limits.project
 
 

@@ -1,7 +1,7 @@
-"""Messages to one client: written at once if its socket takes them, as nearly always.
+"""Messages to one client: written at once if its socket takes them, which is nearly always.
 
-What a slow client does not take waits here, and whoever has more to say can wait for room: the
-connection stops reading requests, and an execution's output is left out. Nobody else is slowed.
+What a slow client does not take is queued here, and senders can wait for room: the connection stops
+reading requests, and an execution's output is left out. Nobody else is slowed down.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import os
 import trio
 
 HIGH_WATER_BYTES = 1024 * 1024
-"""What may wait before nothing more is taken from the client. Answers to what it has asked already
-come on top."""
+"""Size of the queue from which on no more requests are read. Answers to earlier requests come on
+top.
+"""
 
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""What may wait with those. A client that reads at all is far below it; one that does not has asked
-for up to a thousand answers of megabytes each."""
+"""Largest size of the queue, those answers included. A client that reads at all stays far below;
+one that does not may have asked for a thousand answers of megabytes each.
+"""
 
 _CHUNK_BYTES = 256 * 1024
 
@@ -25,8 +27,8 @@ class Outgoing:
     """Messages to one client.
 
     Args:
-        descriptor: of a non-blocking socket.
-        nursery: for the task that writes what had to wait; cancelled when the client is gone.
+        descriptor: descriptor of a non-blocking socket.
+        nursery: for the task that writes the queue; cancelled when the client is gone.
     """
 
     def __init__(self, descriptor: int, nursery: trio.Nursery) -> None:
@@ -46,11 +48,11 @@ class Outgoing:
 
     @property
     def is_full(self) -> bool:
-        """True once as much waits as may wait."""
+        """True once the queue is full."""
         return len(self._waiting) > MAX_WAITING_BYTES
 
     def put(self, data: bytes) -> None:
-        """Send, now or as the client reads. What is sent after `close` goes nowhere."""
+        """Send, now or as the client reads. After `close` this does nothing."""
         if self._closed:
             return
         if self._waiting:
@@ -62,7 +64,7 @@ class Outgoing:
             self._nursery.start_soon(self._write)
 
     async def room(self) -> None:
-        """Wait until little enough waits."""
+        """Wait until the queue is short enough."""
         while len(self._waiting) > HIGH_WATER_BYTES:
             await self._progress()
 
@@ -72,7 +74,7 @@ class Outgoing:
             await self._progress()
 
     def close(self) -> None:
-        """The socket may be another's from now on."""
+        """Stop writing: the descriptor may belong to another socket from now on."""
         self._closed = True
 
     async def _progress(self) -> None:

@@ -1,4 +1,4 @@
-"""Output on its way to one client, bounded however slow the client is."""
+"""Output on its way to one client, bounded even if the client is slow."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import trio
 from nsmd.model.values import Output, StreamName
 
 MAX_PENDING_CHARS = 1024 * 1024
-"""Text that waits for one client. What comes beyond is left out of the stream (not of the result),
-and the next piece of the same standard stream says how much."""
+"""Largest size of text that waits for one client. Further output is left out of the stream (not of
+the result), and the next piece of the same standard stream says how much.
+"""
 
 MAX_TOGETHER_CHARS = 16 * 1024 * 1024
-"""Of all executions of one client together: it may have started a thousand and read nothing."""
+"""The same for all executions of one client together: it may have started a thousand and read
+nothing.
+"""
 
 _PIECE_CHARS = 200
-"""What a waiting piece takes beside its text: a flood of tiny ones must not add up either."""
+"""Memory of a waiting piece beside its text: a flood of tiny pieces must not add up either."""
 
 
 class Room:
     """Bound of the output that waits for one client, for all its executions together.
 
     Attributes:
-        chars: of output.
-        answer_bytes: of executions that have ended and whose output has not all been sent.
+        chars: size of the waiting output.
+        answer_bytes: size of the answers of ended executions whose output has not all been sent.
     """
 
     __slots__ = ("answer_bytes", "chars")
@@ -36,10 +39,10 @@ class Room:
 
 
 class OutputStream:
-    """A sink for an execution and a source for the task that sends it on.
+    """Sink for an execution, and source for the task that sends its output.
 
     Args:
-        room: the client's.
+        room: bound of the client.
     """
 
     def __init__(self, room: Room) -> None:
@@ -65,13 +68,15 @@ class OutputStream:
         self._wake.set()
 
     def close(self) -> None:
-        """No more comes."""
+        """Note the end of the output."""
         self._closed = True
         self._wake.set()
 
     async def get(self) -> tuple[Output, int] | None:
-        """The next piece, and how many characters of its stream were left out before it; None at
-        the end, where nothing tells of a gap: the result's text is longer than what was sent."""
+        """Return the next piece, and how many characters of its stream were left out before it;
+        None at the end. A gap at the end is not reported: the result's text is longer than what was
+        sent.
+        """
         while not self._pending:
             if self._closed:
                 return None
@@ -82,11 +87,11 @@ class OutputStream:
         return output, skipped
 
     def left_out(self) -> Mapping[StreamName, int]:
-        """How many characters were left out after the last piece of each."""
+        """Number of characters left out after the last piece of each stream."""
         return self._skipped
 
     def discard(self) -> None:
-        """Nobody takes what is left."""
+        """Drop what is left: nobody takes it."""
         self._pending.clear()
         self._count(-self._chars)
 

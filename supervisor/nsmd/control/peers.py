@@ -10,10 +10,10 @@ _UCRED = struct.Struct("3i")
 
 
 def peer_of(descriptor: int) -> tuple[int, int]:
-    """Process and user id of who connected a Unix stream socket.
+    """Process and user id of the peer of a Unix stream socket.
 
     Args:
-        descriptor: of the socket; it stays open.
+        descriptor: descriptor of the socket; it stays open.
 
     Raises:
         OSError: it is no such socket.

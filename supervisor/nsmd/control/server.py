@@ -1,7 +1,7 @@
-"""The control socket: who is let in, and whom a connection is for.
+"""The control socket: checks who connects, and serves each connection by its protocol.
 
-Each connection is one task with a nursery of its own. A request that raises ends with an `internal`
-answer, a connection that raises ends alone; both are logged.
+Each connection is one task with a nursery of its own. A request that raises is answered with
+`internal`; a connection that raises ends alone. Both are logged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class ServeAttachment(Protocol):
-    """Takes over a connection that begins as an MCP attachment."""
+    """Server of a connection that begins as an MCP attachment."""
 
     async def __call__(
         self,
@@ -41,10 +41,10 @@ class ServeAttachment(Protocol):
         """Serve it until it is gone.
 
         Args:
-            peer: process and user id of the shim, as the kernel has them.
-            first_bytes: what was read from it already.
-            client_limits: what it is kept to; None lets it say.
-            confined: it may only run code, within that.
+            peer: process and user id of the shim, from the kernel.
+            first_bytes: bytes that were already read.
+            client_limits: limits of the connection; None if it may choose.
+            confined: it may only run code, within those limits.
         """
         ...
 
@@ -54,12 +54,12 @@ class Access:
     """Rights of a listener's clients: who may connect, and which operations they may use.
 
     Attributes:
-        uid: the only user who is let in, beside root.
-        rights: of each connection; its hello may ask for fewer.
-        client_limits: what each connection is kept to, whatever it says itself; None lets it say.
+        uid: the only user, besides root, who may connect.
+        rights: rights of each connection; its hello may ask for fewer.
+        client_limits: limits of each connection, whatever it says; None if it may choose.
 
     Raises:
-        ValueError: connections that may only run code could choose whose sessions they run it in.
+        ValueError: connections that may only run code could choose the scope of the sessions.
     """
 
     uid: int
@@ -77,14 +77,14 @@ class Access:
 
 
 class ControlServer:
-    """Serves one listening socket.
+    """Server of one listening socket.
 
     Args:
-        access: whom it lets in, with which rights.
-        services: what operations work on.
+        access: who may connect, with which rights.
+        services: services that operations use.
         serve_attachment: the MCP endpoint.
-        quotas: how many connections there may be at once, of this socket alone and with others;
-            more are told so and closed.
+        quotas: limits of connections at once, for this socket alone and together with others.
+            Further ones get an error and are closed.
     """
 
     def __init__(
@@ -101,12 +101,14 @@ class ControlServer:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected, with those who draw on the same first quota."""
+        """Number of connected clients, including those of other sockets with the same
+        first quota.
+        """
         return self._quotas[0].taken
 
     async def handle(self, stream: trio.SocketStream) -> None:
-        """One connection from accept to close; never raises but for cancellation."""
-        # Of those that are too many for the first, the next ones hear nothing.
+        """Serve one connection from accept to close; raises only cancellation."""
+        # If there are too many connections for the first quota, the next quotas are not asked.
         drawn, full = draw(self._quotas)
         if self._access.client_limits is not None:
             journald.about(box=self._access.client_limits.scope)
@@ -115,7 +117,7 @@ class ControlServer:
                 await self._admit(stream, full)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("a client went away")
-        except Exception:  # one connection's fault is not the others'
+        except Exception:  # the fault of one connection must not end the others
             log.exception("a connection failed")
         finally:
             for quota in drawn:

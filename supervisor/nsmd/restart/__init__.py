@@ -2,7 +2,7 @@
 
 session_store   hand each session's descriptors and record to the descriptor store
 load            read what an earlier supervisor left in the store
-ended_sessions  files that let the next supervisor tell how each session ended
-reattach        take up the sessions that were left, and their executions
+ended_sessions  files by which the next supervisor knows how each session ended
+reattach        continue the sessions that were left, and their executions
 drain           begin nothing new, and wait until nothing runs
 """

@@ -1,9 +1,9 @@
-"""Nothing new is begun, and what runs comes to its end: before maintenance, and on SIGTERM.
+"""Drain: nothing new begins, and what runs comes to its end; before maintenance, and on SIGTERM.
 
-What ran or was queued when it began may finish until a deadline, and is interrupted then, so that
-whoever waits has an answer with the output so far. Sessions stay as they are. Code that comes
-meanwhile is refused before anything of it has run (`Shutdown.refusal`). Files, logs and lists go on
-working.
+Executions that ran or waited when it began may finish until a deadline. Then they are interrupted,
+so that their callers get an answer with the output so far. Sessions stay as they are. Code that
+arrives meanwhile is refused before any of it runs (`Shutdown.refusal`). Files, logs and lists
+continue to work.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from nsmd.model.shutdown import How, Shutdown
 log = logging.getLogger(__name__)
 
 INTERRUPTED_S = 3.0
-"""For what was interrupted to answer before the supervisor ends: an interpreter has
-`interrupt_grace_seconds`, and this on top of it."""
+"""Time for interrupted code to answer before the supervisor ends, in addition to an interpreter's
+`interrupt_grace_seconds`.
+"""
 
 ANSWERS_S = 0.1
-"""Before connections are closed: the last answers pass a few tasks on their way to their clients,
-which takes a millisecond or two."""
+"""Pause before connections are closed: the last answers pass a few tasks on the way to their
+clients, which takes a millisecond or two.
+"""
 
 
 _FINISHED = ("execution_finished", "program_ended")
@@ -39,29 +41,29 @@ class Unfinished(Protocol):
     """Code or a program that runs, or waits for its turn."""
 
     def interrupt(self) -> None:
-        """Have it end soon."""
+        """Make it end soon."""
 
 
 class Busy(Protocol):
-    """Interface to the work that a drain waits for; the registry has it."""
+    """Interface to the work that a drain waits for; the run service has it."""
 
     @property
     def events(self) -> Events:
-        """Tells what finishes."""
+        """Bus of events, which says what finishes."""
         ...
 
     def unfinished(self) -> Sequence[Unfinished]:
-        """List what runs or is queued."""
+        """List what runs or waits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that there is to wait for.
+    """All work that a drain waits for.
 
     Attributes:
-        events: tell what finishes.
-        kinds: what runs or is queued of each kind.
+        events: bus that says what finishes.
+        kinds: return running and waiting work of each kind.
     """
 
     events: Events
@@ -72,12 +74,12 @@ class Work:
 
 
 class Draining:
-    """Begins, ends and takes back drains; there is one at a time.
+    """Owner of the drain; there is at most one at a time.
 
     Args:
-        busy: what there is to wait for.
-        ending: told that nothing new may come, and of what follows.
-        nursery: for the task that waits; cancelling it ends the waiting, and no more.
+        busy: work to wait for.
+        ending: refuses new work, and takes what follows.
+        nursery: for the task that waits; cancelling it only ends the waiting.
         grace_s: `interrupt_grace_seconds`.
     """
 
@@ -91,12 +93,12 @@ class Draining:
         self.drain: Drain | None = None
 
     def begin(self, why: str, *, timeout_s: float = math.inf, then: How | None = None) -> Drain:
-        """Take nothing new from now on. One that is under way gets the new deadline.
+        """Accept nothing new from now on. A drain that is under way gets the new deadline.
 
         Args:
             why: for people, after "the supervisor is being drained".
-            timeout_s: until what still runs is interrupted; with `leave` nothing is, since it
-                goes on without this process.
+            timeout_s: seconds until running work is interrupted. With `leave` nothing is
+                interrupted, since it continues without this process.
             then: how to end when nothing runs any more; None to stay.
         """
         if self.drain is not None and self.drain.active:
@@ -114,13 +116,13 @@ class Draining:
         return drain
 
     def remaining_s(self) -> float | None:
-        """Until what is left is interrupted; None for no deadline."""
+        """Seconds until the remaining work is interrupted; None without a deadline."""
         if self.drain is None or math.isinf(self.drain.due_s):
             return None
         return max(0.0, self.drain.due_s - trio.current_time())
 
     def cancel(self) -> bool:
-        """Take new work again; False where nothing was being drained, or an end follows."""
+        """Accept new work again; False if there was no drain, or if an end follows."""
         drain = self.drain
         if drain is None or not self._ending.draining or drain.then is not None:
             return False
@@ -156,8 +158,8 @@ class Draining:
             if drain.then == "leave" or drain.interrupted:
                 return
             drain.interrupt()
-            # The session's own ladder ends what does not listen; an end of all need not wait so
-            # long, since it kills what is left.
+            # The session itself ends code that ignores an interrupt. An end of all sessions need
+            # not wait so long, since it kills the rest.
             bounded = drain.then is not None
             drain.due_s = trio.current_time() + self._grace_s + INTERRUPTED_S
             drain.due_s = drain.due_s if bounded else math.inf
@@ -173,13 +175,13 @@ class Draining:
 
 
 class Drain:
-    """One drain, from its beginning until nothing is left or it is taken back.
+    """One drain, from its beginning until nothing is left or it is cancelled.
 
     Attributes:
-        due_s: on trio's clock, when what is left is interrupted.
-        then: see `Draining.begin`.
-        interrupted: how many executions were.
-        cancelled: it was taken back.
+        due_s: time on trio's clock when the remaining work is interrupted.
+        then: as in `Draining.begin`.
+        interrupted: number of interrupted executions.
+        cancelled: it was cancelled.
         next_change: set at the next change of anything here, and replaced.
     """
 
@@ -203,11 +205,13 @@ class Drain:
 
     @property
     def left(self) -> int:
-        """Executions that are not finished."""
+        """Number of unfinished executions."""
         return len(self._left)
 
     def report(self) -> Mapping[str, Any]:
-        """In plain values: `drained, left, interrupted, remaining_s` (None for no deadline)."""
+        """Report in plain values: `drained, left, interrupted, remaining_s` (None without a
+        deadline).
+        """
         left = self.due_s - trio.current_time()
         return {
             "drained": self._over,
@@ -217,7 +221,7 @@ class Drain:
         }
 
     def hurry(self, timeout_s: float, then: How | None) -> None:
-        """Another deadline, and perhaps an end that follows."""
+        """Set another deadline, and perhaps an end that follows."""
         due_s = trio.current_time() + timeout_s
         self.due_s = min(self.due_s, due_s + INTERRUPTED_S) if self.interrupted else due_s
         if then is not None and (self.then is None or then == "end"):
@@ -229,7 +233,7 @@ class Drain:
         for execution in list(self._left):
             self.interrupted += 1
             if self.then is not None and isinstance(execution, ProgramCall):
-                execution.stop.ask("shutdown")  # nobody has taken it back
+                execution.stop.ask("shutdown")  # nobody has cancelled it
             else:
                 execution.interrupt()
         self._changed()
@@ -241,12 +245,12 @@ class Drain:
             self._changed()
 
     def take_back(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the drain."""
         self.cancelled = True
         self._changed()
 
     def is_over(self) -> None:
-        """Nothing is left, or all that is left goes on elsewhere."""
+        """Note that nothing is left, or that all that is left continues elsewhere."""
         self._over = True
         self._changed()
 
@@ -258,8 +262,7 @@ class Drain:
 def after_sigterm(store: DescriptorStore) -> How:
     """Choose what follows a drain for SIGTERM.
 
-    systemd gives everything that it keeps back to the next supervisor, and closes it where there is
-    to be none, so sessions are left to it. A keeper of ours only stands in where nobody asked for
-    an end.
+    systemd gives all that it keeps to the next supervisor, and closes it if there will be none, so
+    sessions are left to it. Our own holder only helps when nobody asked for an end.
     """
     return "leave" if store.kind == "systemd" else "end"

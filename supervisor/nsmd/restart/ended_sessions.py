@@ -1,9 +1,10 @@
-"""Files with the names of sessions, so that every end is told, whatever ended the session.
+"""Files with the names of sessions, so that the next call learns how its session ended, in any
+case.
 
-One small file a name, in the runtime directory, from a session's beginning until its end was told.
-A supervisor that finds a name without a session knows that the session was lost: with the
-supervisor and what held its sessions, or at `nsm shutdown`. The runtime directory is memory, so
-nothing waits for a disk; at a reboot the files go, as sessions do.
+There is one small file for each name in the runtime directory, from a session's start until a
+client learned of its end. A supervisor that finds a name without a session knows that the session
+was lost: with the supervisor and the holder of its sessions, or at `nsm shutdown`. The runtime
+directory is in memory, so nothing waits for a disk; at a reboot the files go, as sessions do.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ SHUT_DOWN = "the supervisor was shut down"
 UNATTENDED = "it ended while there was no supervisor"
 
 _EARLIER = "state-end-"
-"""Names under which nsm 0.1 gave ends to the store."""
+"""Names under which nsm 0.1 put ends into the store."""
 
 
 class EndedSessionFiles:
-    """Names of live sessions, and how others ended, as files; `EndedSessions` tells the clients.
+    """Files with names of live sessions, and with the ends of others; `EndedSessions` tells
+    clients.
 
-    What cannot be written is logged once and forgotten with the supervisor.
+    What cannot be written is logged once, and lost with the supervisor.
 
     Args:
-        directory: holds these files and nothing else; it is made when it is needed.
+        directory: directory for only these files; it is made when needed.
     """
 
     def __init__(self, directory: str) -> None:
@@ -56,7 +58,7 @@ class EndedSessionFiles:
         self._write(EndRecord(scope=scope, name=name, reason="", at_s=0.0, boot=boot_id()))
 
     def keep(self, scope: str, name: str, ended: Ended) -> None:
-        """A session of that name has ended."""
+        """Note that a session of that name has ended."""
         at_s = ended.at_s - trio.current_time() + time.monotonic()
         self._write(
             EndRecord(
@@ -70,7 +72,7 @@ class EndedSessionFiles:
         )
 
     def forget(self, scope: str, name: str) -> None:
-        """The end was told, or is of no interest any more."""
+        """Remove a file: a client knows of the end, or nobody needs to."""
         with suppress(OSError):
             os.unlink(self._path(scope, name))
 
@@ -79,10 +81,10 @@ class EndedSessionFiles:
         live: Container[tuple[str, str]],
         tell: Callable[[str, str, Ended], None],
     ) -> None:
-        """Tell how sessions of an earlier supervisor ended, the earliest first.
+        """Report how sessions of an earlier supervisor ended, the earliest first.
 
         Args:
-            live: scope and name of each session that was taken up.
+            live: scope and name of each session that was taken over.
             tell: gets scope, name and end of each of the others.
         """
         now_s, current_s = time.monotonic(), trio.current_time()
@@ -136,10 +138,10 @@ class EndedSessionFiles:
 
 
 def drop_earlier(store: DescriptorStore, kept: Kept) -> None:
-    """Drop the ends that nsm 0.1 had given to the store.
+    """Drop the ends that nsm 0.1 put into the store.
 
     Args:
-        kept: its entries under such names are closed.
+        kept: kept descriptors; those under such names are closed.
     """
     for name, descriptors in kept.items():
         if name.startswith(_EARLIER):

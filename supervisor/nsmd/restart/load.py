@@ -1,8 +1,8 @@
-"""Records that an earlier supervisor has left: read, checked, sorted out.
+"""Records that an earlier supervisor has left: read, checked and sorted.
 
-The records say what there should be, the descriptors what there is. A session is taken up where
-both agree and its jail lives. One whose jail is gone is told of; what cannot be understood is
-ended, since nobody could ever use it; what a newer nsm has written is left alone.
+The records say what should exist, the descriptors what does. A session is taken over if both agree
+and its jail lives. If its jail is gone, its end is reported. A session with an unreadable record is
+ended, since nobody could ever use it. What a newer nsm has written is left alone.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SESSION, SPEC = "session-", "spec-"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A session that lives, and what is to be known of it.
+    """A live session, with its record and descriptors.
 
     Attributes:
-        names: under which it is kept: of two, the supervisor was about to drop one.
+        names: names in the store. If there are two, the supervisor was about to drop one.
     """
 
     names: tuple[str, ...]
@@ -52,11 +52,11 @@ class Takeover:
     """Sessions and descriptors that an earlier supervisor has left.
 
     Attributes:
-        found: sessions that live.
+        found: live sessions.
         gone: records of sessions that have ended meanwhile.
-        over: names under which nothing is left that is of use: to be dropped from the store.
-        specs: names of descriptions that are kept.
-        newer: how many sessions a newer nsm has left, which stay where they are.
+        over: names with nothing useful, to be dropped from the store.
+        specs: names of kept specifications.
+        newer: number of sessions of a newer nsm, which stay in the store.
     """
 
     found: list[Found] = field(default_factory=list[Found])
@@ -67,10 +67,10 @@ class Takeover:
 
 
 def sort_out(kept: Kept) -> Takeover:
-    """Read and check the records. Descriptors of sessions that are not reattached are closed.
+    """Read and check the records. Descriptors of sessions that are not taken over are closed.
 
     Args:
-        kept: those whose names begin with `SESSION` or `SPEC` are owned from now on.
+        kept: descriptors by name; this takes those whose names begin with `SESSION` or `SPEC`.
     """
     takeover = Takeover()
     specs: dict[str, SpecRecord] = {}
@@ -83,7 +83,7 @@ def sort_out(kept: Kept) -> Takeover:
             entries.setdefault(session_id_of(name), _Entry()).add(name, descriptors)
     for entry in entries.values():
         entry.sort_out(specs, takeover)
-    if not takeover.newer:  # else it may be one of theirs
+    if not takeover.newer:  # else it may belong to one of those
         used = {found.record.spec for found in takeover.found}
         takeover.over += [name for name in takeover.specs if name not in used]
         takeover.specs = [name for name in takeover.specs if name in used]
@@ -111,7 +111,7 @@ def _read_spec(
 
 
 class _Entry:
-    """Descriptors kept of one session, in any order."""
+    """Descriptors kept for one session, in any order."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -119,12 +119,12 @@ class _Entry:
         self._problem = "there is no record of it"
 
     def add(self, name: str, descriptors: Sequence[int]) -> None:
-        """More of the same session."""
+        """Add descriptors of the same session."""
         self._names.append(name)
         self._left += descriptors
 
     def sort_out(self, specs: Mapping[str, SpecRecord], takeover: Takeover) -> None:
-        """Decide what becomes of it."""
+        """Decide whether to take the session over, report its end, or end it."""
         try:
             record = self._record()
         except NewerRecordError as error:
@@ -145,7 +145,7 @@ class _Entry:
         self._end()
 
     def _record(self) -> SessionRecord | None:
-        """The one that holds, of several.
+        """Return the valid record if there are several.
 
         Raises:
             NewerRecordError: a newer nsm has written it.
@@ -169,7 +169,7 @@ class _Entry:
         return best
 
     def _found(self, record: SessionRecord, kept: SpecRecord) -> Found | None:
-        """The session, if all that it needs is there, and it lives."""
+        """Return the session, if it lives and everything that it needs is there."""
         pidfd = next((each for each in self._left if pid_of(each) is not None), None)
         if pidfd is None or has_ended(pidfd):
             self._problem = "its jail has ended"
@@ -223,7 +223,7 @@ class _Entry:
         )
 
     def _end(self) -> None:
-        """Nobody can use what is left of it: not even to end it, later."""
+        """End the session: nobody could use what is left, or end it later."""
         log.warning("%s could not be taken up: %s", self._names[0], self._problem)
         for descriptor in self._left:
             if pid_of(descriptor) is not None:

@@ -1,4 +1,4 @@
-"""Sessions of an earlier supervisor on their way back: what was under way in them, and what not."""
+"""Reattachment of an earlier supervisor's sessions, and of the executions under way in them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from nsmd.sessions.session import Session
 log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
-"""Clients wait that long for agents to say what they were in the middle of, which takes each
-milliseconds. One that is stopped holds nobody up for longer."""
+"""How long clients wait for agents to say what they run. Each agent takes milliseconds; one that is
+stopped delays nobody for longer.
+"""
 
 
 class Resumption:
-    """Reattachment of one session: its executions under way, and the answers that wait.
+    """Reattachment of sessions: their executions under way, and the answers to wait for.
 
     Args:
-        fates: learns what became of executions.
-        executions: gets those that are under way.
+        fates: gets the outcomes of executions.
+        executions: gets the executions under way.
     """
 
     def __init__(self, fates: Fates, executions: Executions) -> None:
@@ -41,12 +42,12 @@ class Resumption:
         return f"<Resumption that awaits {len(self._awaited)} sessions>"
 
     def begin(self, takeover: Takeover, sessions: Sequence[Session]) -> None:
-        """These sessions were taken up, and their agents are being asked."""
+        """Note that these sessions were taken over, and their agents are being asked."""
         self._awaited = set(sessions)
         self._fates.lost_one_shots = any(each.tenancy.name is None for each in takeover.gone)
 
     async def settle(self) -> None:
-        """Wait until all of them are back, or gone, or have taken too long."""
+        """Wait until all of them have answered, ended, or taken too long."""
         with trio.move_on_after(SETTLE_S):
             while self._awaited:
                 await self._settled.wait()
@@ -55,14 +56,15 @@ class Resumption:
         self._fates.complete = True
 
     def execution(self, session: Session, noted: Noted) -> Execution:
-        """The handle of one that an earlier supervisor was given. What its note says comes from the
-        session's jail: it says who may have the result, and no more."""
+        """Return the handle of an execution that an earlier supervisor sent. Its note comes from
+        the session's jail, so it only decides who may have the result.
+        """
         note, tenancy = noted.note, session.tenancy
         assert tenancy is not None, "spares are not taken up"
         environment = session.spec.environment
         told_id = execution_id = execution_id_of(noted.id)
         if not execution_id or execution_id in self._executions:
-            # Another agent claims it, too: which of them it was sent to, `Retries` finds out.
+            # Another agent claims it, too. `Retries` finds out to which of them it was sent.
             execution_id = f"{session.id}.{noted.id}"
         request = RunRequest(
             client=Client(
@@ -93,20 +95,20 @@ class Resumption:
         return execution
 
     def resumed(self, session: Session, resumed: ResumedFrame) -> None:
-        """An agent has said what it was in the middle of."""
+        """Handle an agent's report of what it ran."""
         under_way = {noted.id for noted in resumed.executions}
         tenancy = session.tenancy
         for each in resumed.recent:
             if tenancy is not None and each not in under_way:
                 self._fates.was_done(execution_id_of(each), tenancy.scope, tenancy.name)
-        # One that cannot tell what it had may have had anything.
+        # An agent that cannot tell may have run anything.
         told = resumed.count is not None
         if tenancy is not None and tenancy.name is not None and told:
             self._fates.surviving.add((tenancy.scope, tenancy.name))
         self._came(session)
 
     def ended(self, session: Session) -> None:
-        """A session is gone. If it never came back, so is what was under way in it."""
+        """A session is gone. If it never answered, its executions are lost, too."""
         if session in self._awaited and session.name is None:
             self._fates.lost_one_shots = True
         if session.tenancy is not None and session.tenancy.name is not None:
@@ -120,7 +122,7 @@ class Resumption:
 
 
 def execution_id_of(agent_id: str) -> str:
-    """The id of an execution, as its id at the agent has it."""
+    """Id of an execution, taken from its id at the agent."""
     return agent_id.partition(".")[2]
 
 

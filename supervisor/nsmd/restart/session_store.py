@@ -1,7 +1,8 @@
-"""Sessions are handed to whoever keeps their descriptors, so that they outlive the supervisor.
+"""Records and descriptors of sessions in the descriptor store, so that sessions outlive the
+supervisor.
 
-Each time a session becomes somebody's, changes what a later supervisor would have to know, or is
-over: some 50 us. What runs in it is not written down: its agent remembers that.
+A session is stored when a client takes it, when facts change that a later supervisor needs, and
+removed when it ends: some 50 us each. What runs in it is not recorded: its agent remembers that.
 """
 
 from __future__ import annotations
@@ -28,13 +29,12 @@ from nsmd.sessions.session import Session
 log = logging.getLogger(__name__)
 
 SPECS_KEPT = 64
-"""Descriptions of kinds that no session has any more, until the oldest is dropped: one-shots come
-and go."""
+"""Largest number of specifications kept without a session, since one-shots come and go."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Facts that sessions of one kind share, as they are kept."""
+    """Facts that sessions of one kind share, in their stored form."""
 
     name: str
     data: bytes
@@ -46,8 +46,8 @@ class SessionStore:
     """Records of sessions in the descriptor store, so that they outlive the supervisor.
 
     Args:
-        store: keeps what it is given.
-        known: names of descriptions that it has already.
+        store: the descriptor store.
+        known: names of specifications that it already has.
     """
 
     def __init__(self, store: DescriptorStore, known: Sequence[str] = ()) -> None:
@@ -57,7 +57,7 @@ class SessionStore:
         self._names: dict[str, list[str]] = {}
         self._awaited: dict[str, tuple[SessionRecord, Earlier]] = {}
         self._kind_of: dict[str, tuple[JailSpec, int]] = {}
-        # By specification and identity of the policy, which `_Kind` holds on to.
+        # By specification and by the identity of the policy; `_Kind` keeps that object alive.
         self._kinds: OrderedDict[tuple[JailSpec, int], _Kind] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -67,9 +67,10 @@ class SessionStore:
         return session.id in self._revisions
 
     def keep(self, session: Session) -> None:
-        """A session is somebody's, and can take work; or what is known of it is another now.
+        """Store a session that belongs to a client and can take work, or store it again after a
+        change.
 
-        It may be repeated. What cannot be kept is logged: the session is there all the same.
+        This may be repeated. If it cannot be stored, that is logged: the session still works.
         """
         if self._store.kind == "none":
             return
@@ -78,8 +79,8 @@ class SessionStore:
             with ExitStack() as owned:
                 if (entry := self._entry(session, revision, owned)) is None:
                     return
-                # Another name each time: a store adds to what it has, and the earlier record would
-                # stay for as long as the session does.
+                # A new name each time: a store adds to its content, and the earlier record would
+                # stay as long as the session.
                 name = session_name(session.id, revision)
                 self._store.keep(name, entry)
         except (OSError, TypeError) as error:
@@ -94,18 +95,18 @@ class SessionStore:
     def begin_after(
         self, session: Session, names: Sequence[str], record: SessionRecord, earlier: Earlier
     ) -> None:
-        """A session was taken up.
+        """Note a session that was taken over.
 
         Args:
-            names: under which it is kept.
-            record, earlier: what is to be kept of it until it answers.
+            names: its names in the store.
+            record, earlier: its record until it answers.
         """
         self._revisions[session.id] = record.revision
         self._names[session.id] = list(names)
         self._awaited[session.id] = record, earlier
 
     def drop(self, session: Session) -> None:
-        """A session is over."""
+        """Remove a session that has ended."""
         if self._revisions.pop(session.id, None) is None:
             return
         self._awaited.pop(session.id, None)
@@ -118,13 +119,14 @@ class SessionStore:
             self._drop_unused()
 
     def everything(self, sessions: Sequence[Session]) -> Iterator[tuple[str, Sequence[int]]]:
-        """All that is to be kept, for a store that has lost it. Descriptors are valid until the
-        next one is asked for."""
+        """Yield everything for a store that has lost it. Descriptors are valid until the next step
+        of the iteration.
+        """
         for kind in list(self._kinds.values()):
             with ExitStack() as owned:
                 try:
                     file: Sequence[int] = [_file(kind.data, owned)]
-                except OSError:  # there is no descriptor left for the moment
+                except OSError:  # there is no free descriptor for the moment
                     file = ()
                 yield kind.name, file
         for session in sessions:
@@ -143,14 +145,14 @@ class SessionStore:
                     yield name, entry
 
     def _entry(self, session: Session, revision: int, owned: ExitStack) -> list[int] | None:
-        """A session's descriptors, with a new record of it; None where it cannot be kept."""
+        """Make a session's descriptors with a new record; None if it cannot be stored."""
         if session.link is None and session.id in self._awaited:
             return self._as_left(session, *self._awaited[session.id], owned)
         jail, link = session.jail, session.link
         if jail is None or link is None or jail.pid <= 0 or session.tenancy is None:
             return None
         if "sequence" not in link.capabilities:
-            return None  # nobody could take it up
+            return None  # nobody could take it over
         copy, listener = jail.project_copy, session.network.listener_descriptor
         kind = self._kind(session, session.policy)
         confinement = session.confinement
@@ -187,8 +189,9 @@ class SessionStore:
     def _as_left(
         self, session: Session, record: SessionRecord, earlier: Earlier, owned: ExitStack
     ) -> list[int] | None:
-        """Keep an unanswered session as it was kept before: this supervisor may be killed too, or
-        its store be lost."""
+        """Store a session that has not answered as it was stored before: this supervisor may be
+        killed, too, or its store may be lost.
+        """
         jail, copy = earlier.jail, earlier.jail.project_copy
         if jail.socket.fileno() < 0:
             return None
@@ -229,12 +232,12 @@ class SessionStore:
 
 
 def session_name(session_id: str, revision: int) -> str:
-    """Under which a session's descriptors are kept."""
+    """Name of a session's descriptors in the store."""
     return f"session-{session_id}.{revision}"
 
 
 def session_id_of(name: str) -> str:
-    """The session whose descriptors are kept under a name."""
+    """Id of the session with that name in the store."""
     return name.partition("-")[2].partition(".")[0]
 
 
@@ -246,7 +249,7 @@ def _file(data: bytes, owned: ExitStack) -> int:
 
 @cache
 def boot_id() -> str:
-    """Id of this boot of the machine; empty where the kernel does not tell."""
+    """Id of this boot of the machine; empty if the kernel does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

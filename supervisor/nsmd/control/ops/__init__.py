@@ -3,11 +3,11 @@
 attach           follow a session, run code in it, complete and check code
 boxes            open sockets for a box, and list boxes
 bridge           list, explain and run programs of the host
-changes          show, apply and discard changes to a copied project
-drain            begin nothing new, until nothing runs
+changes          show, apply and discard changes to a project in an overlay
+drain            begin nothing new, and wait until nothing runs
 environments     add, update, remove and list environments that Nix builds
 files            open, read, write and list files of a session
-inspection       all that is known of one session
+inspection       all facts about one session
 kernel_facts     what the kernel says about a session's process, compared with its policy
 network          show and change what a session may reach
 pool             what the pool holds, and why

@@ -1,4 +1,4 @@
-"""Operations of people who join a session, whoever it belongs to: read along, run, complete."""
+"""Operations of people who join a session of any client: read along, run code, complete it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from nsmd.sessions.transcripts import Reader
 log = logging.getLogger(__name__)
 
 PROMPT_TIMEOUT_S = 5.0
-"""For what a prompt asks while somebody types. The agent itself gives up after 1 s."""
+"""Time for questions of a prompt while somebody types. The agent itself gives up after 1 s."""
 
 
 async def logs(call: Call) -> dict[str, Any]:
-    """The transcript of a session, live or ended; its entries are events."""
+    """Send the transcript of a live or ended session; its entries are events."""
     run_service = call.services.run_service
     last = arguments.optional_count(call.args, "executions")
     follow = arguments.flag(call.args, "follow")
@@ -58,17 +58,17 @@ async def _send_entries(call: Call, reader: Reader) -> None:
         try:
             await call.emit(*to_wire(entry))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the client is gone: its connection sees that too, and ends this request
-        # A client that takes everything at once must not hold others up.
+            return  # the client is gone: its connection notices, and ends this request
+        # A client that reads everything at once must not delay others.
         await trio.lowlevel.checkpoint()
 
 
 def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
-    """Code in a live session."""
+    """Submit code in a live session."""
     args, run_service = call.args, call.services.run_service
     request = RunRequest(
         client=call.as_client(),
-        env="",  # as its session has it
+        env="",  # the session has one
         code=arguments.text(args, "code"),
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
@@ -85,7 +85,7 @@ def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
 
 
 async def complete(call: Call) -> dict[str, Any]:
-    """Complete code at a place."""
+    """Complete code at a cursor position."""
     session, code = call.target(), _code(call)
     cursor = arguments.optional_count(call.args, "cursor")
     if cursor is None or cursor > len(code):

@@ -1,4 +1,4 @@
-"""Sockets for agents in boxes: asked for by the program that becomes the box, listed for people."""
+"""Sockets for agents in boxes: the program that becomes the box asks for them; people list them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload -
 
 
 async def box_open(call: Call) -> dict[str, Any]:
-    """Sockets for the process that asks, for as long as it lives."""
+    """Open sockets for the asking process, which end with it."""
     network = networking.wanted(call)
     if network is None:
         raise BadRequestError(
@@ -50,8 +50,9 @@ def _short(call: Call, name: str) -> str:
 
 
 async def _programs(call: Call) -> tuple[str, ...]:
-    """Those of the bridge that the box may start: all of them are there, so that nobody finds out
-    within the box that a name was mistyped."""
+    """Bridge programs that the box may start. All must exist, so that a mistyped name shows now and
+    not within the box.
+    """
     bridge = call.services.bridge
     names = sorted(set(arguments.texts(call.args, "programs")))
     if len(names) > MAX_PROGRAMS or not all(map(PROGRAM_NAME.fullmatch, names)):
@@ -70,7 +71,7 @@ async def _programs(call: Call) -> tuple[str, ...]:
     caller = Caller(client=call.client, scope=call.scope, way="control", peer=call.peer)
     known = {program.name for program in bridge.programs(caller)}
     if not known.issuperset(names):
-        await bridge.look()  # one may just have been described
+        await bridge.look()  # one may have been described just now
     for name in names:
         bridge.program(caller, name)
     return tuple(names)

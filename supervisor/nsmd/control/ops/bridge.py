@@ -22,13 +22,13 @@ from nsmd.model.values import Output, StreamName
 MAX_ID_CHARS = 64
 
 MAX_STREAM_BYTES = 6 * 1024 * 1024
-"""Of each stream in an answer, so that it fits into a frame (16 MiB): `[mcp] max_result_chars`,
-which bounds what there is, may be more than that."""
+"""Largest size of each stream in an answer, so that it fits into a frame (16 MiB). `[mcp]
+max_result_chars`, which bounds kept output, may be larger.
+"""
 
 
 async def bridge_programs(call: Call) -> dict[str, Any]:
-    """List the programs that the client may start. Places and mistakes of files are for people
-    only."""
+    """List the programs that the client may start. Only people get paths and mistakes of files."""
     bridge = call.services.bridge
     if not call.confined:
         await bridge.look()
@@ -40,7 +40,7 @@ async def bridge_programs(call: Call) -> dict[str, Any]:
 
 
 async def bridge_help(call: Call) -> dict[str, Any]:
-    """A program's documentation."""
+    """Return a program's documentation."""
     bridge, name = call.services.bridge, call.args.get("program")
     if not bridge.enabled:
         raise off()
@@ -51,9 +51,9 @@ async def bridge_help(call: Call) -> dict[str, Any]:
 
 
 async def bridge_run(call: Call) -> dict[str, Any]:
-    """Start a program, tell its output with `stream`, and answer what came of it.
+    """Start a program, send its output with `stream`, and answer with its result.
 
-    Everything goes on as it came: what is wrong with it is written down, too.
+    Arguments are passed on as they came, because wrong ones are recorded, too.
     """
     call_id, again, stream, refusal = _wanted(call)
     run = call.services.bridge.submit(
@@ -78,18 +78,20 @@ async def bridge_run(call: Call) -> dict[str, Any]:
 
 
 def refused(call: Call, error: NsmError) -> None:
-    """Have a call written down of a client that may start nothing at all; quick."""
+    """Record a call of a client that may start nothing at all; quick."""
     args = call.args
     with suppress(
         NsmError
-    ):  # there is no bridge, or so many are on their way that they are counted
+    ):  # there is no bridge, or so many are under way that they are only counted
         call.services.bridge.submit(
             _caller(call), args.get("program"), args.get("arguments"), refusal=error
         )
 
 
 def _wanted(call: Call) -> tuple[str | None, bool, OutputStream | None, BadRequestError | None]:
-    """The call's id, whether it is sent again, where its lines go, and why it is refused."""
+    """Read the call's id, whether it is repeated, the stream for its lines, and why it
+    is refused.
+    """
     try:
         call_id = arguments.optional_text(call.args, "call_id")
         again = arguments.flag(call.args, "again")
@@ -127,7 +129,7 @@ async def _tell(call: Call, run: ProgramCall, stream: OutputStream) -> None:
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_send, call, stream)
-            with suppress(NsmError):  # is the answer
+            with suppress(NsmError):  # it is the answer
                 ended = await run.wait()
                 size = len(ended.stdout) + len(ended.stderr)
             stream.close()
@@ -147,12 +149,12 @@ async def _send(call: Call, stream: OutputStream) -> None:
         for name, skipped in stream.left_out().items():
             await call.emit("output", {"stream": name, "text": "", "skipped": skipped})
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return  # the client is gone: its connection sees that too, and ends this request
+        return  # the client is gone: its connection notices, and ends this request
 
 
 def _lines_to(stream: OutputStream) -> OnLine:
     def on_line(name: StreamName, line: str) -> None:
-        end = "" if len(line) == PIECE_CHARS else "\n"  # the line goes on, or is whole
+        end = "" if len(line) == PIECE_CHARS else "\n"  # the line continues, or is complete
         stream.put(Output(stream=name, text=line + end))
 
     return on_line
@@ -171,7 +173,7 @@ def _caller(call: Call) -> Caller:
 
 
 def _row(call: Call, program: Program) -> dict[str, Any]:
-    """A program; to who may only start it, nothing of the host."""
+    """Row of a program. A client that may only start it gets no facts about the host."""
     row: dict[str, Any] = {
         "name": program.name,
         "description": program.description,

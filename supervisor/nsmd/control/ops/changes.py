@@ -1,6 +1,6 @@
-"""Operations on what a session has changed in a project that is copied on write.
+"""Operations on a session's changes to a project in an overlay.
 
-Paths are bytes, since names of files are; see `nsm.wire.changes` for the rows.
+Paths are bytes, as names of files are; see `nsm.wire.changes` for the rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nsmd.sessions.changes import Change, Refusal, State, Wanted
 
 MAX_PATH_BYTES = 4096
 ROWS_AT_ONCE = 500
-"""In one event: a few ten thousand bytes."""
+"""Rows in one event, for a size of some ten thousand bytes."""
 
 
 async def changes(call: Call) -> dict[str, Any]:
-    """All changes of a session; they come as events."""
+    """Send all changes of a session as events."""
     session, below = call.target(), _paths(call)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
@@ -57,7 +57,7 @@ async def change(call: Call) -> dict[str, Any]:
 
 
 async def apply(call: Call) -> dict[str, Any]:
-    """Bring changes to the host."""
+    """Apply changes to the host."""
     wanted = [_wanted(row) for row in _list(call, "changes")]
     made, refused = await call.services.review.apply(
         call.target(), wanted, force=arguments.flag(call.args, "force")
@@ -66,13 +66,13 @@ async def apply(call: Call) -> dict[str, Any]:
 
 
 async def discard(call: Call) -> dict[str, Any]:
-    """Have a session's files be the host's again."""
+    """Make a session's files the same as the host's again."""
     gone, refused = await call.services.review.discard(call.target(), _paths(call))
     return {"discarded": gone, "refused": _refused(refused)}
 
 
 def change_to_wire(change: Change) -> dict[str, Any]:
-    """A row."""
+    """Make the row of a change."""
     return {
         "path": os.fsencode(change.path),
         "kind": change.kind,
@@ -110,7 +110,7 @@ def _paths(call: Call) -> list[str]:
 
 
 def _path(given: object) -> str:
-    """A path below the project, as `os.fsdecode` has it."""
+    """Read a path below the project, in the form of `os.fsdecode`."""
     if isinstance(given, bytes) and 0 < len(given) <= MAX_PATH_BYTES and b"\0" not in given:
         components = given.split(b"/")
         if not {b"", b".", b".."} & set(components):

@@ -1,4 +1,4 @@
-"""The operation `drain`: nothing new, until nothing runs."""
+"""Operation `drain`: begin nothing new, and wait until nothing runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from nsmd.control import arguments
 from nsmd.control.call import Call
 
 TELL_INTERVAL_S = 1.0
-"""Who waits sees that time passes; and no more often than that many seconds what finishes."""
+"""Interval of progress events, so that a waiting client sees that time passes. Executions that
+finish are reported no more often.
+"""
 
 
 async def drain(call: Call) -> dict[str, Any]:
-    """Drain, and tell how it comes along until nothing runs; or take new work again.
+    """Drain, and report progress until nothing runs; or accept new work again.
 
-    The drain is the supervisor's: it goes on when the client cancels or goes.
+    The drain belongs to the supervisor: it continues if the client cancels or disconnects.
     """
     draining = call.services.draining
     if arguments.flag(call.args, "cancel"):

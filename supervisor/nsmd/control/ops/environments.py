@@ -1,4 +1,4 @@
-"""Operations on environments that Nix builds. A build goes on without whoever asked for it."""
+"""Operations on environments that Nix builds. A build continues without the client that asked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nsmd.environments.builds.build_state import Building
 from nsmd.model.flakes import shown
 
 TELL_INTERVAL_S = 1.0
-"""Who waits for a silent build sees that time passes."""
+"""Interval of progress events, so that a client sees time pass in a silent build."""
 
 LOG_PIECE_BYTES = 64 * 1024
-"""Of a log that travels in one event."""
+"""Largest piece of a log in one event."""
 
 
 async def env_add(call: Call) -> dict[str, Any]:
-    """Want an environment, and tell how its build comes along."""
+    """Add an environment, and report the progress of its build."""
     name = arguments.optional_text(call.args, "name") or ""
     building = call.services.builder.add(arguments.text(call.args, "reference"), name)
     await _wait(call, [building])
@@ -39,12 +39,12 @@ async def env_update(call: Call) -> dict[str, Any]:
 
 
 async def env_list(call: Call) -> dict[str, Any]:
-    """All that are built by us."""
+    """List the environments that nsm builds."""
     return {"environments": [_row(building) for building in call.services.builder.buildings]}
 
 
 async def env_remove(call: Call) -> dict[str, Any]:
-    """Want environments no more."""
+    """Remove environments, and cancel their builds."""
     targets = arguments.texts(call.args, "targets")
     if not targets:
         raise BadRequestError("`env_remove` takes `targets`.", hint="Name environments.")
@@ -61,7 +61,9 @@ async def env_remove(call: Call) -> dict[str, Any]:
 
 
 async def env_log(call: Call) -> dict[str, Any]:
-    """The log of an environment's last build, in pieces; with `follow`, until that ends."""
+    """Send the log of an environment's last build in pieces; with `follow`, until the
+    build ends.
+    """
     builder = call.services.builder
     building = builder.find(arguments.text(call.args, "target"))
     attempt = building.attempt if arguments.flag(call.args, "follow") else None
@@ -70,8 +72,7 @@ async def env_log(call: Call) -> dict[str, Any]:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     offset = 0
     while True:
-        # Asked before reading, so that nothing is missed that is written before the end, nor the
-        # end itself.
+        # Ask before reading, so that neither the end nor anything written before it is missed.
         change = building.next_change
         ended = attempt is None or attempt.done.is_set() or stopped.is_set()
         while data := await trio.to_thread.run_sync(read_log, builder.log_path(building), offset):
@@ -85,7 +86,7 @@ async def env_log(call: Call) -> dict[str, Any]:
 
 
 async def _wait(call: Call, buildings: Sequence[Building]) -> None:
-    """With `wait`, tell of builds until they have ended or the client no longer waits."""
+    """With `wait`, report builds until they have ended or the client no longer waits."""
     if not arguments.flag(call.args, "wait"):
         return
     async with trio.open_nursery() as nursery:
@@ -109,7 +110,7 @@ async def _then_cancel(wait: Any, scope: trio.CancelScope) -> None:
 
 
 def read_log(path: str, offset: int) -> bytes:
-    """A piece of a log; empty at its end, or where there is none. Blocks."""
+    """Read a piece of a log; empty at its end, or if there is none. Blocks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

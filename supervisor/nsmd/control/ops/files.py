@@ -13,7 +13,7 @@ from nsmd.control.call import Call
 from nsmd.sessions.files import Mode, Transfer, directory
 
 MAX_PATH_CHARS = 4096
-"""Linux takes no longer ones (PATH_MAX)."""
+"""Longest path that Linux accepts (PATH_MAX)."""
 
 
 async def file_open(call: Call) -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def file_open(call: Call) -> dict[str, Any]:
 
 
 async def file_read(call: Call) -> dict[str, Any]:
-    """The next bytes of a file."""
+    """Read the next bytes of a file."""
     count = arguments.optional_count(call.args, "bytes")
     if count is None:
         count = PIECE_BYTES
@@ -55,7 +55,7 @@ async def file_read(call: Call) -> dict[str, Any]:
 
 
 async def file_write(call: Call) -> dict[str, Any]:
-    """More bytes for a file."""
+    """Append bytes to a file."""
     data = arguments.data(call.args, "data")
     if len(data) > PIECE_BYTES:
         raise BadRequestError(
@@ -65,7 +65,7 @@ async def file_write(call: Call) -> dict[str, Any]:
 
 
 async def file_close(call: Call) -> dict[str, Any]:
-    """Close a file; one that was written appears if it is kept."""
+    """Close a file; a written one appears only if it is kept."""
     closed = await _transfer(call).close(keep=arguments.flag(call.args, "keep"))
     return {"path": closed.path, "size": closed.size}
 
@@ -76,7 +76,7 @@ async def file_list(call: Call) -> dict[str, Any]:
 
 
 async def file_mkdir(call: Call) -> dict[str, Any]:
-    """Make a directory where there is none."""
+    """Make a directory if there is none."""
     return await _directory(call, make=True)
 
 

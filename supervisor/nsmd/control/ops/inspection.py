@@ -1,4 +1,4 @@
-"""All that is known of one session, for people."""
+"""Operation `inspect`: all facts about one session, for people."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
 MAX_PROCESSES = 200
-"""Told of one jail; its row has their number."""
+"""Largest number of processes in the answer; the session's row has their total."""
 
 MAX_DECISIONS = 20
-"""About its network, the latest."""
+"""Largest number of decisions about its network, the latest."""
 
 
 async def inspect(call: Call) -> dict[str, Any]:
-    """Its row, its policy, what the kernel says of its jail at this moment, what it has run.
+    """Answer with a session's row, its policy, the kernel's present facts about its jail, and what
+    it ran.
 
-    A confined connection is told what code in the session could find out, too. What the session
-    has run, and one that has ended, are as its transcript for who may manage.
+    A confined connection only gets what code in the session could find out, too. Only connections
+    with the right `manage` get what the session ran, and ended sessions.
     """
     try:
         session = call.target()
@@ -65,7 +66,7 @@ async def inspect(call: Call) -> dict[str, Any]:
 
 
 def _past(transcript: Transcript) -> dict[str, Any]:
-    """Describe what is left of an ended session."""
+    """Describe an ended session."""
     return {
         "session": as_row(last_row(transcript, trio.current_time())),
         "policy": None,
@@ -83,7 +84,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
 
 
 class _Seen(NamedTuple):
-    """Facts of the system about a session's jail; None where there is none."""
+    """Facts of the system about a session's jail; None without a jail."""
 
     usage: process_stats.Usage | None
     kernel: KernelFacts | None
@@ -92,7 +93,7 @@ class _Seen(NamedTuple):
 
 
 def _look(pid: int, confinement: Confinement | None) -> _Seen:
-    """Reads /proc and the control group; blocks."""
+    """Read /proc and the control group; blocks."""
     kept = None if confinement is None else confinement.facts()
     if not pid:  # there is no jail yet, or none between executions
         return _Seen(None, None, kept, [])

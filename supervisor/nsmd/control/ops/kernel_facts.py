@@ -15,10 +15,10 @@ class KernelFacts:
 
     Attributes:
         uid: its user on the host.
-        capabilities: of all its sets together, hexadecimal; zeroes for none.
+        capabilities: union of all its sets, hexadecimal; zeroes for none.
         no_new_privs: as in `nsmd.model.policy.Rights`.
-        system_call_filter: whether its system calls go through a filter.
-        cgroup: path of its control group; empty where the host has no version 2.
+        system_call_filter: True if its system calls go through a filter.
+        cgroup: path of its control group; empty if the host has no version 2.
     """
 
     uid: int
@@ -32,8 +32,8 @@ def kernel_facts(pid: int, proc: str = "/proc") -> KernelFacts | None:
     """Read the facts about a process; None if it is gone.
 
     Args:
-        pid: on the host.
-        proc: where procfs is; other than `/proc` in tests only.
+        pid: process id on the host.
+        proc: directory of procfs; other than `/proc` in tests only.
     """
     try:
         with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
@@ -71,10 +71,10 @@ def contradictions(policy: Policy, facts: KernelFacts) -> Iterator[str]:
 
 
 def weaker(policy: Policy, kept: Enforcement) -> Iterator[str]:
-    """Limits that something else keeps than the policy has it; sentences for people.
+    """Yield sentences about limits that are enforced in another way than the policy says.
 
     Args:
-        kept: what was read back.
+        kept: the enforcement as read back.
     """
     limits = policy.limits
     for what, promised, real in (

@@ -15,7 +15,7 @@ from nsmd.network.decisions import Decision
 from nsmd.sessions.session import Session
 
 MAX_SHOWN = 50
-"""Decisions in one answer, the latest."""
+"""Largest number of decisions in one answer, the latest."""
 
 
 def wanted(call: Call) -> NetworkRule | None:
@@ -23,7 +23,7 @@ def wanted(call: Call) -> NetworkRule | None:
 
     Raises:
         ForbiddenError: the connection may not choose.
-        BadRequestError: it is nothing that there is.
+        BadRequestError: the rule is invalid.
     """
     asked = arguments.optional_map(call.args, "network")
     if asked is None:
@@ -47,7 +47,7 @@ def wanted(call: Call) -> NetworkRule | None:
 
 
 async def net(call: Call) -> dict[str, Any]:
-    """Look at a session's network, or change it."""
+    """Show a session's network, or change it."""
     session, action = call.target(), arguments.optional_text(call.args, "action") or "list"
     rules = _rules(arguments.texts(call.args, "hosts"))
     if bool(rules) != (action in ("allow", "deny")):
@@ -96,7 +96,7 @@ def _told(session: Session) -> dict[str, Any]:
 
 
 def decision_row(decision: Decision, now: float) -> dict[str, Any]:
-    """One of them for the wire; `now` is on trio's clock."""
+    """Row of a decision; `now` is on trio's clock."""
     return {
         "age_s": now - decision.at_s,
         "protocol": decision.protocol,

@@ -11,7 +11,7 @@ from nsmd.pool.pool import Kind, Pool
 
 
 async def pool(call: Call) -> dict[str, Any]:
-    """The kinds of sessions that are kept ready, the one used last first."""
+    """List the kinds of spares, the one used last first."""
     its = call.services.run_service.session_manager.pool
     now = trio.current_time()
     kinds = [_kind(kind, now) for kind in reversed(its.kinds)]

@@ -1,4 +1,4 @@
-"""The operation `reload`: the supervisor becomes the program that is installed now."""
+"""Operation `reload`: the supervisor becomes the program that is installed now."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 async def reload(call: Call) -> dict[str, Any]:
-    """Try the next program, and become it once this has been answered.
+    """Try the next program, and become it once the answer is sent.
 
-    Sessions stay, and what runs in them goes on.
+    Sessions stay, and what runs in them continues.
     """
     services = call.services
     if services.ending.how is not None:

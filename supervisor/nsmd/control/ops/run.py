@@ -1,4 +1,4 @@
-"""Running code for a client: its output on the way, and its result on the wire."""
+"""Operations that run code for a client: output while it runs, and the result on the wire."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from nsmd.sessions.execution import Execution
 
 
 class Submit(Protocol):
-    """Submits what a client wants to have run."""
+    """Function that submits code of a client."""
 
     def __call__(self, call: Call, on_output: OutputSink | None = None, /) -> Execution:
-        """
+        """Submit the code of a call.
+
         Raises:
-            NsmError: it cannot be run.
+            NsmError: it cannot run.
         """
         ...
 
 
 def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
-    """For a client that wants the result and nothing before; None for another.
+    """Submit code for a client that wants only the result; None for other clients.
 
-    What is asked for again may be waited for by somebody else already, whom `Execution.tell` would
-    push aside.
+    A repeated request is excluded: another caller may wait for that execution already, and
+    `Execution.tell` would displace it.
     """
 
     def submit_if_so(call: Call) -> Execution | None:
@@ -51,8 +52,9 @@ def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
 
 
 def streaming(submit: Submit) -> Operation:
-    """For a client that wants the output while the code runs, or an environment that is not known:
-    it may have come a moment ago."""
+    """Run code for a client that wants output while it runs, or in an environment that is not
+    known: it may have appeared just now.
+    """
 
     async def carry_out(call: Call) -> dict[str, Any]:
         if not arguments.flag(call.args, "stream"):
@@ -91,10 +93,10 @@ async def _carry_out(call: Call, submit: Submit) -> dict[str, Any]:
 
 
 async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> bool:
-    """All output is sent before the answer, whatever the answer is.
+    """Send all output before the answer, whatever the answer is.
 
     Returns:
-        Whether there was room for the answer until then.
+        True if there was room for the answer at the end.
     """
     size = 0
     try:
@@ -121,14 +123,14 @@ async def _send_output(call: Call, stream: OutputStream) -> None:
         try:
             await call.emit("output", data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the client is gone: its connection sees that too, and ends this request
+            return  # the client is gone: its connection notices, and ends this request
 
 
 def left_out(execution_id: str | None) -> OverloadedError:
-    """Instead of an answer for which there is no room.
+    """Error in place of an answer for which there is no room.
 
     Args:
-        execution_id: whose result it is, if it is one.
+        execution_id: id of the execution, if the answer is a result.
     """
     later = "Read answers while you send requests."
     if execution_id is not None:
@@ -142,7 +144,7 @@ def left_out(execution_id: str | None) -> OverloadedError:
 
 
 def result_to_wire(result: RunResult) -> dict[str, Any]:
-    """The answer to `run`, `run_in` and `result`."""
+    """Make the answer to `run`, `run_in` and `result`."""
     outcome = result.outcome
     return {
         "execution_id": result.execution_id,

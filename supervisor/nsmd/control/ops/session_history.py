@@ -1,4 +1,4 @@
-"""History of a session: how it began, what it ran, when it will end. For people."""
+"""History of a session, for people: how it started, what it ran, when it will end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
 MAX_RUNS = 20
-"""Executions told of one session, the latest. `nsm logs` has the rest, and what they printed."""
+"""Largest number of executions in the answer, the latest. `nsm logs` has the rest, with their
+output.
+"""
 
 MAX_CODE_CHARS = 200
 
@@ -18,14 +20,14 @@ RunOutcome = Literal["ok", "error", "timeout", "interrupted", "lost", "running"]
 
 
 def start_of(session: Session, cold_starts: Mapping[str, str]) -> dict[str, Any]:
-    """How it came to be.
+    """Describe how a session started.
 
     Args:
-        cold_starts: by environment: why its last session was no fork.
+        cold_starts: for each environment, why its last session was no fork.
     """
     kind = session.policy.kind if session.policy is not None else None
     cold = kind is not None and "forked" not in kind
-    # One that was taken up was made by another supervisor, and its clock has nothing to say.
+    # Another supervisor started a session that was taken over, so this one's clock does not help.
     known = not session.taken_up and session.ready_s is not None
     return {
         "kind": kind,
@@ -37,7 +39,7 @@ def start_of(session: Session, cold_starts: Mapping[str, str]) -> dict[str, Any]
 
 
 def lifetime_of(session: Session) -> dict[str, Any] | None:
-    """When it will end by itself; None where it is nobody's."""
+    """When a session will end by itself; None for a spare."""
     tenancy = session.tenancy
     if tenancy is None:
         return None
@@ -45,7 +47,7 @@ def lifetime_of(session: Session) -> dict[str, Any] | None:
 
 
 def runs_of(transcript: Transcript) -> list[dict[str, Any]]:
-    """Its last executions, oldest first; what is not kept any more is left out."""
+    """Last executions of a session, oldest first, without those that were dropped."""
     runs: list[dict[str, Any]] = []
     for entry in transcript.read(last=MAX_RUNS):
         match entry:

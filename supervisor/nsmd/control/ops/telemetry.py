@@ -14,19 +14,19 @@ from nsmd.telemetry.stats import report
 
 
 async def metrics(call: Call) -> dict[str, Any]:
-    """All metrics, as Prometheus reads them."""
+    """Send all metrics in Prometheus's format."""
     accept = arguments.optional_text(call.args, "accept") or ""
     text, content_type = await call.services.telemetry.text(accept)
     return {"text": text.decode(), "content_type": content_type}
 
 
 async def stats(call: Call) -> dict[str, Any]:
-    """How long things take: percentiles since the supervisor started."""
+    """Send durations as percentiles since the supervisor started."""
     return report(call.services.telemetry)
 
 
 async def http(call: Call) -> dict[str, Any]:
-    """Where MCP is served over HTTP, and to how many."""
+    """Describe MCP over HTTP: its address, and its connections."""
     return dict(call.services.http())
 
 
@@ -49,26 +49,26 @@ async def events(call: Call) -> dict[str, Any]:
 
 
 def _session(call: Call, ring: Ring, target: str) -> str:
-    """The id of a session, live or ended.
+    """Find the id of a live or ended session.
 
     Raises:
-        UnknownSessionError, AmbiguousSessionError: none is meant, or several.
+        UnknownSessionError, AmbiguousSessionError: none, or several.
     """
     try:
         return call.services.run_service.transcript(target)[0].subject.id
     except UnknownSessionError:
-        # A one-shot that has ended, or one whose transcript is gone.
+        # An ended one-shot, or a session whose transcript was dropped.
         if any(told.session == target for told in ring.after(0)):
             return target
         raise
 
 
 class _Reader:
-    """How far one client has read.
+    """Position of one client in the events.
 
     Args:
-        session: id of the only session that is wanted; None for all.
-        last: of what was wanted until now; None for all that is kept.
+        session: id of the only wanted session; None for all.
+        last: number of past events to send; None for all that are kept.
     """
 
     def __init__(self, ring: Ring, session: str | None, last: int | None) -> None:
@@ -93,7 +93,7 @@ class _Reader:
 
 
 async def _send(call: Call, reader: _Reader) -> None:
-    """Send the events that are there. While a slow client reads, more may come and be dropped."""
+    """Send the available events. While a slow client reads, further ones may be dropped."""
     while True:
         found, missed = reader.next()
         if missed:
@@ -102,7 +102,7 @@ async def _send(call: Call, reader: _Reader) -> None:
             await call.emit("event", _to_wire(told))
         if not found and not missed:
             return
-        # A client that takes everything at once must not hold others up.
+        # A client that reads everything at once must not delay others.
         await trio.lowlevel.checkpoint()
 
 
