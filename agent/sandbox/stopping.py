@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 
@@ -18,6 +20,9 @@ EARLY_S = 0.05
 
 REPEAT_S = 0.1
 """An interrupt this soon after the start may come before the code does, and is repeated."""
+
+JOB_S = 0.1
+"""How long a shell may take to stop before the job is interrupted that it seems to wait for."""
 
 
 class Stopper:
@@ -40,6 +45,8 @@ class Stopper:
             self._agent.poller.at(
                 "early", now + REPEAT_S, lambda: self._signal(execution, wide=False)
             )
+        if execution.interpreter.has_jobs:
+            self._agent.poller.at("job", now + JOB_S, lambda: self._signal_job(execution))
         self._signal(execution, wide=False)
 
     def _repeat(self) -> None:
@@ -70,13 +77,34 @@ class Stopper:
             for pid in foreground:
                 send_signal(pid, number)
         if wide:
-            for pid in {row.pid for row in new} - set(foreground):
+            jobs = [row for row in below if interpreter.resumes_jobs and row.alive]
+            for pid in {row.pid for row in (*new, *jobs)} - set(foreground):
                 send_signal(pid, signal.SIGINT)
         interpreter.release(execution.number)
         # Held, or stopped by its own code: a stopped process handles no other signal. (Node that
         # stops itself has torn itself down before, believing that it would end.)
         if interpreter.takes_signals:
             send_signal(leader, signal.SIGCONT)
+
+    def _signal_job(self, execution: Execution) -> None:
+        """Interrupts the job that a shell waits for, if that has a process group of its own.
+
+        Without a terminal nothing tells which one that is. But a shell that waits starts nothing,
+        so it is the one that it has started last, unless code has resumed another one: then it
+        takes the second interrupt, which all jobs get. Jobs in the background are left alone, since
+        a shell that does not wait for a job has stopped by now.
+        """
+        leader = execution.interpreter.pid
+        resumes = execution.interpreter.resumes_jobs
+        children = [row for row in read_processes().values() if row.parent == leader and row.alive]
+        if resumes and len({row.group for row in children}) > 1:
+            return
+        last = max(children, key=lambda row: (row.started, row.pid), default=None)
+        if last and last.group != leader and (resumes or execution.has_started(last)):
+            # The whole group at once: else the last of a pipeline sees its input end before it
+            # sees the signal. No SIGSTOP, since the shell would see that its job has stopped.
+            with contextlib.suppress(OSError):
+                os.killpg(last.group, signal.SIGINT)
 
     def signal_latecomers(self, execution: Execution) -> None:
         """Interrupts what the shell was about to start when it was interrupted itself.
@@ -107,5 +135,5 @@ class Stopper:
             self._signal(execution, wide=False)
 
     def cancel_timers(self) -> None:
-        for timer in ("stop", "repeat", "early"):
+        for timer in ("stop", "repeat", "early", "job"):
             self._agent.poller.cancel(timer)

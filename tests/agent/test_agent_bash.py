@@ -372,6 +372,19 @@ def test_background_output_belongs_to_the_next_execution(agent: AgentProcess) ->
     assert reply.stderr == "late\n"
 
 
+def test_jobs_are_there_in_the_next_execution(agent: AgentProcess) -> None:
+    agent.bash("sleep 300 & sleep 301 &")
+    assert agent.bash("jobs").stdout == (
+        "[1]-  Running                 sleep 300 &\n[2]+  Running                 sleep 301 &\n"
+    )
+    assert agent.bash("kill %1; wait %1").exit_code == 143
+    without = agent.bash("fg")
+    assert (without.stderr, without.exit_code) == ("bash: fg: no job control\n", 1)
+    assert without.frame["notes"] == ["`fg` and `bg` resume jobs that were started after `set -m`"]
+    agent.bash("kill %2; wait; set -m; sleep 302 & kill -STOP %%; wait %%")
+    assert agent.bash("bg; kill %%; fg; echo $?").stdout == ("[1]+ sleep 302 &\nsleep 302\n143\n")
+
+
 def test_no_history_file_is_left(agent: AgentProcess) -> None:
     agent.bash("echo x; exit")
     assert not list(agent.workspace.glob(".bash*"))

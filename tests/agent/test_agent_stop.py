@@ -227,6 +227,50 @@ def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
     assert not reply.interpreter_restarted
 
 
+@pytest.mark.parametrize("code", ["sleep 60", "python3 catches", "sleep 60 & wait"])
+def test_the_exit_trap_of_an_interrupted_one_shot_runs_to_its_end(
+    agent: AgentProcess, code: str
+) -> None:
+    (agent.workspace / "catches").write_text(CATCHES)
+    trap = "set -x; trap 'echo a; sleep 0.05; echo b' EXIT; echo up; "
+    options = {"stream": True, "grace_s": LONG_GRACE_S, "one_shot": True}
+    request = agent.begin(trap + code + "; echo ran on", "bash", **options)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    reply = agent.result(request)
+    assert reply.stdout.replace("up\n", "") == "a\nb\n"
+    assert reply.stderr.endswith("+ echo a\n+ sleep 0.05\n+ echo b\n")
+    assert "130" not in reply.stderr, "the driver is not traced"
+
+
+JOBS = {
+    "started": ("set -m; sleep 61 & echo up; sleep 60", "[1]+  Running                 sleep 61 &"),
+    "pipeline": ("set -m; echo up; sleep 60 | cat", ""),
+    "resumed": ("fg %1", ""),
+    "waited for": ("set -m; sleep 61 & echo up; wait", "[1]+  Running                 sleep 61 &"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_an_interrupt_reaches_the_job_in_the_foreground_and_no_other(
+    agent: AgentProcess, name: str
+) -> None:
+    code, jobs = JOBS[name]
+    if name == "resumed":
+        agent.bash("set -m; sleep 62 &")
+    request = agent.begin(
+        code + "; echo not reached", "bash", stream=True, timeout_s=60, grace_s=LONG_GRACE_S
+    )
+    agent.running("sleep 62\n" if name == "resumed" else "up\n")
+    wait_for_a_child(agent)
+    agent.send(type="interrupt", id=request)
+    reply = agent.result(request)
+    assert (reply.exit_code, reply.interpreter_restarted) == (130, False)
+    assert "not reached" not in reply.stdout
+    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+    assert agent.bash("jobs").stdout.strip() == jobs
+
+
 @pytest.mark.parametrize("name", one_in(3, [name for name in ENDLESS if name.startswith("bash")]))
 def test_a_one_shot_is_interrupted_as_early_as_one_likes(agent: AgentProcess, name: str) -> None:
     interpreter, code = ENDLESS[name]

@@ -63,6 +63,10 @@ class Interpreter:
     name = ""
     may_miss_interrupt = False
     """True if an interrupt right after `send_code` can be lost."""
+    has_jobs = False
+    """True if its code may wait for a process that is in a group of its own."""
+    resumes_jobs = False
+    """True if its code may wait for such a process of an earlier execution."""
     answers: tuple[str, ...] = ()
     """Kinds of questions that it takes; one at a time."""
     exit_note = ""

@@ -32,7 +32,18 @@ microseconds, or on a machine with more to do than processors until it is their 
 
 VALUES = (
     *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
-    *("abort", "on_err", "on_exit", "untrace", "workspace", "folder", "program", "path", "first"),
+    *(
+        "abort",
+        "end",
+        "on_err",
+        "on_exit",
+        "untrace",
+        "workspace",
+        "folder",
+        "program",
+        "path",
+        "first",
+    ),
 )
 """What stands between two `@` in the driver."""
 
@@ -78,6 +89,7 @@ class BashInterpreter(Interpreter):
 
     name = "bash"
     may_miss_interrupt = True
+    has_jobs = True
     exit_note = " (`exit`, `exec`, or a command that failed under `set -e`)"
     OPTIONS = (
         *("--norc", "--noprofile", "--noediting", "+o", "history", "+o", "histexpand"),
@@ -91,6 +103,7 @@ class BashInterpreter(Interpreter):
     SETS_NOUNSET = re.compile(r"\bset\s(?:[^\n;&|]*\s)?-\w*u|\bnounset\b")
     ASSERTS = re.compile(r"\$\{!?\w+(?:\[[^]]*\])?:?\?")
     SETS_ERRTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*E|\berrtrace\b")
+    RESUMES = re.compile(r"(?:^|[;&|({]|\b(?:do|then|else|if|while|!))\s*(?:fg|bg)\b", re.MULTILINE)
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `abort` another, before all is settled."""
 
@@ -172,6 +185,7 @@ class BashInterpreter(Interpreter):
         self._number = number
         self._one_shot = one_shot
         self.ends_with_code = one_shot and not self.setup
+        self.resumes_jobs = bool(self.RESUMES.search(code))
         self._confirmations = 0
         self._unparsed = None
         self._added_option = b""
@@ -221,8 +235,7 @@ class BashInterpreter(Interpreter):
         """Gives the command by which the shell becomes one that runs the file as a script."""
         first = self._part(
             "prepare_script",
-            abort=_quoted(PARTS["abort_script"]),
-            signal=self.ABORT_SIGNAL.name,
+            end=_quoted(PARTS["end_script"]),
             workspace=_quoted(self.agent.workspace),
         )
         path, change = "/dev/fd/9", ""
@@ -330,6 +343,8 @@ class BashInterpreter(Interpreter):
                 self._send_guarded(number, f"{{ {code}\n}}" if status == 0 else code)
                 return
             self._note_background()
+            if status and self.resumes_jobs and b"m" not in self._options:
+                self.add_note("`fg` and `bg` resume jobs that were started after `set -m`")
             line, status = divmod(status, 256)
             if line:
                 self.add_note(f"`set -e` stopped the code at line {line}; the session goes on")

@@ -29,9 +29,12 @@ abort() {
     </dev/null >/dev/null 2>&1
 }
 
-# The same in a shell that has become a script. An EXIT trap that it sets off may print.
-abort_script() {
-  { [[ -n $(\builtin \trap -p INT) ]]; } </dev/null >/dev/null 2>&1 || \builtin \kill -INT "$$"
+# Trap of SIGINT in a shell that has become a script, to have it end at once with its EXIT trap.
+#
+# On SIGINT alone bash goes on if the command that it waits for handles the signal, see `abort`. What
+# the EXIT trap does is not to be interrupted a second time.
+end_script() {
+  { \builtin \trap '' INT; \builtin \exit 130; } 2>/dev/null
 }
 
 # Runs where `set -e` is about to end the shell, and returns from the code instead.
@@ -108,7 +111,7 @@ unguard() {
 # First command of a script, which bash reads from BASH_ENV. `:` is a function that is gone when it
 # has run: messages about a syntax error show the whole line.
 prepare_script() {
-  \unset BASH_ENV; \exec 8<&-; \trap -- @abort@ @signal@; \
+  \unset BASH_ENV; \exec 8<&-; \trap -- @end@ INT; \
     :() { \unset -f :; \exec 9<&-; \cd -- @workspace@; \unset OLDPWD; }
 }
 
