@@ -4,7 +4,7 @@ The client makes the box and becomes it. The supervisor knows its first process,
 in a directory that the box shows to the agent, for as long as that process lives.
 
 box_directory  the directory of one box's sockets
-records        what is kept of a box for the next supervisor
+records        stored facts about a box, for the next supervisor
 box            one box, from the program that asks for it to its last process
 boxes          all boxes
 """

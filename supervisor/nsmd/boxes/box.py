@@ -1,4 +1,4 @@
-"""One box: its sockets are served for as long as its first process lives."""
+"""One box: its sockets are served while its first process lives."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from nsmd.restart.session_store import boot_id
 log = logging.getLogger(__name__)
 
 MAX_HANDING = 4
-"""Connections at once on which the socket of a proxy may come."""
+"""Largest number of connections at once on which a proxy's socket may come."""
 
 MAX_FAILURES = 8
-"""Sockets of one box's proxy that stop working. Who passes more does so on purpose, and each costs
-a line of the log, and work of whoever keeps descriptors."""
+"""Largest number of proxy sockets of one box that fail. A box that passes more does so on purpose,
+and each costs a line in the log, and work for the descriptor store.
+"""
 
 
 HAND_OVER_S = 10.0
-"""For the socket of a proxy to come on a connection: the other side sends what it has at once."""
+"""Time for a proxy's socket to come on a connection: the other side sends it at once."""
 
 
 class Serve(Protocol):
-    """Serves one connection to a box's control socket."""
+    """Server of one connection to a box's control socket."""
 
     async def __call__(self, stream: trio.SocketStream, /) -> None:
-        """Until it is gone; raises nothing but cancellation."""
+        """Serve until the client is gone; raises only cancellation."""
         ...
 
 
@@ -47,10 +48,10 @@ class Box:
     """Sockets of one box, served for as long as its first process lives.
 
     Args:
-        record: what it is.
-        pidfd: of its first process; owned from now on, like the sockets.
+        record: facts about the box.
+        pidfd: pidfd of its first process; owned from now on, like the sockets.
         control, proxy: its listening sockets.
-        way: of an earlier supervisor's proxy for it.
+        way: socket of its proxy, from an earlier supervisor.
         store: keeps its descriptors.
     """
 
@@ -81,7 +82,7 @@ class Box:
 
     @classmethod
     def taken_up(cls, left: Left, *, gateway: Gateway, store: DescriptorStore) -> Box:
-        """Reattach a box that an earlier supervisor has left."""
+        """Take over a box that an earlier supervisor has left."""
         way: Listener | None = None
         if left.way is not None:
             try:
@@ -100,11 +101,11 @@ class Box:
 
     @property
     def sockets_directory(self) -> str:
-        """Where they are, on the host."""
+        """Directory of its sockets on the host."""
         return BoxDirectory(self.record.id).directory
 
     async def run(self, serve: Serve) -> None:
-        """Serve until the box is over. Its sockets stay open."""
+        """Serve until the box has ended. Its sockets stay open."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_accept, self._control, serve, nursery)
             if self._proxy is not None:
@@ -125,11 +126,11 @@ class Box:
         BoxDirectory(self.record.id).remove()
 
     def everything(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """Names and descriptors that are to be kept of it, as `nsmd.fdstore.store.Refill`."""
+        """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
         with ExitStack() as owned:
             try:
                 file = records.memory_file(records.encode(self.record))
-            except OSError:  # there is no descriptor left for the moment
+            except OSError:  # there is no free descriptor for the moment
                 yield BOX + self.record.id, ()
             else:
                 owned.callback(os.close, file)
@@ -140,11 +141,11 @@ class Box:
             yield BOX + self.record.id + WAY, [self._listener.descriptor]
 
     def names(self) -> Sequence[str]:
-        """Under which it may be kept."""
+        """Names under which it may be stored."""
         return [BOX + self.record.id, BOX + self.record.id + WAY]
 
     def facts(self) -> dict[str, Any]:
-        """For people."""
+        """Facts for people."""
         record, project = self.record, self.record.client_limits.project
         age_s = time.monotonic() - record.created_s if record.boot == boot_id() else 0.0
         return {
@@ -191,7 +192,7 @@ class Box:
                 self._store.keep(BOX + self.record.id + WAY, [listener.descriptor])
                 await connection.send_all(b"ok\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # what it has passed is served all the same
+            pass  # sockets that it passed before are still served
         return taken
 
     async def _serve_way(self) -> None:
@@ -208,18 +209,18 @@ class Box:
 
 
 async def _receive(connection: trio.SocketStream) -> Listener | None:
-    """Receive a proxy's listening socket; None if none came, of which the other side is told.
+    """Receive a proxy's listening socket; None if none came, and the other side gets an error.
 
-    Whoever starts in the box makes it in the box's own network and passes it out before it becomes
-    the agent, so that no process of ours has to stay there. Anybody in the box may connect, too, at
-    any time; what they can pass is served by the same list.
+    The first program in the box makes the socket in the box's own network, and passes it out before
+    it becomes the agent, so that none of our processes has to stay there. Any program in the box
+    may connect, too, at any time; what it can pass is served with the same list.
 
     Raises:
         trio.BrokenResourceError: the other side is gone.
     """
     with trio.move_on_after(HAND_OVER_S):
         try:
-            # One may come; room for more would let somebody fill our table.
+            # One may come; room for more would let a box fill our table.
             _, ancillary, _, _ = await connection.socket.recvmsg(
                 1, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC
             )
@@ -234,7 +235,7 @@ async def _receive(connection: trio.SocketStream) -> Listener | None:
 
 
 async def _accept(listening: socket.socket, handle: Serve, nursery: trio.Nursery) -> None:
-    # Serving closes what it serves, and a box may be left to the next supervisor.
+    # Serving closes its socket, and a box may be left to the next supervisor.
     taken = trio.socket.from_stdlib_socket(listening.dup())
     await trio.serve_listeners(handle, [trio.SocketListener(taken)], handler_nursery=nursery)
 

@@ -16,10 +16,10 @@ from nsmd.host.unix_listener import PlaceError, bound
 log = logging.getLogger(__name__)
 
 DIRECTORY = "boxes"
-"""In the runtime directory."""
+"""Name in the runtime directory."""
 
 CONTROL, PROXY = "control.sock", "proxy.sock"
-"""The box shows them to the agent by these names (`nsmbox.model.plan`)."""
+"""Names of the sockets in the box (`nsmbox.model.plan`)."""
 
 _ID = re.compile("[0-9a-f]{8}")
 
@@ -28,7 +28,7 @@ class BoxDirectory:
     """Directory of one box's sockets.
 
     Args:
-        box_id: of the box.
+        box_id: id of the box.
 
     Attributes:
         directory: its absolute path.
@@ -38,7 +38,8 @@ class BoxDirectory:
         self.directory = os.path.join(paths.runtime_dir(), DIRECTORY, box_id)
 
     def make(self) -> None:
-        """
+        """Make the directory.
+
         Raises:
             NsmError: it cannot be made.
         """
@@ -49,7 +50,7 @@ class BoxDirectory:
             raise _impossible(str(error)) from error
 
     def listen(self, name: str) -> socket.socket:
-        """A socket in it, which only this user can reach.
+        """Make a listening socket in it, which only this user can reach.
 
         Raises:
             NsmError: it cannot be made.
@@ -62,7 +63,7 @@ class BoxDirectory:
             raise _impossible(str(error)) from error
 
     def remove(self) -> None:
-        """With all that is in it; may be repeated."""
+        """Remove it with its content; may be repeated."""
         try:
             shutil.rmtree(self.directory)
         except FileNotFoundError:
@@ -72,10 +73,10 @@ class BoxDirectory:
 
 
 def remove_others(known: Collection[str]) -> None:
-    """Remove the directories of boxes that are over.
+    """Remove the directories of boxes that have ended.
 
     Args:
-        known: ids of those that are not.
+        known: ids of the others.
     """
     directory = os.path.join(paths.runtime_dir(), DIRECTORY)
     try:

@@ -28,24 +28,24 @@ from nsmd.restart.session_store import boot_id
 log = logging.getLogger(__name__)
 
 MAX_TEXT = 4096
-"""Characters of a directory, which is PATH_MAX."""
+"""Characters of a directory (PATH_MAX)."""
 
 Check = Callable[[str], ProjectMount]
-"""The mount of a directory for sessions; raises BadProjectError where there can be none."""
+"""Returns the mount of a directory for sessions; raises BadProjectError if there can be none."""
 
 Server = Callable[[ClientLimits], Serve]
-"""What serves a box's control socket."""
+"""Makes the server of a box's control socket."""
 
 
 class Boxes:
     """All boxes that have sockets here.
 
     Args:
-        check: of working directories.
+        check: checks working directories.
         gateway: for proxies.
-        store: keeps what lets the next supervisor go on.
-        events: are told of boxes that come and end.
-        most: how many there may be at once.
+        store: keeps the boxes for the next supervisor.
+        events: get the start and end of boxes.
+        most: largest number of boxes at once.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Boxes:
         return f"<Boxes {', '.join(self._boxes)}>"
 
     def take_up(self, left: LeftBoxes) -> None:
-        """Go on with those that an earlier supervisor has left; before `serve`."""
+        """Take over the boxes that an earlier supervisor has left; call before `serve`."""
         for name in left.over:
             self._store.drop(name)
         for each in left.found:
@@ -84,10 +84,10 @@ class Boxes:
     async def serve(
         self, server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve all boxes until cancelled. Then they are over, but for `leave`.
+        """Serve all boxes until cancelled. Then they end, unless `leave` was called.
 
         Args:
-            server: makes what serves their control sockets.
+            server: makes the servers of their control sockets.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -103,7 +103,7 @@ class Boxes:
                     self._end(box)
 
     def leave(self) -> None:
-        """Leave all of them as they are: another supervisor is to go on."""
+        """Leave all boxes to the next supervisor."""
         self._leaving = True
 
     def open(
@@ -118,20 +118,20 @@ class Boxes:
         programs: Sequence[str] = (),
         writable: Sequence[str] = (),
     ) -> Box:
-        """Make sockets for a box; they are there at once.
+        """Make sockets for a box.
 
         Args:
-            pid: of the process that becomes it, as it is numbered here.
+            pid: process id, here, of the process that becomes the box.
             directory: the agent's working directory, absolute.
-            profile: name of what the box was made by, for people.
-            digest: of its plan: boxes of the same plan share sessions.
-            network: what it reaches.
+            profile: name of its profile, for people.
+            digest: digest of its plan: boxes of the same plan share sessions.
+            network: network of the box.
             shows_project: its sessions may see the working directory.
-            programs: names of the bridge's programs that it may start.
+            programs: names of the bridge programs that it may start.
             writable: absolute paths that it can write to, beside the working directory.
 
         Raises:
-            NsmError: there can be none.
+            NsmError: they cannot be made.
         """
         if self._nursery is None or self._server is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
@@ -202,7 +202,7 @@ class Boxes:
         assert self._server is not None, "it is served"
         try:
             await box.run(self._server(box.record.client_limits))
-        except Exception:  # a fault of ours costs this box its sockets
+        except Exception:  # a bug of ours costs this box its sockets
             log.exception("box %s failed", box.record.id)
         log.info("box %s is over", box.record.id)
         self._events.publish("box_ended", **_told(box))
@@ -240,13 +240,14 @@ def _told(box: Box) -> dict[str, Any]:
 
 
 def _scope(directory: str, digest: str) -> str:
-    """Sessions of boxes in which the same is possible are the same."""
+    """Scope of a box's sessions: boxes with the same plan share it."""
     shown = "".join(c if c.isprintable() else "?" for c in directory)
     return f"box:{shown[-150:]}#{digest[:8]}"
 
 
 def _pidfd(pid: int) -> int:
-    """
+    """Open a pidfd of a process.
+
     Raises:
         BadRequestError: there is no such process here.
     """

@@ -1,4 +1,4 @@
-"""Records of boxes: kept descriptors, and which is which."""
+"""Records of boxes, and their kept descriptors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from nsmd.model.client_limits import ClientLimits
 log = logging.getLogger(__name__)
 
 BOX = "box-"
-"""Begins the names under which boxes are kept: that with the box's id has its process, its sockets
-and the record; what ends with `WAY` has the socket of its proxy, which comes later."""
+"""Beginning of the names in the store. The name with the box's id has its process, its sockets and
+the record; the one that ends with `WAY` has the socket of its proxy, which comes later.
+"""
 
 WAY = ".way"
 
@@ -28,15 +29,15 @@ class BoxRecord:
     """One box.
 
     Attributes:
-        pid: of its first process, for people.
+        pid: process id of its first process, for people.
         directory: the agent's working directory.
-        profile: name of what it was made by.
-        client_limits: what its clients are kept to.
-        project_problem: why their sessions see no project; empty where they do.
-        created_s: on the system's monotonic clock.
+        profile: name of its profile.
+        client_limits: limits of its clients.
+        project_problem: why their sessions see no project; else empty.
+        created_s: start, on the system's monotonic clock.
         boot: id of the boot in which that clock runs.
-        control, proxy: identities (`nsmd.fdstore.records.identity`) of its listening sockets;
-            None where it has none.
+        control, proxy: identities (`nsmd.fdstore.records.identity`) of its listening sockets; None
+            if it has none.
     """
 
     id: str
@@ -53,10 +54,10 @@ class BoxRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A box that an earlier supervisor has left, and that lives. All descriptors are owned.
+    """A live box that an earlier supervisor has left. It owns all descriptors.
 
     Attributes:
-        way: of its proxy; None without.
+        way: socket of its proxy; None without.
     """
 
     record: BoxRecord
@@ -68,11 +69,11 @@ class Left:
 
 @dataclass(slots=True)
 class LeftBoxes:
-    """Result of reattaching boxes.
+    """Boxes that an earlier supervisor has left, sorted.
 
     Attributes:
-        over: names under which nothing is left that is of use.
-        newer: ids of what a newer nsm has left, which stay where they are.
+        over: names in the store with nothing useful.
+        newer: ids of boxes of a newer nsm, which stay in the store.
     """
 
     found: list[Left] = field(default_factory=list[Left])
@@ -81,10 +82,10 @@ class LeftBoxes:
 
 
 def sort_out(kept: Kept) -> LeftBoxes:
-    """Boxes that an earlier supervisor has left.
+    """Sort the boxes that an earlier supervisor has left.
 
     Args:
-        kept: those whose names begin with `BOX` are owned from now on.
+        kept: descriptors by name; this takes those whose names begin with `BOX`.
     """
     left = LeftBoxes()
     for name, descriptors in kept.items():
@@ -132,7 +133,8 @@ def _record(descriptors: Sequence[int]) -> BoxRecord | None:
 
 
 def _matched(record: BoxRecord, descriptors: Sequence[int], ways: Sequence[int]) -> Left | None:
-    """
+    """Find the descriptors of a record.
+
     Raises:
         RecordError: something is missing.
     """

@@ -1,8 +1,8 @@
-"""A call's arguments, character by character: what programs and scripts could take for more than
-text is refused, whatever the program.
+"""Check of a call's arguments, character by character: characters that programs and scripts could
+take for more than text are refused, for every program.
 
-Everything else is data: no shell reads it, so control characters and characters that only look like
-those that are refused are let through as they are.
+Everything else is data: no shell reads it. So control characters, and characters that only look
+like refused ones, pass unchanged.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ from nsmd.bridge.values import Program
 from nsmd.bridge.wording import FORBIDDEN, invalid_character
 
 MAX_ARGUMENTS = 1000
-"""Of one call, whatever the program; `max_args` in its definition allows fewer."""
+"""Largest number of arguments of one call for any program; `max_args` in its definition allows
+fewer.
+"""
 
 MAX_LOOKED_AT = 16 * MAX_ARGUMENTS
-"""Of one call, whose characters are; where there are more, none of them is any use."""
+"""Largest number of arguments whose characters are checked; a call with more is useless anyway."""
 
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-"""Of one: MAX_ARG_STRLEN of Linux (execve(2)), less the NUL at its end."""
+"""Largest size of one argument: MAX_ARG_STRLEN of Linux (execve(2)), less the NUL at its end."""
 
 MAX_TOGETHER_BYTES = 1024 * 1024
-"""Of all: with the environment, far from what `execve` takes with the usual limits (2 MiB)."""
+"""Largest size of all arguments: with the environment, far from the usual limit of `execve` (2
+MiB).
+"""
 
 _REFUSED_BYTES = "".join(FORBIDDEN).encode()
 _REFUSED = re.compile("[" + re.escape("".join(FORBIDDEN)) + "]")
 
 
 def check_characters(arguments: object) -> tuple[str, ...]:
-    """Check the arguments as far as is possible before the program is known.
+    """Check the arguments as far as possible before the program is known.
 
     Args:
         arguments: as a client sent them; None for none.
@@ -41,8 +45,8 @@ def check_characters(arguments: object) -> tuple[str, ...]:
         The arguments, unchanged.
 
     Raises:
-        BadRequestError: they are no list of text, have a character that is refused, or are more
-            than any program takes.
+        BadRequestError: they are no list of text, have a refused character, or are more than any
+            program takes.
     """
     if arguments is None:
         return ()
@@ -72,12 +76,13 @@ def check_characters(arguments: object) -> tuple[str, ...]:
 
 
 def _check_text(argument: str, position: int) -> None:
-    """
+    """Check the characters of one argument.
+
     Raises:
-        BadRequestError: it has a character that is refused, or half of one.
+        BadRequestError: it has a refused character, or half of one.
     """
-    # The event loop waits for this. Without what is refused, all are as long as before, which is
-    # found out for a megabyte in a millisecond; no byte of another character is one of these.
+    # The event loop waits for this. Removing all refused characters and comparing the lengths takes
+    # a millisecond for a megabyte; no byte of another character is one of these.
     half = ""
     try:
         data = argument.encode()
@@ -98,18 +103,18 @@ def _check_text(argument: str, position: int) -> None:
 
 
 def check(program: Program, arguments: object) -> tuple[str, ...]:
-    """Refuse what a program is not started with.
+    """Check the arguments for a program.
 
     Args:
-        program: that is to have them.
+        program: program to start.
         arguments: as a client sent them; None for none.
 
     Returns:
         The arguments, unchanged.
 
     Raises:
-        BadRequestError: they are no list of text, have a character that is refused, are too many
-            or too long, or begin with a hyphen where the program takes no options.
+        BadRequestError: they are no list of text, have a refused character, are too many or too
+            long, or begin with a hyphen although the program takes no options.
     """
     checked = check_characters(arguments)
     most = MAX_ARGUMENTS if program.max_args is None else min(program.max_args, MAX_ARGUMENTS)
@@ -144,5 +149,5 @@ def check(program: Program, arguments: object) -> tuple[str, ...]:
 
 
 def _see(program: Program) -> str:
-    """Models have a tool for it, people a command."""
+    """Hint: models have a tool for the documentation, people a command."""
     return f"See help('{program.name}'), or `nsm bridge help {program.name}`."

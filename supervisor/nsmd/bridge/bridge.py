@@ -1,7 +1,7 @@
 """Programs that clients may start, and the one way to start them.
 
-Each call is a task of its own from the first check to the last line of the ledger, whatever becomes
-of whoever asked: no program runs that nobody has written down, and none ends without.
+Each call is a task of its own from the first check to the last line of the ledger, even if its
+caller goes away: no program starts or ends without a line in the ledger.
 """
 
 from __future__ import annotations
@@ -39,28 +39,29 @@ from nsmd.model.shutdown import Shutdown
 log = logging.getLogger(__name__)
 
 MAX_CALLS_OF_ONE = 64
-"""Of one client under way at once, those that are about to be refused included: that waits for the
-disk, too."""
+"""Largest number of calls of one client at once, including those that will be refused: these wait
+for the disk, too.
+"""
 
 STOP_S = 15.0
-"""For all programs to be gone once they were stopped: the steps of each, and some."""
+"""Time for all stopped programs to end: the steps of each, and some."""
 
 ANSWERS_S = 0.1
-"""For the last answers to reach their clients before connections are closed."""
+"""Time for the last answers to reach their clients before connections are closed."""
 
 _MAX_NAME_CHARS = 200
-"""Of a name that is asked for, as it is written down."""
+"""Characters of a requested name in the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgePaths:
-    """Where the bridge finds things.
+    """Paths and variables that the bridge uses.
 
     Attributes:
         definitions: directory of the definition files.
         ledger: path of the audit's file.
-        home: of the user; programs work there where nothing else is said.
-        variables: of the supervisor.
+        home: home directory of the user, and default working directory of programs.
+        variables: variables of the supervisor.
     """
 
     definitions: str
@@ -79,12 +80,12 @@ class Bridge:
     """Access of clients to the programs that they may start; made by `open_bridge`.
 
     Args:
-        places: where things are.
+        places: paths to use.
         keeper: watches the definitions.
-        nursery: for calls.
-        ending: whether anything new may begin.
-        events: are told of what is started and what comes of it.
-        output_bytes: of each stream of a program, what is kept.
+        nursery: nursery of the calls.
+        ending: says whether anything new may begin.
+        events: get the start and result of programs.
+        output_bytes: bytes to keep of each stream of a program.
     """
 
     def __init__(
@@ -117,25 +118,25 @@ class Bridge:
         state = "on" if self._open is not None else "off"
         return f"<Bridge {state}, {len(self._calls)} calls>"
 
-    # What there is.
+    # Queries.
 
     @property
     def enabled(self) -> bool:
-        """True if the bridge is configured, so that somebody can start something."""
+        """True if the bridge is configured, so that clients can start programs."""
         return self._open is not None
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """Definitions that are of no use."""
+        """Problems of definitions that cannot be used."""
         return () if self._open is None else self._open.shelf.problems
 
     @property
     def audit_problem(self) -> str:
-        """Why calls are refused at this moment; empty where they can be written down."""
+        """Why calls are refused now; empty if they can be recorded."""
         return "" if self._open is None else self._open.ledger.problem
 
     def facts(self) -> Mapping[str, object]:
-        """For `nsm status`."""
+        """Facts for `nsm status`."""
         shelf = None if self._open is None else self._open.shelf
         return {
             "enabled": shelf is not None,
@@ -147,7 +148,7 @@ class Bridge:
         }
 
     def programs(self, caller: Caller) -> Sequence[Program]:
-        """Those that somebody may start, by name; none where the bridge is off."""
+        """Programs that a caller may start, by name; none if the bridge is off."""
         if self._open is None:
             return ()
         everything = self._open.shelf.programs
@@ -156,10 +157,10 @@ class Bridge:
         return tuple(each for name, each in everything.items() if name in caller.granted)
 
     def program(self, caller: Caller, name: object) -> Program:
-        """One of these.
+        """Find one of these programs.
 
         Raises:
-            BadRequestError: that is no name.
+            BadRequestError: this is no name.
             UnknownProgramError: there is none of that name for this caller.
         """
         if not isinstance(name, str):
@@ -172,31 +173,31 @@ class Bridge:
             if program.name == name:
                 return program
         why = ""
-        if caller.granted is None:  # who may start all may know what is in the way of one
+        if caller.granted is None:  # who may start all programs may know why one is missing
             why = next((render(each) for each in self.problems if each.name == name), "")
         not_found = program_not_found(name, (each.name for each in programs))
         raise UnknownProgramError(not_found, hint=why)
 
     def unset(self, program: Program) -> list[str]:
-        """Names in a program's `env` of variables that the supervisor does not have."""
+        """Variables in a program's `env` that the supervisor does not have."""
         return [name for name in program.env if name not in self._places.variables]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called when programs come, change or go; quick.
+        """Call a function, which must be quick, when programs appear, change or disappear.
 
         Returns:
-            Ends that.
+            A function that ends this.
         """
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 
     async def look(self) -> None:
-        """Look at the definitions now."""
+        """Read the definitions now."""
         if self._open is not None:
             await self._open.shelf.look()
 
     def under_way(self) -> list[dict[str, str]]:
-        """Programs that run, as `{program, client, scope}`."""
+        """Running programs, as `{program, client, scope}`."""
         return [
             {
                 "program": call.asked.program,
@@ -209,10 +210,10 @@ class Bridge:
 
     @property
     def calls(self) -> int:
-        """How many are under way, those included that are refused."""
+        """Number of calls under way, refused ones included."""
         return len(self._calls)
 
-    # What is done.
+    # Calls.
 
     def submit(
         self,
@@ -225,17 +226,17 @@ class Bridge:
         again: bool = False,
         refusal: NsmError | None = None,
     ) -> ProgramCall:
-        """Ask for a program; quick. What is wrong with it, waiting for the answer tells.
+        """Submit a call; quick. Errors in it come with the answer.
 
         Args:
-            name, given: of the program, and its arguments, as they came.
-            on_line: takes output as it comes.
-            call_id: by which the client may ask for the same call again.
-            again: it does: the program must be started once in all.
-            refusal: why nothing is started whatever is asked for; written down as any other.
+            name, given: name of the program, and arguments, as received.
+            on_line: receives output while the program runs.
+            call_id: id by which the client may repeat the call.
+            again: this is such a repetition: the program must start only once.
+            refusal: why nothing will be started; recorded like other refusals.
 
         Raises:
-            NsmError: nothing is taken at this moment.
+            NsmError: no calls are accepted now.
         """
         if self._open is None:
             raise _ends() if self._closed else off()
@@ -268,8 +269,8 @@ class Bridge:
         """Start nothing more, and return when nothing runs.
 
         Args:
-            timeout_s: that what runs may take by itself; then it is stopped. At once where the
-                supervisor is to end with all it has.
+            timeout_s: seconds that running programs may take; then they are stopped. At once if the
+                supervisor ends with all it has.
         """
         self._closed = True
         if not self.unfinished():
@@ -290,14 +291,15 @@ class Bridge:
         await trio.sleep(ANSWERS_S)
 
     def unfinished(self) -> Sequence[ProgramCall]:
-        """Calls that run something, or may come to; of those that are refused, nobody waits for
-        the line."""
+        """Calls that run something or still may. Refused calls only wait for their line in the
+        ledger.
+        """
         return tuple(call for call in self._calls.values() if not call.refused)
 
     async def configure(self, settings: BridgeSettings) -> None:
-        """Go on with other settings: open what is on now, close what is off.
+        """Use other settings: open the bridge if it is on now, close it if it is off.
 
-        Calls that are under way go on to their ends.
+        Calls under way continue to their ends.
         """
         async with self._changing:
             self._settings = settings
@@ -309,7 +311,7 @@ class Bridge:
                 self._open.ledger.configure(max_mb=settings.max_mb)
 
     async def close(self) -> None:
-        """Let go of everything; calls are over."""
+        """Close everything; no calls are left."""
         async with self._changing:
             if self._open is not None:
                 await self._switch_off()
@@ -317,7 +319,9 @@ class Bridge:
     async def _keep_open(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """One time from on to off, in a task of its own: what it opens has tasks, too."""
+        """Keep the bridge open from on to off, in a task of its own, since what it opens has tasks,
+        too.
+        """
         self._leave, self._left = trio.Event(), trio.Event()
         try:
             async with (
@@ -335,10 +339,10 @@ class Bridge:
                     self._open = None
                     unsubscribe()
                 self._changed()
-                await self._until_idle()  # their ends are written down, too
+                await self._until_idle()  # the ends of calls are recorded, too
                 ledger.hurry()
                 with trio.move_on_after(LAST_LINES_S):
-                    while self._calls:  # and what was refused
+                    while self._calls:  # also the refused ones
                         await self._one_ended.wait()
             log.info("the bridge is off")
         finally:
@@ -381,7 +385,7 @@ class Bridge:
             )
         except NsmError as error:
             answer = error
-        except Exception:  # the boundary of a call, whose fault is nobody else's
+        except Exception:  # boundary of a call: its fault must not harm others
             log.exception("%r failed", call)
             answer = fault()
         finally:
@@ -395,7 +399,7 @@ class Bridge:
             self._one_ended = trio.Event()
 
     async def _find(self, caller: Caller, name: object) -> Program:
-        """Find a program, including one that came a moment ago.
+        """Find a program, including one that was described just now.
 
         Raises:
             BadRequestError, UnknownProgramError: as `program`.
@@ -407,13 +411,14 @@ class Bridge:
             return self.program(caller, name)
 
     def _admit(self, call: ProgramCall) -> None:
-        """
+        """Check that a call may start something now, and count it.
+
         Raises:
-            NsmError: nothing is started now.
+            NsmError: nothing may start now.
         """
         if self._closed or (self._ending.draining and self._ending.then is not None):
             raise _ends()
-        if self._ending.draining:  # and it stays so until somebody has it otherwise
+        if self._ending.draining:  # it stays so until somebody cancels the drain
             raise DrainingError(
                 f"The supervisor is being drained ({self._ending.draining}) and starts no program.",
                 hint="Nothing was started. `nsm drain --cancel` has it take work again.",
@@ -427,18 +432,22 @@ class Bridge:
                 f"{most} in all, or half of these for one client, must not.",
                 hint="Nothing was started. Wait for some of them, then try again.",
             )
-        call.admitted = True  # now: the next one that is looked at counts it
+        call.admitted = True  # now, so that the next check counts it
 
 
 def _word(call: ProgramCall) -> str:
-    """The program's name; of one that was not started, whatever was asked for is left out."""
+    """The program's name for the log; empty if it was not started, because a client chose that
+    text.
+    """
     return call.asked.program if call.started else ""
 
 
 def _told(given: object) -> tuple[str, ...]:
-    """Arguments of unknown shape, as far as they are plain values, bounded; for the ledger.
+    """Arguments of unknown shape for the ledger: plain values as they are, bounded.
 
-    Of others only the type is said: megabytes of empty lists are seconds of text."""
+    Of other values only the type is given: megabytes of empty lists would take seconds to turn into
+    text.
+    """
     if not isinstance(given, list):
         return ()
     return tuple(_plain(each) for each in cast("list[object]", given)[:MAX_ARGUMENTS])
@@ -451,7 +460,7 @@ def _plain(value: object) -> str:
 
 
 def off() -> BadRequestError:
-    """Make the error for requests where there is no bridge."""
+    """Make the error for requests when the bridge is off."""
     return BadRequestError(
         "The bridge is off.",
         hint="`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`.",
@@ -474,7 +483,7 @@ async def open_bridge(
     events: Events,
     output_bytes: Callable[[], int],
 ) -> AsyncGenerator[Bridge]:
-    """A bridge that is off; its programs end with the block."""
+    """Open a bridge that is off; its programs end with the block."""
     async with trio.open_nursery() as nursery:
         bridge = Bridge(
             places, keeper, nursery, ending=ending, events=events, output_bytes=output_bytes

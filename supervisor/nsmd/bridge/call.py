@@ -1,7 +1,7 @@
 """One call, from the first check to the last line of the ledger.
 
-It runs in a task of its own, whatever becomes of whoever asked: nothing starts that is not written
-down, and nothing ends without.
+It runs in a task of its own, even if its caller goes away: nothing starts or ends without a line in
+the ledger.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Wanted:
     """Request of a client, unchecked.
 
     Attributes:
-        name, given: of the program, and its arguments.
-        again: the client asks for a call that it has asked for before.
-        refusal: why nothing is started whatever is asked for; None to look.
+        name, given: name of the program, and arguments.
+        again: the client repeats a call.
+        refusal: why nothing will be started; None to check.
     """
 
     name: object
@@ -53,11 +53,11 @@ class Means:
     """Parts of the bridge that a call needs.
 
     Attributes:
-        find: the program of that name for somebody; raises NsmError.
-        admit: has the call be one of those that run; raises NsmError where there is no room.
-        variables: of the supervisor.
-        output_bytes: of each stream of a program, what is kept.
-        events: are told when it starts.
+        find: finds the program of that name for a caller; raises NsmError.
+        admit: counts the call as running; raises NsmError if there is no room.
+        variables: variables of the supervisor.
+        output_bytes: bytes to keep of each stream of a program.
+        events: get its start.
     """
 
     find: Callable[[Caller, object], Awaitable[Program]]
@@ -85,13 +85,13 @@ _FATES = {
 
 
 async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Means) -> Ended:
-    """Start what was asked for, and wait for its end.
+    """Start the requested program, and wait for its end.
 
     Raises:
-        NsmError: it was refused, which is written down, or could not be started; `InternalError`
-            where nsm itself failed, which is written down, too.
+        NsmError: it was refused (and that was recorded), or could not be started. `InternalError`
+            if nsm itself failed; that is recorded, too.
     """
-    if wanted.again and not call.late:  # that is for the supervisor to find out that starts it
+    if wanted.again and not call.late:  # the supervisor that starts it will find that out
         await _never_started(call.asked, ledger)
     try:
         checked = await _check(call, wanted, means)
@@ -102,9 +102,9 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
         except AuditFailedError:
             if not call.late:
                 raise
-            # Nothing was started, as clients learn, and the next supervisor writes it down.
+            # Nothing was started, and clients learn that; the next supervisor records it.
         raise
-    except Exception as error:  # the boundary of a call, whose fault is nobody else's
+    except Exception as error:  # boundary of a call: its fault must not harm others
         log.exception("%r failed before anything was started", call)
         call.admitted, call.refused = False, True
         await ledger.refuse(call.asked, f"nsm failed: {error!r}")
@@ -121,9 +121,10 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
 
 
 async def _never_started(asked: Asked, ledger: Ledger) -> None:
-    """
+    """Make sure that an earlier supervisor did not start this call.
+
     Raises:
-        FateUnknownError: a call was.
+        FateUnknownError: it may have started it.
         AuditFailedError: nobody knows.
     """
     fate = await ledger.fate(asked.id, asked.caller.scope)
@@ -137,12 +138,12 @@ async def _never_started(asked: Asked, ledger: Ledger) -> None:
 
 
 async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
-    """Find out what is to be started, which counts as one that runs then.
+    """Check the call, and find the program to start. The call then counts as running.
 
     Raises:
-        NsmError: nothing is.
+        NsmError: nothing will be started.
     """
-    # Before anything else: nothing that looks at them may be misled by them.
+    # Before all other checks, so that these characters cannot mislead one.
     if wanted.refusal is not None:
         raise wanted.refusal
     texts = arguments.check_characters(wanted.given)
@@ -165,7 +166,7 @@ async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
 async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Means) -> Ended:
     asked, program = call.asked, checked.program
     await ledger.begin(asked)
-    ended = Ended(exit_code=None, why_stopped="shutdown")  # where this task is cancelled
+    ended = Ended(exit_code=None, why_stopped="shutdown")  # if this task is cancelled
     try:
         call.started = True
         means.events.publish("program_started", subject=call, program=program.name)
@@ -198,7 +199,7 @@ async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Mean
 
 
 def fault() -> InternalError:
-    """Make the error for a fault of nsm itself."""
+    """Make the error for a bug of nsm itself."""
     return InternalError(
         "nsm failed to carry out the call.",
         hint="`nsm bridge audit` says whether the program was started; the supervisor's log has "
@@ -207,8 +208,9 @@ def fault() -> InternalError:
 
 
 def outcome_of(answer: Ended | NsmError) -> str:
-    """One word for what came of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
-    `refused`, `unaudited`, `fault`."""
+    """One word for the outcome of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
+    `refused`, `unaudited`, `fault`.
+    """
     if isinstance(answer, AuditFailedError):
         return "unaudited"
     if isinstance(answer, InternalError):

@@ -1,4 +1,4 @@
-"""One call of a program: what whoever asked for it holds."""
+"""Handle of one call of a program, for its caller."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from nsmd.bridge.values import Asked, Ended, OnLine
 from nsmd.model.values import StreamName
 
 GRACE_S = 10.0
-"""For a client that lost its connection to come back, and ask for the same call."""
+"""Time for a client that lost its connection to come back and ask for the same call."""
 
 
 MAX_TOLD = 10
-"""Programs that are named in one line of the log."""
+"""Largest number of programs named in one line of the log."""
 
 
 class ProgramCall:
-    """A call, from when it is asked for until what came of it is forgotten.
+    """A call, from its request until its answer is forgotten.
 
     Args:
-        asked: what is written down of it.
-        on_line: takes its output; None for nobody.
-        nursery: for the task that waits for a client that is gone.
+        asked: its facts for the ledger.
+        on_line: receives its output; None if nobody does.
+        nursery: for the task that waits for a lost client.
 
     Attributes:
         admitted: it is one of those that may run now.
-        late: it came when the supervisor was about to end already, and starts nothing.
-        refused: nothing is started any more, and all that is missing is its line.
+        late: it came when the supervisor was already ending, and starts nothing.
+        refused: nothing will be started; only its line in the ledger is missing.
         started: the program was started.
-        answer: what came of it; None as long as nothing has.
+        answer: its answer; None until there is one.
     """
 
     def __init__(self, asked: Asked, on_line: OnLine | None, nursery: trio.Nursery) -> None:
@@ -55,50 +55,50 @@ class ProgramCall:
 
     @property
     def id(self) -> str:
-        """Under which it is written down, and asked for again."""
+        """Id in the ledger, and for repetitions."""
         return self.asked.id
 
     async def wait(self) -> Ended:
         """Wait for the outcome.
 
-        Cancellation: the waiter goes, the program does not notice.
+        Cancellation: only the waiter ends; the program continues.
 
         Raises:
             NsmError: it was refused, or could not be started.
         """
         await self._done.wait()
         if isinstance(self.answer, NsmError):
-            raise copy(self.answer)  # what is raised holds on to whoever had raised it
+            raise copy(self.answer)  # a raised error keeps its traceback alive
         assert self.answer is not None
         return self.answer
 
     def interrupt(self) -> None:
-        """The client takes it back, or nsm does: the program is stopped."""
+        """Stop the program: the client cancels the call, or nsm does."""
         self.stop.ask("cancelled")
 
     def abandon(self) -> None:
-        """The caller is gone: the program is stopped, unless it comes back soon."""
+        """The caller is gone: stop the program, unless the caller comes back soon."""
         self._claims -= 1
         if self._claims == 0 and not self._done.is_set():
             self._wanted = trio.Event()
             self._nursery.start_soon(self._give_up)
 
     def claim(self, on_line: OnLine | None) -> None:
-        """Somebody asks for the same call again, whose output so far is in the answer only."""
+        """A client repeats the call; it gets earlier output only with the answer."""
         self._claims += 1
         self._wanted.set()
         if on_line is not None:
             self._listeners = [on_line]
 
     def take_line(self, stream: StreamName, line: str) -> None:
-        """Hand a line of output on."""
+        """Pass on a line of output."""
         for listener in self._listeners:
             listener(stream, line)
 
     def settle(self, answer: Ended | NsmError) -> None:
-        """Tell what came of it, once."""
-        # This may be kept for long, and what was raised has all that was at hand where it was,
-        # megabytes of arguments, too.
+        """Set the answer, once."""
+        # The answer may be kept for long, and a traceback keeps everything alive that was in use
+        # there, even megabytes of arguments.
         self.answer = copy(answer) if isinstance(answer, NsmError) else answer
         self._done.set()
 
@@ -118,7 +118,7 @@ async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
 
 
 def who_runs(calls: Sequence[ProgramCall]) -> str:
-    """Programs and who has asked for them, for the log."""
+    """Programs, and the clients that asked for them, for the log."""
     told = [
         f"{call.asked.program!r} for {call.asked.caller.client!r} in {call.asked.caller.scope!r}"
         for call in calls[:MAX_TOLD]

@@ -12,20 +12,20 @@ from nsmd.model.settings import Settings
 EXIT_BAD = 1
 
 MOST_TOLD = 3
-"""Where they are told in one line, to whoever started the supervisor."""
+"""Largest number of mistakes to name in one line, for the process that started the supervisor."""
 
 
 def report(directory: str, settings: Settings | None, *, as_json: bool) -> int:
-    """Write what a directory's definitions describe, and what is wrong with others.
+    """Print the programs that a directory's definitions describe, and the problems of others.
 
     Args:
         directory: absolute; it may be missing.
-        settings: for whether the bridge is enabled; None where they cannot be read.
-        as_json: one object, `{"directory", "enabled", "programs": [...], "problems": [{"source",
-            "line", "reason", "name"}]}`.
+        settings: say whether the bridge is enabled; None if they cannot be read.
+        as_json: print one object, `{"directory", "enabled", "programs": [...], "problems":
+            [{"source", "line", "reason", "name"}]}`.
 
     Returns:
-        The exit code: 1 where something is wrong.
+        Exit code: 1 if there is a problem.
     """
     found = read_directory(directory)
     enabled = settings is not None and settings.bridge.enabled

@@ -1,7 +1,7 @@
-"""Whose file it is that a description names; the file that is checked is the one that is started.
+"""Check of a program's file and its owners; exactly the file that was checked is started.
 
 A command is refused if anybody but the user and root could exchange it, or anything on the way to
-it. Docs/decisions/0021 says how the file that was checked is the one that runs. Blocks.
+it. docs/explanation/decisions/0021 says how the checked file is the one that runs. Blocks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from nsmd.bridge.values import Program
 from nsmd.host.paths import printable, trusted_owners, why_replaceable
 
 MAX_INTERPRETERS = 4
-"""In a row that are scripts themselves, as many as Linux follows (exec_binprm of fs/exec.c)."""
+"""Largest number of interpreters that are scripts themselves: as many as Linux follows (exec_binprm
+of fs/exec.c).
+"""
 
 MAX_FIRST_LINE_BYTES = 256
-"""Of a script, which Linux reads (BINPRM_BUF_SIZE)."""
+"""Bytes of a script that Linux reads (BINPRM_BUF_SIZE)."""
 
 _ELF = b"\x7fELF"
 _ACCESS_LIST = "system.posix_acl_access"
@@ -35,10 +37,10 @@ class Command:
     """A program's file, checked and held open; made by `open_command`.
 
     Attributes:
-        fd: of the file, closed in other programs (O_CLOEXEC).
-        path: as it was written: what the program has as its own name.
-        script: it has an interpreter, to which it is passed by its path.
-        ways: of the path, and of those of its interpreters, as they were checked.
+        fd: descriptor of the file, closed in other programs (O_CLOEXEC).
+        path: path as written; the program gets it as its own name.
+        script: it has an interpreter, which gets its path.
+        ways: checked ways of the path, and of its interpreters' paths.
     """
 
     __slots__ = ("fd", "path", "script", "ways")
@@ -59,18 +61,18 @@ class Command:
         self.close()
 
     def why_changed(self) -> str | None:
-        """Why a path leads to something else by now; None if it leads here. Blocks."""
+        """Why a path leads elsewhere by now; None if it does not. Blocks."""
         return why_any_other(self.ways)
 
     def close(self) -> None:
-        """Let go of the file; again is nothing."""
+        """Close the file; may be repeated."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class CommandError(Exception):
-    """A command is not started; the message is a clause that says why.
+    """A command cannot be started; the message is a clause that says why.
 
     Attributes:
         hint: what to do.
@@ -91,17 +93,17 @@ class WithinReachError(CommandError):
 def open_command(
     program: Program, writable: Sequence[str] = (), *, search_path: str = ""
 ) -> Command:
-    """Check a program's file, and hold it.
+    """Check a program's file, and keep it open.
 
     Args:
-        program: that names it.
-        writable: absolute directories and files that whoever asks can write to: nothing that lies
-            there is started, nor what is described there.
-        search_path: where the program is to look for others (its PATH): of its directories, none
-            may be such a one.
+        program: program that names it.
+        writable: absolute directories and files that the caller can write to. Nothing that lies or
+            is described there is started.
+        search_path: PATH of the program; none of its directories may be writable for the caller
+            either.
 
     Raises:
-        BadProgramError: it is not started; `data` has the `reason` as a clause.
+        BadProgramError: it cannot be started; `data` has the `reason` as a clause.
 
     Resources: a descriptor, until the command is closed.
     """
@@ -120,9 +122,10 @@ def open_command(
 
 
 def _open(path: str, reach: Reach) -> Command:
-    """
+    """Open and check a command.
+
     Raises:
-        CommandError: it is not started.
+        CommandError: it cannot be started.
     """
     fd, ways = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
     return Command(fd, path, ways, script=len(ways) > 1)
@@ -131,11 +134,11 @@ def _open(path: str, reach: Reach) -> Command:
 def _open_checked(
     path: str, owners: Collection[int], reach: Reach, interpreters: int
 ) -> tuple[int, Ways]:
-    """A descriptor of a program whose whole way is to be trusted, that way, and those of its
-    interpreters.
+    """Open a program whose whole way can be trusted. Returns its descriptor, that way, and the ways
+    of its interpreters.
 
     Raises:
-        CommandError: it is not started.
+        CommandError: it cannot be started.
     """
     folder = ""
     folder_mode = 0
@@ -173,14 +176,15 @@ def _open_checked(
 
 
 def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
-    """
+    """Check a program's file.
+
     Args:
-        path: as it was written.
-        fd: of the file.
-        folder, folder_mode: of the directory that it lies in.
+        path: path as written.
+        fd: descriptor of the file.
+        folder, folder_mode: the directory that it lies in.
 
     Raises:
-        CommandError: a file is none that is started.
+        CommandError: this file cannot be started.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
@@ -190,19 +194,21 @@ def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
             f"{printable(path)} is not executable, or on a file system where nothing is"
         )
     if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
-        # And it has more rights than the user: one who means that writes a script that calls it.
+        # It also has more rights than the user. Somebody who wants that can write a script that
+        # calls it.
         raise CommandError(
             f"{printable(path)} runs as user {status.st_uid} (set-user-ID), so nsm could not stop "
             "it"
         )
     if folder_mode & stat.S_ISVTX and folder_mode & stat.S_IWOTH:
-        # What is ours there nobody else can move, but its name was for everybody to take.
+        # Nobody else can move a file of ours there, but anybody could have taken its name before.
         raise CommandError(f"{printable(folder)}, where it lies, is writable by everyone")
 
 
 def _why_listed(part: str, status: os.stat_result) -> str | None:
-    """Why an access list may let others write: where there is one, the group's bits are the most
-    that anybody in it has (acl(5))."""
+    """Why an access list may let others write. If there is a list, the group's bits are the most
+    that anybody in it has (acl(5)).
+    """
     if not status.st_mode & stat.S_IWGRP or status.st_mode & stat.S_ISVTX:
         return None
     try:
@@ -213,7 +219,7 @@ def _why_listed(part: str, status: os.stat_result) -> str | None:
 
 
 def _start(fd: int) -> bytes | None:
-    """The first bytes of a file; None where it may be executed, but not read."""
+    """Read the first bytes of a file; None if it may be executed but not read."""
     try:
         readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError:
@@ -227,10 +233,11 @@ def _start(fd: int) -> bytes | None:
 def _check_interpreter(
     path: str, start: bytes, owners: Collection[int], reach: Reach, interpreters: int
 ) -> Ways:
-    """Check the interpreter of a script as the script is checked; its way, and those behind it.
+    """Check the interpreter of a script like the script. Returns its way, and those of its own
+    interpreters.
 
     Raises:
-        CommandError: it is not started.
+        CommandError: it cannot be started.
     """
     if not start.startswith(b"#!"):
         raise CommandError(
@@ -263,18 +270,20 @@ def _check_interpreter(
 
 
 def _check_reach(reach: Reach, part: str, status: os.stat_result, fd: int) -> None:
-    """
+    """Check that the caller cannot write a part of the way.
+
     Raises:
-        CommandError: whoever asks could put something else there.
+        CommandError: the caller could put something else there.
     """
     if reason := reach.why_within(part, status, fd):
         raise WithinReachError(printable(reason))
 
 
 def _check_definition(program: Program, reach: Reach) -> None:
-    """
+    """Check that the caller cannot write the definition.
+
     Raises:
-        CommandError: whoever asks could have written what is to be started.
+        CommandError: the caller could have written the definition.
     """
     try:
         os.close(walk(program.source, partial(_check_reach, reach)))
@@ -283,12 +292,13 @@ def _check_definition(program: Program, reach: Reach) -> None:
 
 
 def _check_search_path(program: Program, search_path: str, reach: Reach) -> None:
-    """
+    """Check that the caller cannot write to directories of PATH.
+
     Raises:
-        CommandError: programs that it calls could come from whoever asks.
+        CommandError: programs that it calls could come from the caller.
     """
     for directory in search_path.split(":") if search_path else ():
-        # An empty one is where it works. One that is missing could be made.
+        # An empty entry is the working directory. A missing one could be made.
         place = os.path.join(program.cwd or paths.home(), directory)
         while not os.path.exists(place):
             place = os.path.dirname(place)

@@ -1,4 +1,4 @@
-"""One file as a program, or as the reason why it is none. Blocks."""
+"""One file as a program, or the reason why it describes none. Blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nsmd.host.watching.trail import Trail
 MAX_FILE_BYTES = 256 * 1024
 
 MAX_DESCRIPTION_CHARACTERS = 500
-"""A line of a list; what is longer is documentation."""
+"""Largest description: a line of a list; longer text is documentation."""
 
 MAX_TIMEOUT_S = 86_400.0
 """A day."""
@@ -29,7 +29,7 @@ MAX_TIMEOUT_S = 86_400.0
 MAX_VARIABLES = 64
 
 _MOST_READS = 3
-"""Of a file that changes while it is read."""
+"""Attempts to read a file that changes while it is read."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -39,9 +39,9 @@ def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
     """Read a file's definition.
 
     Args:
-        path: absolute; of the file, or of a link to it.
-        trail: notes what the answer depended on.
-        home: of the user, for `~`.
+        path: absolute path of the file, or of a link to it.
+        trail: notes the paths on which the answer depends.
+        home: home directory of the user, for `~`.
     """
     name: str | None = None
     try:
@@ -56,9 +56,10 @@ def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
 
 
 def _content(path: str, trail: Trail) -> bytes:
-    """
+    """Read the content of a file.
+
     Raises:
-        FrontMatterError: it cannot be read, or by others be written.
+        FrontMatterError: it cannot be read, or others can write it.
     """
     try:
         real = trail.follow(path)
@@ -71,13 +72,13 @@ def _content(path: str, trail: Trail) -> bytes:
 
 
 def _read_once(path: str) -> bytes | None:
-    """The content of a regular file; None where it changed meanwhile.
+    """Read the content of a regular file; None if it changed meanwhile.
 
     Raises:
-        FrontMatterError: it is no file, or too large.
+        FrontMatterError: it is no regular file, or too large.
         OSError: it cannot be read.
     """
-    # What it is, is asked before it is opened: opening a device may do something.
+    # Its type is checked before it is opened: opening a device may do something.
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
@@ -109,20 +110,21 @@ def _why(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The values of a front matter, checked.
+    """Values of a front matter, with checks.
 
     Args:
-        values: by key.
-        home: of the user.
+        values: values by key.
+        home: home directory of the user.
     """
 
     values: Mapping[str, Value]
     home: str
 
     def name(self) -> str:
-        """
+        """Read the name.
+
         Raises:
-            FrontMatterError: there is none, or none that can be one. So have all.
+            FrontMatterError: there is none, or it is invalid.
         """
         name = self._text("name")
         if not NAME.fullmatch(name):
@@ -134,7 +136,7 @@ class _Fields:
         return name
 
     def program(self, name: str, body: str, source: str) -> Program:
-        """The program. Name and body were checked."""
+        """Make the program. Name and body were checked."""
         for key, value in self.values.items():
             if key not in KEYS:
                 known = ", ".join(f"`{each}`" for each in KEYS)
@@ -240,7 +242,7 @@ class _Fields:
             self._refuse(key, f"`{key}` is a list; one text is expected")
         if not isinstance(value, str):
             self._refuse(key, f"`{key}` must be text; put it in quotes")
-        # YAML's escapes can write what the file itself may not have.
+        # YAML's escapes can write characters that the file itself may not have.
         value = value.strip()
         allowed = "\n\t" if key == "description" else ""
         if bad := next((c for c in value if is_control(c) and c not in allowed), None):
@@ -263,11 +265,11 @@ KEYS = (
     "max_args",
     "allow_options",
 )
-"""That a front matter may have."""
+"""Keys that a front matter may have."""
 
 
 def _check_places(program: Program, trail: Trail, values: Mapping[str, Value]) -> None:
-    """Check what a description names, and note what that depended on.
+    """Check the paths that a description names, and note what that depended on.
 
     Raises:
         FrontMatterError: it cannot be used.
@@ -289,15 +291,15 @@ def _check_places(program: Program, trail: Trail, values: Mapping[str, Value]) -
 
 
 def _note(trail: Trail, path: str) -> None:
-    """Have whatever becomes of a path noticed."""
+    """Note a path, so that changes are noticed."""
     try:
         trail.follow(path, trusted=False)
     except OSError:
-        return  # which is told by who uses it
+        return  # an error shows when it is used
 
 
 def unique(found: list[Program | Problem]) -> tuple[list[Program], list[Problem]]:
-    """Programs by name, and problems; of those that share a name, none is there."""
+    """Sort programs by name. Programs that share a name are dropped, with a problem."""
     programs = [each for each in found if isinstance(each, Program)]
     problems = [each for each in found if isinstance(each, Problem)]
     of_name: dict[str, list[Program]] = {}

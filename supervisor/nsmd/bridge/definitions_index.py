@@ -1,4 +1,4 @@
-"""All definitions of a directory, watched: what is there is known, and what changes is noticed."""
+"""All definitions of a directory, watched for changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nsmd.host.watching.trail import Trail, WatchedPaths
 log = logging.getLogger(__name__)
 
 MAX_DEFINITIONS = 256
-"""In a directory, the first by name. Each is a line of what models read."""
+"""Largest number of definitions, the first by name. Each is a line that models read."""
 
 SUFFIX = ".md"
 
@@ -28,9 +28,9 @@ class Found:
     """Result of one look at the directory.
 
     Attributes:
-        programs: that can be used, by name, sorted.
-        problems: why others cannot, by file.
-        places: what all that depended on.
+        programs: usable programs, sorted by name.
+        problems: problems of the other files.
+        places: paths on which all that depended.
     """
 
     programs: Mapping[str, Program] = field(default_factory=dict[str, Program])
@@ -39,13 +39,13 @@ class Found:
 
 
 def read_directory(directory: str, home: str | None = None) -> Found:
-    """The programs that a directory's files describe. Blocks.
+    """Read the programs that a directory's files describe. Blocks.
 
     Args:
-        directory: absolute; one that is missing has none.
-        home: of the user, for `~`; None for that of the environment.
+        directory: absolute; a missing one has no programs.
+        home: home directory of the user, for `~`; None for that of the environment.
     """
-    # YAML's parser costs 40 ms, which only those pay who have definitions.
+    # Importing YAML's parser costs 40 ms, which only users with definitions should pay.
     from nsmd.bridge.definitions import read_definition, unique  # noqa: PLC0415
 
     trail = Trail(trusted_owners())
@@ -56,7 +56,7 @@ def read_directory(directory: str, home: str | None = None) -> Found:
     except OSError as error:
         problem = Problem(source=directory, reason=printable(str(error.strerror)))
         return Found(problems=(problem,), places=trail.places)
-    # Editors keep their own files there, under names that begin with a dot.
+    # Editors keep their own files there, with names that begin with a dot.
     names = [name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
     programs, problems = unique(
         [
@@ -80,8 +80,8 @@ class DefinitionsIndex:
     """All definitions of a directory, reread when they change; made by its opener.
 
     Attributes:
-        programs: that can be used, by name, sorted.
-        problems: why others cannot.
+        programs: usable programs, sorted by name.
+        problems: problems of the other files.
     """
 
     def __init__(self, directory: str, keeper: SourceWatcher) -> None:
@@ -95,9 +95,10 @@ class DefinitionsIndex:
         return f"<Shelf {self._directory} of {len(self.programs)} programs>"
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have something called whenever programs or problems have changed; returns what ends
-        that."""
-        entry = partial(changed)  # another object each time, so that each ends its own
+        """Call a function whenever programs or problems have changed. Returns a function that ends
+        this.
+        """
+        entry = partial(changed)  # a new object each time, so that each ends its own
         self._subscribers.append(entry)
 
         def end() -> None:
@@ -107,11 +108,11 @@ class DefinitionsIndex:
         return end
 
     async def look(self) -> None:
-        """Look again now, for 5 s at most."""
+        """Read the definitions again now, for at most 5 s."""
         await self._keeper.look(self)
 
     def take(self, found: Found, unwatched: str | None) -> None:
-        """Have what a look found."""
+        """Use the result of a look."""
         problems = found.problems
         if unwatched is not None:
             reason = f"{unwatched}; it is looked at when somebody runs `nsm bridge ls`"
@@ -127,7 +128,7 @@ class DefinitionsIndex:
 
 
 def render(problem: Problem) -> str:
-    """A problem as one line for people, as compilers write them."""
+    """Format a problem as one line for people, like a compiler."""
     line = "" if problem.line is None else f":{problem.line}"
     return f"{printable(problem.source)}{line}: {problem.reason}"
 
@@ -136,7 +137,7 @@ def render(problem: Problem) -> str:
 async def open_definitions(
     directory: str, keeper: SourceWatcher
 ) -> AsyncGenerator[DefinitionsIndex]:
-    """The definitions of a directory, which have been looked at when the block begins, unless that
+    """Open the definitions of a directory. They have been read when the block begins, unless that
     takes long.
 
     Args:

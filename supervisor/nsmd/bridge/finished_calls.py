@@ -1,4 +1,4 @@
-"""Calls that are over, for clients that lost the connection before they had the answer."""
+"""Finished calls, for clients that lost the connection before they had the answer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import Ended
 
 MAX_KEPT = 64
-"""Answers that clients may ask for again."""
+"""Largest number of answers that clients may ask for again."""
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Of the output in them. The last one is kept however large it is: `[mcp] max_result_chars` allows
-for 80 MB in a single one, and whoever asks again does so at once."""
+"""Largest size of their output. The last one is kept at any size: `[mcp] max_result_chars` allows
+80 MB in a single one, and a client asks again at once.
+"""
 
 Key = tuple[str, str]
-"""Scope of a client, and the call's id."""
+"""Scope of a client, and id of the call."""
 
 
 class FinishedCalls:
-    """The last calls that are over; where there are too many, the oldest go.
+    """The last finished calls; the oldest are dropped.
 
-    Calls that started nothing go first: a client that floods these is in nobody's way, and one that
-    asks for them again is refused again, with nothing started.
+    Calls that started nothing are dropped first: a client that floods these does not displace
+    others, and if it asks for them again, they are refused again, with nothing started.
     """
 
     def __init__(self) -> None:
@@ -36,12 +37,12 @@ class FinishedCalls:
         return f"<Kept {len(self._calls)} calls, {self._bytes} bytes>"
 
     def get(self, key: Key) -> ProgramCall | None:
-        """The call of that key, if it is there still."""
+        """Return the call of that key, if it is still there."""
         return self._calls.get(key)
 
     def add(self, key: Key, call: ProgramCall) -> None:
-        """Keep one that has its answer."""
-        # They are written down, and may be megabytes each.
+        """Keep a call that has its answer."""
+        # The arguments are in the ledger, and may be megabytes each.
         call.asked = replace(call.asked, arguments=())
         self._drop(key)
         self._calls[key] = call
@@ -62,7 +63,7 @@ class FinishedCalls:
 
 
 def _size_of(call: ProgramCall) -> int:
-    """Bytes of memory that a call's output takes: Python has up to four for a character."""
+    """Memory of a call's output: Python uses up to four bytes for a character."""
     if not isinstance(call.answer, Ended):
         return 0
     return sys.getsizeof(call.answer.stdout) + sys.getsizeof(call.answer.stderr)

@@ -1,8 +1,8 @@
-"""YAML between `---` lines, read as a stranger's, with the lines of its mistakes.
+"""Untrusted YAML between `---` lines; mistakes come with their lines.
 
-Only what definitions need is taken: one mapping of plain keys to single values or lists of them.
-The parser's events are read instead of what it would construct from them, so that tags, anchors and
-aliases, which make YAML dangerous or large, are refused where they stand, and nothing nests.
+It accepts only what definitions need: one mapping of plain keys to single values or lists of them.
+It reads the parser's events instead of constructed objects. So tags, anchors and aliases, which
+make YAML dangerous or large, are refused where they stand, and nothing nests.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NoReturn, cast
 import yaml  # type: ignore[import-untyped]
 
 MAX_FRONT_MATTER_CHARACTERS = 16 * 1024
-"""The parser takes some 10 us for each, in the thread that looks."""
+"""Largest front matter: the parser takes some 10 us per character, in the thread that reads."""
 
 MAX_DIGITS = 18
-"""Of a number: more than anything here can mean."""
+"""Largest number of digits of a number; no value here needs more."""
 
 _CONTROLS = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
@@ -27,11 +27,11 @@ Scalar = str | int | float | bool | None
 
 
 class FrontMatterError(Exception):
-    """A file is not what it should be.
+    """A file is not a valid definition.
 
     Attributes:
         reason: what was found, and what was expected.
-        line: in the file, from 1; None where no line is at fault.
+        line: line in the file, from 1; None if the problem is in no single line.
     """
 
     def __init__(self, reason: str, line: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Value:
 
     Attributes:
         value: one value, or a list of them.
-        line: of the key in the file, from 1.
+        line: line of the key in the file, from 1.
     """
 
     value: Scalar | tuple[Scalar, ...]
@@ -55,11 +55,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A file, taken apart.
+    """Parts of a file.
 
     Attributes:
-        values: of the front matter, by key, in its order.
-        body: what follows it, lines ended by newlines, without empty lines around.
+        values: values of the front matter, by key, in its order.
+        body: text after it, with newlines as line ends, without empty lines around.
     """
 
     values: Mapping[str, Value]
@@ -67,10 +67,10 @@ class Parts:
 
 
 def read(data: bytes) -> Parts:
-    """Take a file apart.
+    """Split a file into its parts.
 
     Raises:
-        FrontMatterError: it is no text, or has no front matter that can be taken.
+        FrontMatterError: it is no text, or has no valid front matter.
     """
     front, body = _split(_text(data))
     if len(front) > MAX_FRONT_MATTER_CHARACTERS:
@@ -83,7 +83,7 @@ def read(data: bytes) -> Parts:
 
 
 def _text(data: bytes) -> str:
-    """With lines that end with newlines.
+    """Decode a file's text, with newlines as line ends.
 
     Raises:
         FrontMatterError: it is no text.
@@ -108,7 +108,7 @@ def is_control(character: str) -> bool:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The front matter, with an empty line in place of its first, and what follows it.
+    """Split a text into the front matter, with an empty line in place of its first, and the rest.
 
     Raises:
         FrontMatterError: there is none.
@@ -123,10 +123,10 @@ def _split(text: str) -> tuple[str, str]:
 
 
 class _Reader:
-    """Reads the events of a front matter.
+    """Reader of a front matter's events.
 
     Args:
-        text: in which line 1 is empty, so that lines are those of the file.
+        text: front matter whose line 1 is empty, so that line numbers are those of the file.
     """
 
     def __init__(self, text: str) -> None:
@@ -134,7 +134,7 @@ class _Reader:
         self._resolver = yaml.SafeLoader("")
 
     def read(self) -> dict[str, Value]:
-        """Its values.
+        """Read the values.
 
         Raises:
             FrontMatterError: there is something else in it.
@@ -224,18 +224,18 @@ class _Reader:
             if not re.fullmatch(rf"[-+]?[0-9]{{1,{MAX_DIGITS}}}\.[0-9]{{0,{MAX_DIGITS}}}", text):
                 self._refuse(event, f"`{text:.40}` is no plain number; quote it if it is text")
             return float(text)
-        return text  # or what only looks like something else, as a date
+        return text  # or it only looks like something else, such as a date
 
     def _refuse(self, event: yaml.Event, reason: str) -> NoReturn:
         raise FrontMatterError(reason, self._line(event.start_mark))
 
     def _line(self, mark: yaml.Mark | None) -> int:
-        # By newlines only: YAML counts further characters as ends of lines, which editors do not.
+        # Only newlines end lines: YAML knows further line ends, which editors do not.
         return 1 if mark is None else self._text.count("\n", 0, mark.index) + 1
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
-    """Yield events of the pure Python parser: the one in C would have its own mistakes."""
+    """Yield events of the pure Python parser: the one in C would report mistakes differently."""
     parse = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
     return parse(text, Loader=yaml.SafeLoader)
 

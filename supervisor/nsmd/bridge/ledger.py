@@ -1,9 +1,9 @@
-"""Ledger of requests for programs, on disk before anything starts.
+"""Ledger of calls of bridge programs, on disk before anything starts.
 
-One task writes what has come by then in one go, in a thread, with one fdatasync(2) for all of it. A
-start that cannot be written, or that nobody can say of that it is on disk, is an error, and nothing
-is started. Ends are kept until they can be written. Where nothing is asked for nothing wakes, and
-there is no file.
+One task writes the waiting lines together, in a thread, with one fdatasync(2) for all of them. If a
+start cannot be written, or if it is unknown whether it is on disk, that is an error, and nothing is
+started. Ends are kept until they can be written. Without calls nothing wakes up, and there is no
+file.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ from nsmd.bridge.values import Asked, Ended
 log = logging.getLogger(__name__)
 
 WRITE_S = 10.0
-"""For a line. A disk that takes longer hangs, and whoever asks is told so."""
+"""Time for a line. A disk that takes longer hangs, and the client gets that error."""
 
 END_S = 2.0
-"""How long an answer waits for its call's end to be written; it is written later where that fails,
-and by the next supervisor where this one is killed."""
+"""How long an answer waits until the end of its call is written. If that fails, it is written
+later, or by the next supervisor if this one is killed.
+"""
 
 LAST_LINES_S = 2.0
-"""For what is left when the supervisor ends."""
+"""Time for the remaining lines when the supervisor ends."""
 
 RETRY_S, MAX_RETRY_S = 5.0, 320.0
-"""Until ends are tried again that could not be written, and how long that gets."""
+"""First and longest time until ends that could not be written are tried again."""
 
 MAX_WAITING = 1000
-"""Lines; calls that come then are refused."""
+"""Largest number of waiting lines; further calls are refused."""
 
 FATE_BYTES = 16 * 1024
 FATE_S = 10.0
-"""What looking up a call counts as, and how long that may take: all files may be looked through."""
+"""Cost and time limit of looking up a call, which may search all files."""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A line on its way.
+    """A line that waits to be written.
 
     Attributes:
-        begun: the call whose start it is; None for other lines.
-        is_end: it is kept until it is written.
-        problem: why it could not be written; empty where it was.
-        disowned: nobody waits for it any more: nothing was started.
+        begun: call, if the line is its start; else None.
+        is_end: it is the end of a call, and kept until written.
+        problem: why it could not be written; else empty.
+        disowned: nobody waits for it any more, since nothing was started.
     """
 
     line: bytes
@@ -73,9 +74,9 @@ class _Written:
     """Outcome of writing lines.
 
     Attributes:
-        count: those that were added.
-        synced: these are on disk.
-        problem: why not all are; empty where they are.
+        count: number of lines that were added.
+        synced: they are on disk.
+        problem: why not all are; else empty.
     """
 
     count: int
@@ -84,15 +85,15 @@ class _Written:
 
 
 class Ledger:
-    """Ledger of requests for programs; from `open_ledger`.
+    """Ledger of calls; made by `open_ledger`.
 
     Args:
-        path: of the file.
-        max_mb: a larger one is set aside, and kept.
+        path: path of the file.
+        max_mb: a larger file is set aside, and kept.
         wall: Unix time now.
 
     Attributes:
-        problem: why lines cannot be written now, for people; empty where they can.
+        problem: why lines cannot be written now, for people; else empty.
     """
 
     def __init__(self, path: str, *, max_mb: int, wall: Callable[[], float] = time.time) -> None:
@@ -110,8 +111,9 @@ class Ledger:
         self._patience = trio.CancelScope()
         self._give_up_s = math.inf
         self._looking = trio.Lock()  # one after the other
-        self._threads = trio.CapacityLimiter(math.inf)  # so that nobody else's hold ours up
-        self._lock = threading.Lock()  # a thread may still hang in a write that was given up
+        # so that threads of other parts do not delay ours
+        self._threads = trio.CapacityLimiter(math.inf)
+        self._lock = threading.Lock()  # a thread may still hang in a write that timed out
 
     def __repr__(self) -> str:
         return f"<Ledger {self._file.path} {self.problem or 'well'}>"
@@ -122,18 +124,18 @@ class Ledger:
         return self._file.path
 
     def configure(self, *, max_mb: int) -> None:
-        """Go on with another size."""
+        """Change the size."""
         self._file.max_bytes = max_mb << 20
 
     async def begin(self, asked: Asked) -> None:
-        """Write down that a program is about to be started; it is on disk then.
+        """Record that a program is about to start. On return, the line is on disk.
 
-        Each call that was begun has to be ended, by `end` or by `withdraw`.
+        Each such call must be ended by `end` or `withdraw`.
 
         Raises:
-            AuditFailedError: it is not; nothing may be started.
+            AuditFailedError: it is not on disk; nothing may be started.
 
-        Cancellation: the call counts as one that was not started.
+        Cancellation: the call counts as not started.
         """
         line = ledger_entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
         starts = self._paces.of(asked.caller.scope).starts
@@ -154,17 +156,17 @@ class Ledger:
         self._begun.add((asked.caller.scope, asked.id))
 
     async def refuse(self, asked: Asked, reason: str) -> None:
-        """Write down that a call was refused, and why.
+        """Record that a call was refused, and why.
 
         Raises:
-            AuditFailedError: it could not be written; it has that reason as well.
+            AuditFailedError: it could not be written; the error has that reason as well.
         """
         refusals = self._paces.of(asked.caller.scope).refusals
         line, most = (
             ledger_entries.refused(asked, reason, at_s=self._wall()),
             ledger_entries.REFUSED_CHARS,
         )
-        if refusals.wait_s(len(line)):  # it keeps on
+        if refusals.wait_s(len(line)):  # it keeps sending refused calls
             most = ledger_entries.AGAIN_REFUSED_CHARS
             line = ledger_entries.refused(asked, reason, at_s=self._wall(), most=most)
         because = f"the call was refused anyway: {reason}"
@@ -178,31 +180,31 @@ class Ledger:
             raise _failed(problem, because)
 
     def count_refused(self, asked: Asked) -> None:
-        """A call was refused with so many others under way that a line of its own would be one
-        more to wait for; it is told with the next line of that scope."""
+        """Count a refused call without a line of its own, because too many others are under way;
+        the next line of that scope has the number.
+        """
         self._paces.of(asked.caller.scope).unwritten += 1
 
     def hurry(self) -> None:
-        """Have the last lines wait for the disk only."""
+        """Let the last lines wait only for the disk."""
         self._paces.release()
 
     async def end(self, asked: Asked, ended: Ended) -> None:
-        """Write down what came of a program that was begun, soon; never raises for what the disk
-        does.
+        """Record the outcome of a started program, soon; disk errors raise nothing.
 
-        Cancellation: it is written nevertheless.
+        Cancellation: it is still written.
         """
         at_s, supervisor = self._wall(), self._writer.name
         await self._end(asked, ledger_entries.end(asked, ended, at_s=at_s, supervisor=supervisor))
 
     async def withdraw(self, asked: Asked, reason: str) -> None:
-        """The same of a call that was begun, and whose program could not be started after all."""
+        """Record that a program could not be started after `begin`."""
         at_s, supervisor = self._wall(), self._writer.name
         line = ledger_entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
         await self._end(asked, line)
 
     async def fail(self, asked: Asked, reason: str) -> None:
-        """The same of a call in which nsm itself failed once it was begun."""
+        """Record that nsm itself failed after `begin`."""
         at_s, supervisor = self._wall(), self._writer.name
         await self._end(
             asked, ledger_entries.failed(asked, reason, at_s=at_s, supervisor=supervisor)
@@ -212,8 +214,8 @@ class Ledger:
         """Find the fate of a call, of this supervisor or of an earlier one.
 
         Args:
-            call_id: as the client has chosen it.
-            scope: of the client; another one's calls are nothing to it.
+            call_id: id chosen by the client.
+            scope: scope of the client, which learns nothing of others' calls.
 
         Raises:
             AuditFailedError: the audit can't be read, so that nobody knows.
@@ -222,7 +224,8 @@ class Ledger:
             return "under-way"
         problem = "it takes too long"
         with trio.move_on_after(FATE_S):
-            # Before it has its turn: whoever has to wait for its own pace is in nobody's way.
+            # Before it gets its turn: a client that waits for its own rate limit delays nobody
+            # else.
             await self._paces.of(scope).starts.taken(FATE_BYTES)
             async with self._looking:
                 try:
@@ -253,7 +256,7 @@ class Ledger:
         self._wanted.set()
 
     def _disown(self, entry: _Entry, why: str) -> None:
-        """Nobody waits for a start any more: where it is on disk, it needs its end."""
+        """Nobody waits for a start any more: if it is on disk, it needs an end."""
         entry.disowned = why
         if entry in self._queue:
             self._queue.remove(entry)
@@ -287,7 +290,7 @@ class Ledger:
             retry_s = min(retry_s * 2, MAX_RETRY_S) if self._late else RETRY_S
 
     async def settle(self) -> None:
-        """Write the ends that killed supervisors have left."""
+        """Write the ends that killed supervisors did not write."""
         file = _audit_file(self._file.path, self._file.max_bytes >> 20)
         try:
             settled = await trio.to_thread.run_sync(
@@ -313,26 +316,26 @@ class Ledger:
             self._lock.release()
 
     async def _flush(self) -> None:
-        """Write what there is now."""
+        """Write all waiting lines."""
         async with self._flushing:
             batch = [*self._late, *self._queue]
             self._queue.clear()
             if not batch:
                 return
             self._late = [entry for entry in batch if entry.is_end]  # until they are written
-            # Not given up half-way, lest lines are written twice, but when the supervisor ends: a
-            # disk that hangs must not keep it.
+            # Not cancelled half-way, so that no lines are written twice, except when the supervisor
+            # ends: a hanging disk must not hold it up.
             with trio.CancelScope(shield=True, deadline=self._give_up_s) as self._patience:
                 try:
                     written = await trio.to_thread.run_sync(
                         self._write, batch, abandon_on_cancel=True, limiter=self._threads
                     )
-                except RuntimeError as error:  # the machine has no room for a thread
+                except RuntimeError as error:  # the machine cannot start a thread
                     written = _Written(count=0, synced=False, problem=str(error))
                 self._tell(batch, written)
 
     def _tell(self, batch: Sequence[_Entry], written: _Written) -> None:
-        """Wake those who wait for these lines."""
+        """Wake the callers that wait for these lines."""
         self._late = [entry for entry in batch[written.count :] if entry.is_end]
         if written.problem and not self.problem:  # once, and not for each line
             log.warning("the audit of the bridge cannot be written: %s", written.problem)
@@ -349,7 +352,7 @@ class Ledger:
             entry.done.set()
 
     def _write(self, batch: Sequence[_Entry]) -> _Written:
-        """Add lines, and have them on disk. Blocks."""
+        """Append lines, and sync them to disk. Blocks."""
         count = 0
         with self._lock:
             try:
@@ -362,7 +365,8 @@ class Ledger:
             except OSError as error:
                 self._file.close()
                 return _Written(count=count, synced=False, problem=error.strerror or str(error))
-            except Exception as error:  # a fault of ours: nothing is started, and all else goes on
+            # a bug of ours: nothing is started, and everything else continues
+            except Exception as error:
                 log.exception("the audit of the bridge cannot be written")
                 self._file.close()
                 return _Written(count=count, synced=False, problem=f"nsm failed: {error!r}")
@@ -371,7 +375,8 @@ class Ledger:
     async def _paced(
         self, asked: Asked, pace: RateLimit, size: int, patience_s: float, because: str
     ) -> None:
-        """
+        """Wait for the client's rate limit.
+
         Raises:
             AuditFailedError: the client is too fast; the call is counted.
         """
@@ -398,7 +403,7 @@ def _failed(problem: str, because: str) -> AuditFailedError:
 
 
 def _audit_file(path: str, max_mb: int) -> AuditFile:
-    # What ends a cut line makes no call of it: the start that failed did not happen.
+    # A torn line does not count as a call: its start failed, so nothing happened.
     return AuditFile(path, max_bytes=max_mb << 20, keep=None, look_s=0.0, mend=b"#\n")
 
 
@@ -408,7 +413,7 @@ def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
     except OSError as error:
         log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
         return 0
-    except Exception:  # a fault of ours, or a file that nobody has thought of
+    except Exception:  # a bug of ours, or an unexpected file
         log.exception("whether calls of the bridge have no ends cannot be looked up")
         return 0
     finally:
@@ -417,12 +422,12 @@ def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
 
 @asynccontextmanager
 async def open_ledger(path: str, *, max_mb: int) -> AsyncGenerator[Ledger]:
-    """A ledger that is written while the block lasts, and whose last lines are when it ends. What
-    killed supervisors have left is settled meanwhile.
+    """Open a ledger for the block; its last lines are written at the end. Meanwhile, calls that
+    killed supervisors left are settled.
 
     Args:
-        path: of the file; its directory may come later.
-        max_mb: a larger one is set aside, and kept.
+        path: path of the file; its directory may be made later.
+        max_mb: a larger file is set aside, and kept.
     """
     ledger = Ledger(path, max_mb=max_mb)
     async with trio.open_nursery() as nursery:

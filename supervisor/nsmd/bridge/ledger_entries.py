@@ -1,7 +1,7 @@
-"""A call of the bridge as lines of its audit: JSON, of which a reader finds each by the call's id.
+"""Lines of the bridge's audit, in JSON; the call's id connects the lines of one call.
 
-A line says what was asked for as it was asked. Of calls that are refused only the beginning of
-that is kept: nothing came of them, and whoever sends nothing else is not to fill the disk.
+A line has the request as it came. Of a refused call only the beginning is kept: nothing happened,
+and a client that only sends refused calls must not fill the disk.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from nsmd.audit.journal import rfc3339
 from nsmd.bridge.values import Asked, Ended
 
 REFUSED_CHARS = 4096
-"""Of all arguments of a refused call together."""
+"""Characters of all arguments of a refused call together."""
 
 AGAIN_REFUSED_CHARS = 200
-"""The same, of a client that keeps on: of as many as that may be, there is room for little."""
+"""The same for a client that sends many: there is little room for so many."""
 
 REFUSED_ARGUMENTS = 100
 
 NAME_CHARS = 256
-"""Of names that clients choose freely."""
+"""Characters of names that clients choose."""
 
 REASON_CHARS = 1000
 
@@ -29,7 +29,8 @@ SUPERVISOR_ENDED = "supervisor-ended"
 NOT_STARTED = "not-started"
 FAULT = "fault"
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # ASCII: half surrogates are written, too
+# ASCII, so that half surrogates can be written, too
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 _WHOSE = ("client", "scope", "program", "supervisor")
 
@@ -37,11 +38,11 @@ Facts = dict[str, Any]
 
 
 def start(asked: Asked, *, at_s: float, supervisor: str) -> bytes:
-    """The line that is on disk before the program starts.
+    """Make the line that is on disk before the program starts.
 
     Args:
         at_s: Unix time.
-        supervisor: whose call it is; see `nsmd.bridge.recovery`.
+        supervisor: name of the supervisor that has the call (`nsmd.bridge.recovery`).
     """
     facts = {
         **_asked(asked),
@@ -53,10 +54,10 @@ def start(asked: Asked, *, at_s: float, supervisor: str) -> bytes:
 
 
 def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS) -> bytes:
-    """The one line of a call that is refused.
+    """Make the only line of a refused call.
 
     Args:
-        most: characters of its arguments.
+        most: characters to keep of its arguments.
     """
     kept: list[str] = []
     room = most
@@ -74,7 +75,7 @@ def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS
 
 
 def end(asked: Asked, ended: Ended, *, at_s: float, supervisor: str) -> bytes:
-    """The line of what came of a program that was started."""
+    """Make the line with the outcome of a started program."""
     facts: Facts = {
         **_whose(asked),
         "supervisor": supervisor,
@@ -89,7 +90,7 @@ def end(asked: Asked, ended: Ended, *, at_s: float, supervisor: str) -> bytes:
 
 
 def not_started(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
-    """The end of a call whose start was written down, and that was not started after all."""
+    """Make the end of a call whose start was recorded, but that could not be started."""
     facts = {
         **_whose(asked),
         "supervisor": supervisor,
@@ -100,7 +101,7 @@ def not_started(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> b
 
 
 def failed(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
-    """The end of a call in which nsm itself failed once it was begun."""
+    """Make the end of a call in which nsm itself failed after the start was recorded."""
     facts = {
         **_whose(asked),
         "supervisor": supervisor,
@@ -113,10 +114,10 @@ def failed(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
 
 
 def settled(begun: Facts, *, at_s: float) -> bytes:
-    """The end of a call whose supervisor did not live to write it.
+    """Make the end of a call whose supervisor was killed.
 
     Args:
-        begun: its start, as `parsed` has it.
+        begun: its start, from `parsed`.
     """
     facts: Facts = {key: begun[key] for key in _WHOSE if key in begun}
     facts |= {
@@ -130,10 +131,10 @@ def settled(begun: Facts, *, at_s: float) -> bytes:
 
 
 def unwritten(asked: Asked, calls: int, *, at_s: float) -> bytes:
-    """The one line of calls that were refused for coming too fast.
+    """Make the one line for calls that were refused because they came too fast.
 
     Args:
-        asked: one of the same client's.
+        asked: one call of the same client.
     """
     facts = _whose(asked) | {
         "program": None,
@@ -145,7 +146,7 @@ def unwritten(asked: Asked, calls: int, *, at_s: float) -> bytes:
 
 
 def parsed(line: bytes) -> Facts | None:
-    """A line's facts; None for what is none of ours: cut, or written by somebody else."""
+    """Parse a line; None if it is torn, or written by another program."""
     try:
         facts: object = json.loads(line)
     except ValueError:
@@ -157,18 +158,19 @@ def parsed(line: bytes) -> Facts | None:
 
 
 def key(facts: Facts) -> tuple[str, str]:
-    """Whose call it is, and which: clients choose ids, and may choose each other's."""
+    """Scope and id of a call: clients choose ids, and may choose the same."""
     return str(facts.get("scope")), str(facts["id"])
 
 
 def mark(call_id: str) -> bytes:
-    """Return the bytes that mark the lines of one call: quotes within values are escaped, and only
-    a name is followed by a colon."""
+    """Return the bytes that mark the lines of one call. Quotes within values are escaped, and only
+    a name is followed by a colon.
+    """
     return f',"id":{_ENCODER.encode(call_id)},'.encode()
 
 
 def supervisor_mark(supervisor: str) -> bytes:
-    """The same, of one supervisor's starts and ends."""
+    """Return the bytes that mark one supervisor's starts and ends."""
     return f',"supervisor":{_ENCODER.encode(supervisor)}'.encode()
 
 

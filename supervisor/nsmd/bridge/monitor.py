@@ -1,8 +1,8 @@
-"""The process between the supervisor and a program of the bridge.
+"""The process between the supervisor and a bridge program.
 
-It starts the program, reads what that writes, and ends it with all it started, see
-`nsmd.host.monitors`. A program may write gigabytes: what is told and what is kept of them is chosen
-here, which leaves the supervisor's event loop to the calls.
+It starts the program, reads its output, and ends it with all that it started
+(`nsmd.host.monitors`). A program may write gigabytes. This process decides what to report and to
+keep, which leaves the supervisor's event loop to the calls.
 
 Descriptor 0 is the supervisor's hold: when that is closed, the program is stopped. A second one has
 the order, a third one takes lines of JSON: `{"started": pid}`, `{"told": [[stream, line], ...]}`,
@@ -35,24 +35,27 @@ from nsmd.host.monitors.process_tree import (
 from nsmd.model.head_tail import HeadTail
 
 STEP_S = 5.0
-"""How long a program has to end by itself once it was told to, and all it started with it."""
+"""Time for a program to end by itself after a signal, with all that it started."""
 
 SWEEP_S = 20.0
-"""For what has been killed to be gone: hundreds of processes that heed nothing and start others, on
-a machine that is theirs by then, take as long (700, measured). All else is gone in milliseconds."""
+"""Time for killed processes to be gone. Hundreds of processes that ignore signals and start others,
+on a machine that they fill, take that long (measured with 700). All else is gone in milliseconds.
+"""
 
 LINGER_S = 0.25
-"""How long the end of the output is waited for once the program has ended: what it has left behind
-may have its output, and keep it open for days."""
+"""How long the end of the output is waited for after the program's end: processes that it left
+behind may keep its output open for days.
+"""
 
 SOFT_DESCRIPTORS = 1024
-"""RLIMIT_NOFILE of programs, as everywhere: the supervisor has raised its own, and with more,
-programs that use select(2) fail, and those that close all descriptors are slow."""
+"""RLIMIT_NOFILE of programs, as everywhere. The supervisor has raised its own; with more, programs
+that use select(2) fail, and those that close all descriptors are slow.
+"""
 
 CHUNK_BYTES = 64 * 1024
 
 MAX_DRAINED_BYTES = 1024 * 1024
-"""What a pipe may have in it at the end (pipe(7), /proc/sys/fs/pipe-max-size)."""
+"""Largest content of a pipe at the end (pipe(7), /proc/sys/fs/pipe-max-size)."""
 
 ANOTHER_VERSION = (
     "another version of nsm is installed by now than the supervisor that runs is of; `nsm reload` "
@@ -60,13 +63,13 @@ ANOTHER_VERSION = (
 )
 
 KILLED_AT_ONCE = "while it started: it was killed at once, but may have run for some milliseconds"
-"""What is said of one that was exchanged, or has exchanged itself, right after its start."""
+"""Message about a program that was exchanged, or exchanged itself, right after its start."""
 
 _STAGES = {
     b"c": "its working directory {directory!r} cannot be entered: {reason}",
     b"x": "its command {path!r} cannot be executed: {reason}{more}",
 }
-"""What a child says that could not become the program, by the first byte of what it says."""
+"""Messages of a child that could not become the program, by the first byte that it writes."""
 
 
 class _NotStartedError(Exception):
@@ -74,10 +77,10 @@ class _NotStartedError(Exception):
 
 
 class Order:
-    """Program to start, and how.
+    """Program to start, and its settings.
 
     Args:
-        plain: as `running` writes it; texts are bytes, read as Latin-1.
+        plain: order as `running` writes it; texts are bytes, read as Latin-1.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -95,8 +98,9 @@ class Order:
         self.step_s: float = plain["step_s"]
 
     def why_another(self) -> str | None:
-        """Why what would be executed is not what was checked. A binary is executed by its
-        descriptor, so it always is; see decision 0021."""
+        """Why the file to execute is not the checked one. A binary is executed by its descriptor,
+        so it always is; see decision 0021.
+        """
         return why_any_other(self.ways) if self.script else None
 
 
@@ -108,7 +112,7 @@ class Stream:
     """One of the program's two outputs.
 
     Args:
-        limit_bytes: of what is kept.
+        limit_bytes: bytes to keep.
     """
 
     def __init__(self, name: str, descriptor: int, limit_bytes: int) -> None:
@@ -119,7 +123,9 @@ class Stream:
         os.set_blocking(descriptor, False)
 
     def read(self, waiting: Waiting) -> int | None:
-        """Read what is there; how many bytes, 0 at its end, None for nothing now."""
+        """Read available output. Returns the number of bytes: 0 at its end, None if there is
+        nothing now.
+        """
         try:
             data = os.read(self.descriptor, CHUNK_BYTES)
         except BlockingIOError:
@@ -136,8 +142,8 @@ class Monitor:
     """One run of a program.
 
     Args:
-        hold: becomes readable when the supervisor no longer wants it.
-        report: a descriptor for reports.
+        hold: becomes readable when the program should stop.
+        report: descriptor for reports.
     """
 
     def __init__(self, order: Order, hold: int, report: int) -> None:
@@ -156,7 +162,7 @@ class Monitor:
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Start the program, watch it to its end, and tell of it."""
+        """Start the program, watch it to its end, and report that."""
         wake = watch_signals()
         die_with_parent = adopt_orphans()
         try:
@@ -176,7 +182,7 @@ class Monitor:
         order = self._order
         outputs = [os.pipe() for _ in range(2)]
         said, says = os.pipe()
-        # This process has one thread: any code may run after the fork.
+        # This process has one thread, so any code may run after the fork.
         own = os.getpid()
         self._pid = os.fork()
         if not self._pid:
@@ -185,7 +191,7 @@ class Monitor:
         for (read, written), name in zip(outputs, ("stdout", "stderr"), strict=True):
             os.close(written)
             self._streams[read] = Stream(name, read, order.output_bytes)
-        problem = os.read(said, CHUNK_BYTES)  # its end comes with a successful execve
+        problem = os.read(said, CHUNK_BYTES)  # it ends at a successful execve
         os.close(said)
         if not problem and (reason := order.why_another()):
             problem = b"?" + f"{reason} ({KILLED_AT_ONCE})".encode(errors="replace")
@@ -194,7 +200,7 @@ class Monitor:
             raise _NotStartedError(_reason(order, problem))
 
     def _watch(self, wake: int) -> None:
-        """Read its output until it has ended, and stop it when that is asked for."""
+        """Read its output until it has ended, and stop it when asked."""
         self._open = set(self._streams)
         for descriptor in (self._hold, wake, *self._open):
             self._poll.register(descriptor, select.POLLIN)
@@ -231,7 +237,7 @@ class Monitor:
         return self._status is not None and (not self._open or now_s >= self._ended_s + LINGER_S)
 
     def _patience_ms(self, now_s: float) -> float | None:
-        """How long there is nothing to do; None for as long as nothing happens."""
+        """Milliseconds until there is something to do; None without a deadline."""
         due_s = self._ladder.due_s
         if self._status is not None and not self._ladder.begun:
             due_s = min(due_s, self._ended_s + LINGER_S)
@@ -240,7 +246,7 @@ class Monitor:
         return None if due_s == float("inf") else max(0.0, due_s - now_s) * 1000
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of it; what is stopped goes on, to have it."""
+        """Send a signal to all its processes; stopped ones continue, so that they get it."""
         numbers = [number, signal.SIGCONT]
         own: set[int] = set()
         if self._status is None:  # not reaped yet, so the group is still its own
@@ -251,7 +257,7 @@ class Monitor:
         signal_tree(numbers, but=own, until_s=self._ladder.due_s)
 
     def _reap(self) -> bool:
-        """Reap what has ended; whether there is anything left below."""
+        """Reap ended processes. Returns whether any remain below."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 self._reaped(*ended)
@@ -264,7 +270,7 @@ class Monitor:
             self._status, self._ended_s = status, time.monotonic()
 
     def _tell(self, now_s: float) -> None:
-        """Tell of lines, if it is time, as far as the supervisor takes them."""
+        """Report lines, if it is time, as far as the supervisor reads them."""
         if not self._unsent and self._waiting and now_s >= self._next_report_s:
             self._unsent = _line({"told": self._waiting.batch()})
             self._next_report_s = now_s + INTERVAL_S
@@ -274,7 +280,7 @@ class Monitor:
             self._unsent = self._unsent[os.write(self._report, self._unsent) :]
         except BlockingIOError:
             pass
-        except BrokenPipeError:  # the supervisor is gone, which the hold tells, too
+        except BrokenPipeError:  # the supervisor is gone; the hold shows that, too
             self._unsent, self._waiting = b"", Waiting()
         if self._unsent:
             self._poll.register(self._report, select.POLLOUT)
@@ -329,19 +335,19 @@ def _become(
     monitor: int,
     die_with_parent: Callable[[signal.Signals], None],
 ) -> NoReturn:
-    """In the child: become the program, or say why not."""
+    """In the child: become the program, or say why that failed."""
     stage = b"x"
     try:
         os.setsid()
         die_with_parent(signal.SIGKILL)
-        if os.getppid() != monitor:  # ended before that was said
+        if os.getppid() != monitor:  # the supervisor ended before the prctl
             os._exit(1)
         for number in signal.valid_signals():
-            with suppress(OSError):  # not SIGKILL's and SIGSTOP's
+            with suppress(OSError):  # all but SIGKILL and SIGSTOP
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        # Without any limit it is the greatest number, or -1 (setrlimit(2)).
+        # Without a limit it is the greatest number, or -1 (setrlimit(2)).
         soft = SOFT_DESCRIPTORS if hard < 0 else min(SOFT_DESCRIPTORS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -379,15 +385,15 @@ def _reason(order: Order, problem: bytes) -> str:
 
 
 def _read_on(descriptors: list[int]) -> None:
-    """Have a process read what goes on to be written, and forget it.
+    """Leave a process behind that reads further output.
 
-    What a program has left behind often has the program's output, and would be ended by SIGPIPE
-    with its next line.
+    Processes that a program left behind often write to its output. Without a reader, their next
+    line would end them by SIGPIPE.
     """
     try:
         if os.fork():
             return
-    except OSError:  # too many processes: it is as if nobody read on
+    except OSError:  # too many processes: nobody reads on then
         return
     try:
         os.setsid()
@@ -396,7 +402,7 @@ def _read_on(descriptors: list[int]) -> None:
             signal.signal(number, signal.SIG_DFL)
         for name in os.listdir("/proc/self/fd"):
             if int(name) not in descriptors:
-                with suppress(OSError):  # that of the directory itself is closed already
+                with suppress(OSError):  # the directory's own is closed already
                     os.close(int(name))
         poll = select.poll()
         for descriptor in descriptors:
@@ -428,7 +434,7 @@ def main() -> None:
     try:
         order = Order(plain)
     except (KeyError, TypeError, ValueError):
-        # This file was read from the disk just now, the supervisor's when that began.
+        # This file was read from disk just now, but the supervisor read its own at its start.
         _write(report, _line({"end": {"not_started": ANOTHER_VERSION}}))
         return
     for descriptor in (report, order.descriptor):

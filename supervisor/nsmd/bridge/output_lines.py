@@ -1,4 +1,4 @@
-"""Output of a program as lines, and how many of them are told; pure, standard library only."""
+"""Output of a program as lines, and the limit of reported lines; pure, standard library only."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections import deque
 from collections.abc import Sequence
 
 PIECE_CHARS = 8192
-"""A longer line is told in pieces of exactly so many characters; what has fewer ends the line."""
+"""A longer line is reported in pieces of exactly so many characters; a shorter piece
+ends the line.
+"""
 
 MAX_WAITING_LINES = 20_000
 
 MAX_WAITING_CHARS = 2 * 1024 * 1024
-"""Of lines that wait to be told. What comes on top is counted only: who floods is not slowed down
-by who listens, and the result has beginning and end in any case."""
+"""Largest size of lines that wait to be reported. Further lines are only counted: a program that
+floods does not wait for readers, and the result has head and tail anyway.
+"""
 
 BATCH_LINES = 64
 BATCH_CHARS = 32 * 1024
-"""Of one report. With `INTERVAL_S`, that is 3,200 lines a second: more than anybody reads, and a
-few hundredths of the event loop's time."""
+"""Largest report. With `INTERVAL_S`, that is 3,200 lines a second: more than anybody reads, and a
+few hundredths of the event loop's time.
+"""
 
 INTERVAL_S = 0.02
-"""Between two reports, while the program runs."""
+"""Time between two reports while the program runs."""
 
 Told = tuple[str, str | int]
-"""A stream's name and a line or a piece of one; or how many lines are left out."""
+"""Name of a stream with a line or a piece of one; or the number of lines that were left out."""
 
 
 class Lines:
@@ -35,7 +39,7 @@ class Lines:
         self._rest = ""
 
     def take(self, data: bytes) -> list[str]:
-        """The lines and pieces that are complete with these bytes."""
+        """Return the lines and pieces that are complete with these bytes."""
         *lines, rest = (self._rest + self._decoder.decode(data)).split("\n")
         found: list[str] = []
         for line in lines:
@@ -45,7 +49,7 @@ class Lines:
         return found + pieces
 
     def skip(self, data: bytes) -> int:
-        """Take bytes whose lines are not told; how many those are."""
+        """Take bytes whose lines are not reported. Returns their number."""
         before, newline, after = data.rpartition(b"\n")
         skipped = 0
         if newline:
@@ -71,14 +75,14 @@ class Lines:
 
 
 def _pieces(line: str) -> list[str]:
-    """A line in pieces, of which the last one is shorter, if need be empty."""
+    """Split a line into pieces; the last one is shorter, possibly empty."""
     whole = len(line) // PIECE_CHARS * PIECE_CHARS
     starts = range(0, whole, PIECE_CHARS)
     return [*(line[start : start + PIECE_CHARS] for start in starts), line[whole:]]
 
 
 class Waiting:
-    """Lines of all streams that are to be told, in the order in which they came; bounded."""
+    """Bounded queue of lines of all streams, in their order."""
 
     def __init__(self) -> None:
         self._told: deque[Told] = deque()
@@ -91,8 +95,9 @@ class Waiting:
 
     @property
     def has_room(self) -> bool:
-        """True while lines are accepted. After it was full, only once half of the lines are told,
-        so that gaps are few."""
+        """True while lines are accepted. Once it was full, it accepts lines again only after half
+        of them were reported, so that gaps are few.
+        """
         share = 2 if self._full else 1
         self._full = (
             len(self._told) >= MAX_WAITING_LINES // share
@@ -101,7 +106,7 @@ class Waiting:
         return not self._full
 
     def add(self, stream: str, lines: Sequence[str]) -> None:
-        """Take some lines; whoever calls has asked whether there is room."""
+        """Add lines; the caller has checked `has_room`."""
         if lines and (skipped := self._skipped.pop(stream, 0)):
             self._told.append((stream, skipped))
         for line in lines:
@@ -109,12 +114,12 @@ class Waiting:
             self._chars += len(line)
 
     def leave_out(self, stream: str, count: int) -> None:
-        """Lines that are not told."""
+        """Count lines that are not reported."""
         if count:
             self._skipped[stream] = self._skipped.get(stream, 0) + count
 
     def batch(self) -> list[Told]:
-        """As much as one report has; empty where nothing waits."""
+        """Take as much as fits into one report; empty if nothing waits."""
         found: list[Told] = []
         chars = 0
         while self._told and len(found) < BATCH_LINES and chars < BATCH_CHARS:

@@ -1,8 +1,8 @@
 """The way to a file, one component after another, by descriptors.
 
-Each directory is opened in the one before it, and links are followed by hand, so that what was
-looked at on the way is what the way led over, whatever is exchanged meanwhile (openat(2), O_PATH).
-It needs nothing but the standard library: the monitor uses it, too.
+Each directory is opened in the one before it, and links are followed by hand. So the parts that
+were checked are the parts that the way led through, whatever is exchanged meanwhile (openat(2),
+O_PATH). It needs only the standard library, since the monitor uses it, too.
 """
 
 from __future__ import annotations
@@ -13,52 +13,57 @@ import stat
 from collections.abc import Callable
 
 MAX_LINKS = 40
-"""Symbolic links followed in one path, as many as Linux does."""
+"""Symbolic links to follow in one path, as many as Linux does."""
 
 Step = Callable[[str, os.stat_result, int], None]
-"""Takes a part of the way: its absolute path without links before it, its status, and a descriptor
-of it (O_PATH) that is closed later. May raise."""
+"""Gets a part of the way: its absolute path (without links before it), its status, and a descriptor
+of it (O_PATH) that is closed later. It may raise.
+"""
 
 
 Way = tuple[int, ...]
-"""What a path led over: of each link, and last of the file, device, inode, and when its content,
-mode, owner or name was changed last (`st_ctime_ns`). One that was exchanged and back again is
-another way: links are made anew, and a name that moves changes that time. Of directories it says
-nothing, since their times change with whatever happens in them."""
+"""The way of a path: for each link, and last for the file, device, inode, and the time when its
+content, mode, owner or name changed last (`st_ctime_ns`). An exchange that was undone gives another
+way: links are new, and moving a name changes that time. Directories are not part of it, since their
+times change with everything in them.
+"""
 
 
 Ways = tuple[tuple[str, Way], ...]
-"""What is followed to start a program: the path of its file and, of a script, that of its
-interpreter, and of that one's if it is a script, each with its way."""
+"""Paths that are followed to start a program, each with its way: its file and, for a script, its
+interpreter, and that one's if it is a script.
+"""
 
 
 def state_of(status: os.stat_result) -> Way:
-    """The part of a way that is of one link or file."""
+    """The part of a way for one link or file."""
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def state_on_way(part: str, status: os.stat_result) -> Way:
     """Record a part of the path in its way: the state of a link. Links of /proc differ for each
-    process."""
+    process.
+    """
     if not stat.S_ISLNK(status.st_mode) or part.startswith("/proc/"):
         return ()
     return state_of(status)
 
 
 def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
-    """Go to where an absolute path leads.
+    """Follow an absolute path to its end.
 
     Args:
-        path: of anything that exists.
-        step: called for every part, `/` first: directories, links, and what it leads to.
+        path: path of anything that exists.
+        step: called for every part, `/` first: directories, links, and the target.
 
     Returns:
-        A descriptor that can only be asked about (O_PATH), which the caller owns.
+        A descriptor for queries only (O_PATH), which the caller owns.
 
     Raises:
-        OSError: there is nothing, too many links lead there, or it cannot be looked at.
+        OSError: nothing is there, there are too many links, or it cannot be read.
     """
-    # First as a whole: what is mounted on demand is mounted by that, and not by what follows.
+    # First the whole path: this mounts file systems that are mounted on demand, and the walk below
+    # would not.
     os.stat(path)
     here, fd = "/", os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -85,7 +90,7 @@ def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
                 if not target.startswith("/"):
                     continue
                 here, child = "/", os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            elif name == "..":  # of a link's target
+            elif name == "..":  # in a link's target
                 here = os.path.dirname(here)
             else:
                 here = os.path.join(here, name)
@@ -100,7 +105,7 @@ def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
 
 
 def way_to(path: str) -> Way:
-    """The way of an absolute path.
+    """Find the way of an absolute path.
 
     Raises:
         OSError: as `walk`.
@@ -119,11 +124,11 @@ def way_to(path: str) -> Way:
 
 
 def why_another(path: str, expected: Way) -> str | None:
-    """Why a path does not lead as it did; None where it does.
+    """Why a path now leads elsewhere; None if it does not.
 
     Args:
         path: absolute.
-        expected: its way.
+        expected: its earlier way.
     """
     try:
         found = way_to(path)
@@ -137,6 +142,6 @@ def why_another(path: str, expected: Way) -> str | None:
 
 
 def why_any_other(ways: Ways) -> str | None:
-    """Why one of several paths does not lead as it did; None where all do."""
+    """Why one of several paths now leads elsewhere; None if none does."""
     reasons = (why_another(path, expected) for path, expected in ways)
     return next((reason for reason in reasons if reason is not None), None)

@@ -1,7 +1,7 @@
-"""How fast the calls of one client are written down.
+"""Limit of the rate at which calls of one client are recorded.
 
-Nothing is deleted from the audit, and an agent must not fill the disk. Who is too fast waits for
-its answers, and nobody else does.
+Nothing is deleted from the audit, and an agent must not fill the disk. A client that is too fast
+waits for its answers; nobody else does.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ import trio
 
 BURST_BYTES = 8 * 1024 * 1024
 BYTES_PER_S = 64 * 1024
-"""Of calls that start something: several programs a second, with long arguments, stay below."""
+"""Rate for calls that start something: several programs a second with long arguments stay below."""
 
 PACE_S = 2.0
-"""How long such a call waits; those that would wait longer are refused, and counted: one line says
-how many, as soon as there is room for it."""
+"""Longest wait of such a call. Calls that would wait longer are refused and counted: one line has
+their number, as soon as there is room for it.
+"""
 
 REFUSED_BURST_BYTES = 1024 * 1024
 REFUSED_BYTES_PER_S = 2 * 1024
-"""Of calls that are refused: thousands at once, and then half a dozen a second, for ever: 170 MiB a
-day."""
+"""Rate for refused calls: thousands at once, and then half a dozen a second for ever, 170 MiB a
+day.
+"""
 
 REFUSED_S = 30.0
-"""How long such a call waits. As many as one client has under way at once wait less, but for the
-longest lines: then they are counted, too."""
+"""Longest wait of such a call. As many calls as one client may have at once wait less, except with
+the longest lines: then they are counted, too.
+"""
 
 MAX_SCOPES = 256
-"""Whose pace is known, the latest ones."""
+"""Largest number of clients whose rate is known, the latest ones."""
 
 
 class RateLimits:
-    """Those of all clients."""
+    """Rate limits of all clients."""
 
     def __init__(self) -> None:
         self._scopes: OrderedDict[str, ScopeRateLimit] = OrderedDict()
         self._released = trio.Event()
 
     def of(self, scope: str) -> ScopeRateLimit:
-        """One client's."""
+        """Return the limits of one client."""
         pace = self._scopes.get(scope)
         if pace is None:
             pace = self._scopes[scope] = ScopeRateLimit(self._released)
@@ -49,17 +52,17 @@ class RateLimits:
         return pace
 
     def release(self) -> None:
-        """Nobody waits any more: these are the last lines."""
+        """End all waits: these are the last lines."""
         self._released.set()
 
 
 class ScopeRateLimit:
-    """One client's.
+    """Rate limits of one client.
 
     Attributes:
-        starts: of calls that start something.
-        refusals: of others.
-        unwritten: calls that were refused for it, and nobody has written down.
+        starts: limit of calls that start something.
+        refusals: limit of other calls.
+        unwritten: number of calls that were refused for the limit, without a line.
     """
 
     def __init__(self, released: trio.Event) -> None:
@@ -69,12 +72,12 @@ class ScopeRateLimit:
 
 
 class RateLimit:
-    """A token bucket of bytes; those that wait go on in the order in which they came.
+    """A token bucket of bytes; waiting calls continue in order of arrival.
 
     Args:
         burst: bytes at once.
-        per_s: bytes a second, in the long run.
-        released: nobody waits once this is set.
+        per_s: bytes per second, in the long run.
+        released: ends all waits once it is set.
     """
 
     __slots__ = ("_burst", "_bytes", "_filled_s", "_per_s", "_released")
@@ -89,7 +92,7 @@ class RateLimit:
         return f"<Pace {self._bytes:.0f} of {self._burst:.0f}>"
 
     def wait_s(self, size: int) -> float:
-        """How long so many more have to wait."""
+        """Seconds that so many more bytes have to wait."""
         if self._released.is_set():
             return 0.0
         now_s = trio.current_time()
@@ -98,7 +101,7 @@ class RateLimit:
         return max(0.0, (size - self._bytes) / self._per_s)
 
     async def taken(self, size: int) -> None:
-        """Wait until as many may be added."""
+        """Wait until so many bytes may be added."""
         wait_s = self.wait_s(size)
         self._bytes -= size
         if wait_s:

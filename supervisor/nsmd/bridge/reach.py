@@ -1,8 +1,8 @@
 """Write access of a client to files, by any path that names them.
 
-An agent in a box writes to its working directory. A program that lies there, or that is looked up
-by way of it, would be the agent's own, run outside of the box. The same directory may be mounted
-elsewhere, and a file may have a second name: so places are compared where they lie in their file
+An agent in a box writes to its working directory. A program that lies there, or whose path leads
+through it, could be the agent's own, run outside of the box. The same directory may be mounted
+elsewhere, and a file may have a second name. So places are compared by their position in their file
 system. Blocks.
 """
 
@@ -21,11 +21,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class _Location(NamedTuple):
-    """Where something lies.
+    """Position of a file.
 
     Attributes:
         file_system: major and minor number of its device.
-        path: from the root of that file system, wherever it is mounted.
+        path: path from the root of that file system, wherever it is mounted.
     """
 
     file_system: str
@@ -36,7 +36,7 @@ class Reach:
     """Write access of a client to files, by any path.
 
     Args:
-        writable: absolute directories and files. What is missing is compared by name alone.
+        writable: absolute directories and files. Missing ones are compared by name alone.
     """
 
     def __init__(self, writable: Sequence[str]) -> None:
@@ -58,11 +58,11 @@ class Reach:
         return f"<Reach to {sorted(self._paths)}>"
 
     def why_within(self, part: str, status: os.stat_result, fd: int) -> str | None:
-        """Why something is within reach, as a clause; None if it is not.
+        """Why a file is within reach, as a clause; None if it is not.
 
         Args:
-            part: absolute, with no links in its directories.
-            status, fd: of it.
+            part: absolute path, with no links in its directories.
+            status, fd: its status, and a descriptor of it.
         """
         if not self._paths:
             return None
@@ -91,8 +91,8 @@ class _Mount(NamedTuple):
 
     Attributes:
         file_system: major and minor number of its device.
-        root: what of that file system is mounted.
-        at: where.
+        root: directory of that file system that is mounted.
+        at: mount point.
     """
 
     file_system: str
@@ -101,7 +101,7 @@ class _Mount(NamedTuple):
 
 
 def _mounts() -> dict[int, _Mount]:
-    """By id, proc_pid_mountinfo(5); empty where they cannot be read."""
+    """Mounts by id, proc_pid_mountinfo(5); empty if they cannot be read."""
     found: dict[int, _Mount] = {}
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -119,11 +119,12 @@ def _mount_id(fd: int) -> int:
 
 
 def _plain(escaped: str) -> str:
-    """A path as it is: blanks and backslashes are octal numbers there."""
+    """Unescape a path: blanks and backslashes are octal numbers there."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), escaped)
 
 
 def _writer() -> int:
-    """The user that code in boxes is outside of them: it writes to no file of another one. Root has
-    no boxes, and too many files with several names."""
+    """The host user of code in boxes: it can write no file of another user. Root has no boxes, and
+    too many files with several names.
+    """
     return os.geteuid() or -1

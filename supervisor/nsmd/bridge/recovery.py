@@ -1,9 +1,9 @@
-"""Calls of the bridge that a killed supervisor has left without an end, and what became of others.
+"""Calls of the bridge that a killed supervisor left without an end, and the fates of others.
 
-A supervisor that writes to the audit has a file beside it, which it holds a lock on and takes away
-when everything has its end: what lies there without a lock was left by one that was killed, at
-whatever point that was. The lock says so, and not a process id: supervisors may be in several
-process namespaces, and those that live are left alone. All of this blocks: for a thread.
+A supervisor that writes to the audit has a marker file beside it, holds a lock on that, and removes
+it when all calls have their ends. A marker without a lock is from a supervisor that was killed. The
+lock decides, not a process id: supervisors may be in several process namespaces, and live ones are
+left alone. All of this blocks, so it runs in a thread.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 Fate = Literal["never", "under-way", "ended"]
 
 CHUNK_BYTES = 256 * 1024
-"""Read at once: other threads may run in between."""
+"""Bytes to read at once, so that other threads may run in between."""
 
 _MARK = ".writer-"
 
 
 class Writer:
-    """The file that says that a supervisor writes.
+    """Marker file of a supervisor that writes.
 
     Args:
-        path: of the audit.
+        path: path of the audit.
 
     Attributes:
-        name: of the supervisor, in the lines of its calls.
+        name: name of the supervisor in the lines of its calls.
     """
 
     def __init__(self, path: str) -> None:
@@ -48,7 +48,7 @@ class Writer:
         return f"<Writer {self.name}>"
 
     def begin(self) -> None:
-        """Be there, before the first line is. May be repeated.
+        """Make the file, before the first line is written. May be repeated.
 
         Raises:
             OSError: the file can't be made.
@@ -58,10 +58,10 @@ class Writer:
             descriptor = os.open(self._path, flags, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if os.fstat(descriptor).st_nlink == 0:  # one that settles was quicker
+                if os.fstat(descriptor).st_nlink == 0:  # a process that settles was faster
                     os.close(descriptor)
                     continue
-                # Lines of ours are in no file that has been set aside by now.
+                # No file that was already set aside has lines of ours.
                 os.write(descriptor, b"%d\n" % max(numbers(self._audit), default=0))
                 sync_directory(os.path.dirname(self._path))
             except BaseException:
@@ -70,14 +70,14 @@ class Writer:
             self._descriptor = descriptor
 
     def close(self, *, settled: bool) -> None:
-        """Let go of the file.
+        """Close the file.
 
         Args:
-            settled: all calls have their ends; else the next supervisor has something to do.
+            settled: all calls have their ends; otherwise the file stays for the next supervisor.
         """
         if self._descriptor < 0:
             return
-        with suppress(OSError):  # then there is nothing in it for the next one to find
+        with suppress(OSError):  # then the next supervisor finds nothing in it
             if settled:
                 os.unlink(self._path)
         os.close(self._descriptor)
@@ -85,14 +85,14 @@ class Writer:
 
 
 def settle(audit: AuditFile, wall: Callable[[], float]) -> int:
-    """Write the ends of calls whose supervisors did not live to.
+    """Write the ends of calls whose supervisors were killed.
 
     Args:
-        audit: nobody else's.
+        audit: file that nobody else uses.
         wall: Unix time now.
 
     Returns:
-        How many.
+        Number of ends.
 
     Raises:
         OSError: the directory can't be read.
@@ -119,7 +119,7 @@ def fate(path: str, call_id: str, scope: str) -> Fate:
         OSError: it can't be read.
     """
     mark, wanted = ledger_entries.mark(call_id), (scope[: ledger_entries.NAME_CHARS], call_id)
-    for each in newest_first(path):  # calls that are sent again are of late, mostly
+    for each in newest_first(path):  # repeated calls are mostly recent
         found = [
             line["event"]
             for line in lines(each, mark)
@@ -131,7 +131,7 @@ def fate(path: str, call_id: str, scope: str) -> Fate:
 
 
 def lines(path: str, mark: bytes) -> Iterator[ledger_entries.Facts]:
-    """Those of a file that have something in them; whole ones, the oldest first."""
+    """Yield the complete lines of a file that contain a mark, the oldest first."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -149,8 +149,9 @@ def lines(path: str, mark: bytes) -> Iterator[ledger_entries.Facts]:
 
 
 def newest_first(path: str, *, after: int = 0) -> Iterator[str]:
-    """The audit's files. Which were set aside is looked up when the newest has been read: what is
-    renamed meanwhile is read twice, and never missed."""
+    """Yield the audit's files. The files that were set aside are listed after the newest was read:
+    so a file that is renamed meanwhile is read twice, and never missed.
+    """
     yield path
     with suppress(FileNotFoundError):
         for number in sorted(numbers(path), reverse=True):
@@ -159,13 +160,13 @@ def newest_first(path: str, *, after: int = 0) -> Iterator[str]:
 
 
 def _settle_one(audit: AuditFile, marker: str, wall: Callable[[], float]) -> int:
-    """The same, of one supervisor."""
+    """Write the missing ends of one supervisor."""
     descriptor = os.open(marker, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return 0  # it lives, or somebody else is at it
+            return 0  # it lives, or somebody else settles it
         if os.fstat(descriptor).st_nlink == 0:
             return 0
         after = os.read(descriptor, 32).strip()
@@ -181,7 +182,7 @@ def _settle_one(audit: AuditFile, marker: str, wall: Callable[[], float]) -> int
 
 
 def _begun(path: str, supervisor: str, *, after: int) -> list[ledger_entries.Facts]:
-    """Starts of a supervisor's calls that have no end."""
+    """Starts of a supervisor's calls without an end."""
     mark = ledger_entries.supervisor_mark(supervisor)
     of_files = [list(lines(each, mark)) for each in newest_first(path, after=after)]
     begun: dict[tuple[str, str], ledger_entries.Facts] = {}

@@ -1,4 +1,4 @@
-"""Runs a program under a monitor, to its end or its limit."""
+"""Run of a program under a monitor, to its end or its limit."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from nsmd.model.values import StreamName
 log = logging.getLogger(__name__)
 
 _REPORT_BYTES = 1024 * 1024
-"""Above what a report has besides the output."""
+"""Largest size of a report's other fields."""
 
 _BYTES_PER_KEPT_BYTE = 6
-"""In JSON at most: a control character is six, and what is no UTF-8 three."""
+"""Largest factor in JSON: a control character takes six bytes, and invalid UTF-8 three."""
 
 WhyStopped = Literal["timeout", "cancelled", "shutdown"]
 
 
 class Startable(Protocol):
-    """A command that was checked, see `commands`.
+    """A checked command (`commands`).
 
     Attributes:
-        fd: of the file.
-        path: as it is written; what a script is executed by.
+        fd: descriptor of the file.
+        path: path as written; a script is executed by it.
         script: begins with `#!`.
-        ways: of its path and its interpreters', see `nsmd.bridge.path_walk`.
+        ways: ways of its path and its interpreters' (`nsmd.bridge.path_walk`).
     """
 
     @property
@@ -66,19 +66,19 @@ async def run(
     """Run a program to its end.
 
     Args:
-        command: stays the caller's to close.
-        variables: all of its environment.
-        output_bytes: that are kept of each of its two outputs, head and tail.
-        on_line: has its output, without the ends of lines; a longer line in pieces of
-            `lines.PIECE_CHARS`. Of a flood, a line says how many are left out.
+        command: the caller closes it.
+        variables: its whole environment.
+        output_bytes: bytes to keep of each of its two outputs, head and tail.
+        on_line: gets its output without line ends; a long line in pieces of `lines.PIECE_CHARS`.
+            For a flood, one line says how many were left out.
         stop: asks for its end.
-        step_s: seconds that it has to end by itself then.
+        step_s: seconds that it then has to end by itself.
 
     Raises:
         BadProgramError: it was not started.
 
-    Cancellation: stops it, and returns when it and all it started are gone: after milliseconds, or
-        `step_s` and some where it heeds no signal.
+    Cancellation: stops it, and returns when it and all that it started are gone: after
+    milliseconds, or a little over `step_s` if it ignores signals.
     """
     try:
         held = _start(command, program, arguments, variables, output_bytes, step_s)
@@ -102,7 +102,7 @@ def _start(
     output_bytes: int,
     step_s: float,
 ) -> MonitoredProcess:
-    """Start a monitor, with an order as `monitor.Order` reads it.
+    """Start a monitor, with an order for `monitor.Order`.
 
     Raises:
         OSError: there is no room for another process.
@@ -139,7 +139,7 @@ def _start(
 
 
 def _plain(data: bytes) -> str:
-    """Bytes in JSON, whatever they are."""
+    """Any bytes as a JSON text."""
     return data.decode("latin-1")
 
 
@@ -163,7 +163,7 @@ class _Run:
         self._pid = 0
 
     async def to_its_end(self, stop: Stop) -> Ended:
-        """Read what it says until it has ended."""
+        """Read reports until the program has ended."""
         end: Mapping[str, Any] | None = None
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -172,7 +172,7 @@ class _Run:
                 while (report := await self._held.next_report()) is not None:
                     if "told" in report:
                         self._tell(report["told"])
-                        await trio.lowlevel.checkpoint()  # a flood leaves room for others
+                        await trio.lowlevel.checkpoint()  # a flood must leave time for others
                     elif "started" in report:
                         self._pid = report["started"]
                         nursery.start_soon(self._stop_in_time)
@@ -205,7 +205,7 @@ class _Run:
             self._held.stop()
 
     async def _unwatched(self, duration_s: float) -> Ended:
-        """Its monitor has ended without a word: somebody killed it."""
+        """Handle a monitor that ended without a report: somebody killed it."""
         if not self._pid:
             raise _not_started(self._program, "the process that is to watch it ended unexpectedly")
         log.error("%r ended unexpectedly; its program is killed", self._held)
@@ -221,12 +221,12 @@ class _Run:
 
 
 def left_out(lines: int) -> str:
-    """The line that stands for lines that are not told."""
+    """Make the line that stands for lines that were left out."""
     return f"[... {lines} {'line' if lines == 1 else 'lines'} left out ...]"
 
 
 def _kill_session(leader: int) -> None:
-    """Kill what is in a program's session; the kernel has killed the program itself."""
+    """Kill the processes of a program's session; the kernel has killed the program itself."""
     for process in processes():
         if process.session == leader:
             with suppress(ProcessLookupError, PermissionError):

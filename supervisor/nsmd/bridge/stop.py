@@ -1,4 +1,4 @@
-"""Asks for the end of a program that runs."""
+"""Request to stop a running program."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Why = Literal["cancelled", "shutdown"]
 
 
 class Stop:
-    """Asked for once or several times; the first says why.
+    """Request to stop, made once or several times; the first one has the reason.
 
     Attributes:
-        why: None until it was asked for.
+        why: reason; None until the first request.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class Stop:
         return f"<Stop {self.why or 'not yet'}>"
 
     def ask(self, why: Why) -> None:
-        """The program is to end."""
+        """Ask the program to end."""
         if self.why is None:
             self.why = why
         self._asked.set()
 
     async def wait(self) -> Why:
-        """Until it was asked for."""
+        """Wait for the request."""
         await self._asked.wait()
         assert self.why is not None
         return self.why

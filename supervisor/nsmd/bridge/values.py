@@ -1,4 +1,4 @@
-"""The nouns of the bridge as frozen values: no behaviour, no I/O."""
+"""Values of the bridge, frozen: no behaviour, no I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 from nsmd.model.values import StreamName
 
 Way = Literal["mcp", "http", "control"]
-"""How somebody asks: over an attachment, over HTTP, or over the control protocol."""
+"""Way of a request: over an attachment, over HTTP, or over the control protocol."""
 
 DEFAULT_TIMEOUT_S = 300.0
 
 OnLine = Callable[[StreamName, str], None]
-"""Takes a line of output, without its end, as it comes. It must not block: it stores or drops."""
+"""Receives a line of output, without its end. It must not block: it stores or drops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +22,17 @@ class Program:
     """Program as one definition file describes it.
 
     Attributes:
-        name: by which it is asked for.
+        name: name for requests.
         description: one line, for lists.
-        command: absolute path of the program, as it is written but for `~`.
+        command: absolute path of the program, as written except for `~`.
         documentation: the body of the file, Markdown.
-        timeout_s: seconds until it is stopped.
+        timeout_s: time limit in seconds.
         cwd: absolute directory that it works in; None for HOME.
-        env: names of the supervisor's own variables that it has.
-        max_args: how many arguments it takes at most; None for what there is room for.
+        env: names of the supervisor's own variables that it gets.
+        max_args: largest number of arguments; None if only their total size is limited.
         allow_options: arguments may begin with a hyphen.
         source: absolute path of the file.
-        line: of its name there, from 1.
+        line: line of its name there, from 1.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Problem:
 
     Attributes:
         source: absolute path of the file.
-        line: in it, from 1; None where no line is at fault.
+        line: line in it, from 1; None if the problem is in no single line.
         reason: what was found, and what was expected.
-        name: of the program that is missing for it, where that is known.
+        name: name of the program that is missing because of it, if known.
     """
 
     source: str
@@ -71,12 +71,12 @@ class Caller:
 
     Attributes:
         client: name of the client program, as it says itself.
-        scope: of its sessions, for the audit.
-        way: how it asks.
-        peer: process and user id, as the kernel has them; None where unknown.
+        scope: scope of its sessions, for the audit.
+        way: way of the request.
+        peer: process and user id, from the kernel; None if unknown.
         granted: names of the programs that it may know and start; None for all.
-        writable: absolute directories and files that it can write to: what lies there is not
-            started for it.
+        writable: absolute directories and files that it can write to: nothing in them is started
+            for it.
     """
 
     client: str
@@ -92,14 +92,14 @@ class Ended:
     """Outcome of a program that was started.
 
     Attributes:
-        exit_code: None where a signal ended it.
-        signal: number of that; None where none did.
-        why_stopped: why nsm stopped it; None where it ended by itself.
-        stdout, stderr: head and tail of what it wrote, as text; a line says what is left out.
+        exit_code: exit code; None if a signal ended it.
+        signal: number of that signal; else None.
+        why_stopped: why nsm stopped it; None if it ended by itself.
+        stdout, stderr: head and tail of its output, as text; a line says how much is left out.
         stdout_omitted, stderr_omitted: bytes that are left out.
-        duration_s: from its start to its end.
-        left: processes that it left behind, which go on.
-        timeout_s: its limit.
+        duration_s: seconds from its start to its end.
+        left: number of processes that it left behind and that still run.
+        timeout_s: its time limit.
     """
 
     exit_code: int | None
@@ -121,12 +121,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One call, as it is written down.
+    """One call, as recorded in the ledger.
 
     Attributes:
-        id: of the call; one that a client sends again has the same.
-        program: as it was asked for, whatever it is.
-        arguments: likewise, as far as they are text.
+        id: id of the call; a repeated call has the same.
+        program: requested name, valid or not.
+        arguments: requested arguments, as far as they are text.
     """
 
     id: str

@@ -9,18 +9,20 @@ from collections.abc import Mapping
 from nsmd.bridge.values import Program
 
 PATH = (
-    # These three: NixOS, and Nix elsewhere.
+    # The first three: NixOS, and Nix elsewhere.
     "/run/wrappers/bin:/run/current-system/sw/bin:/nix/var/nix/profiles/default/bin"
     ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
-"""Of programs: the system's own. Whoever wants the supervisor's names `PATH` in `env`."""
+"""PATH of programs: the system's own. To pass on the supervisor's, a definition names `PATH` in
+`env`.
+"""
 
 LANGUAGE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_TIME", "TZ")
-"""Passed on where they are set: in which language, and in which time zone, it speaks."""
+"""Passed on if set: language and time zone of the program."""
 
 
 def variables_of(program: Program, own: Mapping[str, str]) -> dict[str, str]:
-    """All of a program's environment: a fixed minimum, and what its definition names.
+    """All variables of a program: a fixed minimum, and those that its definition names.
 
     Args:
         own: the supervisor's environment.

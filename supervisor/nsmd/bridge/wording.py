@@ -28,17 +28,17 @@ FORBIDDEN: Mapping[str, str] = MappingProxyType(
         "\0": "NUL",
     }
 )
-"""Characters that no argument has, and how they are called."""
+"""Characters that no argument may have, and their names."""
 
 NO_OUTPUT = "Done (no output)."
 STDOUT_HEADING = "[stdout]"
 STDERR_HEADING = "[stderr]"
 
 _MAX_SHOWN_CHARS = 80
-"""Of a name that somebody asked for; those that there are have at most 64."""
+"""Characters to show of a requested name; existing ones have at most 64."""
 
 _MAX_NAMES = 50
-"""That are listed where one was not found."""
+"""Largest number of names to list when one was not found."""
 
 _MAX_DESCRIPTION_CHARS = 200
 
@@ -52,8 +52,8 @@ def program_not_found(name: str, available: Iterable[str]) -> str:
     """Why a name starts nothing.
 
     Args:
-        name: as it was asked for.
-        available: names of the programs that whoever asks may know.
+        name: requested name.
+        available: names of the programs that the client may know.
     """
     names = list(available)
     listed = ", ".join(names[:_MAX_NAMES]) or "none"
@@ -63,7 +63,7 @@ def program_not_found(name: str, available: Iterable[str]) -> str:
 
 
 def list_text(programs: Sequence[Program]) -> str:
-    """Programs, one a line."""
+    """List programs, one per line."""
     if not programs:
         return "No programs are available."
     return "\n".join(
@@ -72,7 +72,7 @@ def list_text(programs: Sequence[Program]) -> str:
 
 
 def help_text(program: Program) -> str:
-    """A program's documentation; its description where there is none."""
+    """A program's documentation, or its description if there is none."""
     return program.documentation if program.documentation.strip() else program.description
 
 
@@ -80,7 +80,7 @@ def result_text(ended: Ended) -> str:
     """Describe the outcome of a program that was started.
 
     Args:
-        ended: with as much of its output as there is room for.
+        ended: outcome, with as much output as there is room for.
     """
     stdout, stderr = ended.stdout, ended.stderr
     if ended.succeeded:
@@ -115,7 +115,7 @@ def _headline(ended: Ended) -> str:
 
 
 def how_ended(ended: Ended) -> str:
-    """`exit 1`, or the signal that ended it by name."""
+    """Describe an end: `exit 1`, or the name of the signal."""
     if ended.signal is None:
         return f"exit {ended.exit_code}"
     try:
@@ -126,7 +126,7 @@ def how_ended(ended: Ended) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """A time as people write it: `300 s`, `0.5 s`."""
+    """Format a duration for people: `300 s`, `0.5 s`."""
     shown = f"{duration_s:.1f}".removesuffix(".0")
     return f"{duration_s:.2g} s" if 0 < duration_s < 0.1 else f"{shown} s"
 
@@ -140,7 +140,9 @@ def _processes(count: int) -> str:
 
 
 def _joined(blocks: Sequence[str]) -> str:
-    """Those that have something, each on lines of its own; the last one's end is as it is."""
+    """Join the blocks that are not empty, each on lines of its own; the end of the last one stays
+    as it is.
+    """
     text = ""
     for block in filter(None, blocks):
         text += block if not text or text.endswith("\n") else f"\n{block}"

@@ -95,7 +95,7 @@ def _is_path(text: str) -> bool:
 
 
 def optional_map(args: Arguments, key: str) -> Arguments | None:
-    """A map, or None where it is absent."""
+    """Read a map; None if absent."""
     value = args.get(key)
     if value is None:
         return None

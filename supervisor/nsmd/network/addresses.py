@@ -1,7 +1,7 @@
-"""Address ranges: public ones, and private ones; pure but for `is_own`.
+"""Public and private address ranges; pure except for `is_own`.
 
 From the IANA registries of special-purpose addresses (RFC 6890 and its updates). The lists are here
-and not asked of `ipaddress.is_global`, whose answers changed between releases of Python.
+because the answers of `ipaddress.is_global` changed between releases of Python.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it is one of those that the kernel or
-    a translator of the network (NAT64) reaches it by; else the same."""
+    """The IPv4 address that an IPv6 address stands for, if the kernel or a translator of the
+    network (NAT64) would use that; else the same address.
+    """
     if isinstance(address, IPv6Address):
         if (mapped := address.ipv4_mapped) is not None:
             return mapped
@@ -70,8 +71,9 @@ def why_not_public(address: Address) -> str | None:
 
 
 def is_own(address: Address) -> bool:
-    """Return whether it is this machine's own address, even a public one: the kernel then sends
-    from the very address that it sends to. Nothing is sent (connect(2) of a datagram socket)."""
+    """Return whether an address is this machine's own, even a public one: the kernel then uses it
+    as the source address, too. Nothing is sent (connect(2) of a datagram socket).
+    """
     target = embedded(address)
     family = socket.AF_INET if isinstance(target, IPv4Address) else socket.AF_INET6
     try:
@@ -79,4 +81,4 @@ def is_own(address: Address) -> bool:
             probe.connect((str(target), 9))
             return ip_address(probe.getsockname()[0]) == target
     except OSError:
-        return False  # no way there: connecting will say so
+        return False  # no route: connecting will fail with that

@@ -1,4 +1,4 @@
-"""Proxy of one session or box: what it may reach, what was requested, its connections."""
+"""Proxy of one session or box: allowed hosts, requests, and connections."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from nsmd.network.serving import serve
 log = logging.getLogger(__name__)
 
 MAX_LOGGED = 100
-"""Decisions of one of them in the supervisor's log. Code can make thousands a second."""
+"""Largest number of decisions of one of them in the supervisor's log. Code can make thousands a
+second.
+"""
 
 
 class AllowedHosts:
     """Hosts that one session or box may reach through its proxy.
 
     Args:
-        whose: for the log, e.g. ``session 3f2a``.
-        rule: what may be reached to begin with.
+        whose: owner for the log, e.g. ``session 3f2a``.
+        rule: rule to begin with.
     """
 
     __slots__ = (
@@ -63,20 +65,20 @@ class AllowedHosts:
 
     @property
     def rule(self) -> NetworkRule:
-        """As it is now."""
+        """Present rule."""
         return NetworkRule(mode=self.mode, allow=self._allowed.texts)
 
     @property
     def made(self) -> int:
-        """How many decisions there have been: for `decisions_since`."""
+        """Number of decisions so far, for `decisions_since`."""
         return self._log.made if self._log is not None else 0
 
     def decisions_since(self, number: int = 0) -> Sequence[Decision]:
-        """The decisions after the first so many, as far as they are kept (256); oldest first."""
+        """Decisions after the first so many, as far as they are kept (256); oldest first."""
         return self._log.since(number) if self._log is not None else ()
 
     def refused_since(self, number: int = 0) -> Sequence[Decision]:
-        """Those among them that a rule has refused."""
+        """Decisions among them in which a rule refused."""
         return [decision for decision in self.decisions_since(number) if decision.refused]
 
     def facts(self) -> dict[str, Any]:
@@ -91,17 +93,17 @@ class AllowedHosts:
         }
 
     def set(self, mode: NetworkMode, allowed: AllowList) -> None:
-        """From now on; connections that are allowed no more end."""
+        """Change the rule. Connections that are no longer allowed end."""
         self.mode, self._allowed = mode, allowed
         for host, port, address, scope in list((self._watched or {}).values()):
             if mode == "off" or not may_stay(allowed, host, port, address):
                 scope.cancel()
 
     async def accept(self, listener: Listener) -> None:
-        """Carry out what is asked for on a socket, until cancelled.
+        """Serve requests on a socket until cancelled.
 
         Raises:
-            ListenerError: it does not do any more what it should.
+            ListenerError: the socket no longer works as it should.
         """
         async with trio.open_nursery() as nursery:
             failure = await self._accept_until_it_fails(listener, nursery)
@@ -129,14 +131,14 @@ class AllowedHosts:
                 await client.aclose()
             else:
                 await serve(client, self, busy=place.busy)
-        except Exception:  # a fault of ours costs this connection
+        except Exception:  # a bug of ours costs this connection
             log.exception("%s: a connection of its proxy failed", self._whose)
         finally:
             if place is not None:
                 place.leave()
             self._connections.release()
 
-    # `ProxyPolicy`.
+    # For `ProxyPolicy`.
 
     def reach(self) -> Reach:
         allowed = self._allowed if self.mode == "allow" else None

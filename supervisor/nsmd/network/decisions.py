@@ -20,17 +20,18 @@ Verdict = Literal[
     "unreachable",
     "busy",
 ]
-"""What became of a request: it was let through; the network is off; its host is not in the list, or
-not on that port; its name means an address that is not the world's and is not named; it was no
-request for a host; nobody knows the name; nobody answers at the address; there was no room."""
+"""Decision on a request: it was allowed; the network is off; its host is not in the list, or not on
+that port; its name leads to a private address that is not named; it was no request for a host;
+nobody knows the name; nobody answers at the address; there was no room.
+"""
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 REFUSED: frozenset[Verdict] = frozenset(("off", "not-allowed", "port", "address", "bad-request"))
-"""By a rule, and not by how the world is at the moment."""
+"""Verdicts of a rule; the others come from the present state of the network."""
 
 MAX_KEPT = 256
-"""Decisions that a session remembers; the oldest go."""
+"""Decisions that a session remembers; the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,11 @@ class Decision:
 
     Attributes:
         number: 1, 2, 3, ... in its session.
-        at_s: when, on trio's clock.
-        host: as it was asked for, printable; with `bad-request` nobody knows it.
+        at_s: time on trio's clock.
+        host: host as requested, printable; unknown with `bad-request`.
         port: 0 with `bad-request`.
-        detail: why, for people.
-        address: that was connected to; empty where none was.
+        detail: reason, for people.
+        address: address of the connection; empty if there was none.
     """
 
     number: int
@@ -63,11 +64,11 @@ class Decision:
 
 @dataclass(slots=True)
 class Counters:
-    """How often, and how much.
+    """Counts of requests and bytes.
 
     Attributes:
-        verdicts: requests by what became of them.
-        sent_bytes: from code to the world, `received_bytes` the other way round.
+        verdicts: requests by verdict.
+        sent_bytes: bytes from code to the world; `received_bytes` the other way round.
     """
 
     verdicts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(VERDICTS, 0))
@@ -75,7 +76,7 @@ class Counters:
     received_bytes: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """For the control socket; what has not happened is left out."""
+        """Values for the control socket, without zeroes."""
         told: dict[str, int] = {name: count for name, count in self.verdicts.items() if count}
         return {**told, "sent_bytes": self.sent_bytes, "received_bytes": self.received_bytes}
 
@@ -84,7 +85,7 @@ class DecisionLog:
     """The latest decisions of one session.
 
     Attributes:
-        made: how many there have been.
+        made: number of decisions so far.
     """
 
     __slots__ = ("_kept", "made")
@@ -94,12 +95,12 @@ class DecisionLog:
         self._kept: deque[Decision] = deque(maxlen=MAX_KEPT)
 
     def add(self, decision: Decision) -> None:
-        """One more."""
+        """Add a decision."""
         self.made = decision.number
         self._kept.append(decision)
 
     def since(self, number: int) -> Sequence[Decision]:
-        """Those after that one, as far as they are kept; oldest first."""
+        """Decisions after that number, as far as they are kept; oldest first."""
         if number >= self.made:
             return ()
         return [decision for decision in self._kept if decision.number > number]

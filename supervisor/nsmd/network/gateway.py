@@ -9,21 +9,22 @@ from nsmd.network.decisions import Counters
 from nsmd.network.resolver import Resolve, SystemResolver
 
 MAX_SESSION_CONNECTIONS = 64
-"""Of one session; further ones wait until one ends."""
+"""Largest number of connections of one session; further ones wait until one ends."""
 
 MAX_BUSY = 16
-"""Connections without room, each of which is told so when it has said what it wants. They are among
-the descriptors that are kept back (`nsmd.host.descriptors`); what comes beyond is closed."""
+"""Largest number of connections without room. Each gets an error when it has sent its request. They
+use descriptors that are reserved (`nsmd.host.descriptors`); further connections are closed.
+"""
 
 MAX_ACCEPTING = 64
-"""Threads in accept(2) at once, for microseconds each unless somebody has made a socket block."""
+"""Threads in accept(2) at once, each for microseconds unless a socket was made to block."""
 
 
 class Place:
     """Slot of one connection, held until it is over.
 
     Attributes:
-        busy: there is no room for it, but to be told so.
+        busy: there is only room for an error.
     """
 
     __slots__ = ("_limiter", "busy")
@@ -34,22 +35,22 @@ class Place:
         self.busy = busy
 
     def leave(self) -> None:
-        """Once."""
+        """Free the slot; call once."""
         self._limiter.release_on_behalf_of(self)
 
 
 class Gateway:
-    """One for the supervisor.
+    """Shared parts of all proxies; the supervisor has one.
 
     Args:
-        resolver: of names; None for the host's.
-        max_connections: of all sessions at once.
+        resolver: resolves names; None for the host's resolver.
+        max_connections: largest number for all sessions at once.
 
     Attributes:
         counters: of all sessions since the supervisor's start.
-        room: a token for each connection; what finds none is refused.
-        refusing: a token for each that is being refused; each has a descriptor.
-        accepting: of threads that take connections.
+        room: a token for each connection; without one, a connection is refused.
+        refusing: a token for each connection that is being refused, for its descriptor.
+        accepting: limit of threads that accept connections.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Gateway:
         return f"<Gateway {self.room.borrowed_tokens} connections>"
 
     def take_place(self) -> Place | None:
-        """A place for one more connection; None where it cannot even be told that there is none."""
+        """Take a slot for a connection; None if there is not even room for an error."""
         for limiter, busy in ((self.room, False), (self.refusing, True)):
             try:
                 return Place(limiter, busy=busy)

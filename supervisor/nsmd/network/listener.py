@@ -1,4 +1,4 @@
-"""The socket that an agent has passed: looked at, and accepted from."""
+"""Socket that an agent has passed: checked, and accepted from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contextlib import suppress
 import trio
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What accept(2) fails with for want of something that somebody else has, for now."""
+"""Errors of accept(2) when something is short for the moment."""
 
 PAUSE_S = 0.2
-"""Until what was short is asked for again."""
+"""Pause after such an error."""
 
 ACCEPT_TIMEOUT_S = 5.0
-"""A connection that waits is taken in microseconds."""
+"""Time to accept a waiting connection, which takes microseconds."""
 
 
 _NEVER = struct.pack("ii", 0, 0)
@@ -33,11 +33,11 @@ class ListenerError(Exception):
 class Listener:
     """A listening socket in a session's network namespace.
 
-    Whoever passed it may still have it and change how it behaves, above all make it block:
-    accept(2) knows no flag for one call. So it is called in a thread, and ended where it hangs.
+    The process that passed it may still have it and change how it behaves, above all make it block:
+    accept(2) has no flag for a single call. So it runs in a thread, and is ended if it hangs.
 
     Args:
-        descriptor: owned from now on, also where it is refused.
+        descriptor: owned from now on, even if it is refused.
 
     Raises:
         ListenerError: it is no TCP socket that listens on the loopback.
@@ -68,10 +68,10 @@ class Listener:
         return self._socket.fileno()
 
     async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
-        """The next connection.
+        """Accept the next connection.
 
         Args:
-            limiter: of threads.
+            limiter: limits threads.
 
         Raises:
             ListenerError: it hangs, or was shut down inside.
@@ -99,7 +99,7 @@ class Listener:
             return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
 
     def close(self) -> None:
-        """May be repeated. A thread that hangs in it comes back."""
+        """Close it; may be repeated. A thread that hangs in it returns."""
         if not self._closed:
             self._closed = True
             with suppress(OSError):
@@ -108,7 +108,7 @@ class Listener:
 
 
 class _Accepting:
-    """One accept(2) in a thread that nobody may wait for any more."""
+    """One accept(2) in a thread; its caller may have given up."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -117,7 +117,7 @@ class _Accepting:
         self._lock = threading.Lock()
 
     def accept(self) -> None:
-        """Runs in the thread."""
+        """Accept; runs in the thread."""
         connection, _ = self._listener.accept()
         connection.setblocking(False)
         _never_linger(connection)
@@ -128,7 +128,7 @@ class _Accepting:
         connection.close()
 
     def give_up(self) -> None:
-        """Close all connections that were not claimed, and those that come."""
+        """Close all connections that were not claimed, and later ones."""
         with self._lock:
             self._wanted = False
         if self._connection is not None:
@@ -142,16 +142,17 @@ class _Accepting:
 
 
 def _never_linger(connection: socket.socket) -> None:
-    # Close waits for the other end else, here the whole supervisor, and accepted ones inherit it.
-    # The filter of system calls keeps code from asking for it, where there is one.
-    with suppress(OSError):  # it is no socket to which that means anything
+    # Otherwise close waits for the other end, here in the whole supervisor; accepted sockets
+    # inherit the option. The system call filter, if there is one, keeps code from setting it.
+    with suppress(OSError):  # it is no socket for which that has a meaning
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NEVER)
 
 
 def _checked_port(listener: socket.socket) -> int:
-    """
+    """Check the socket. Returns its port.
+
     Raises:
-        ListenerError: see `Listener`.
+        ListenerError: as for `Listener`.
     """
     options = {
         socket.SO_DOMAIN: socket.AF_INET,

@@ -1,4 +1,4 @@
-"""The network of one session, as it is now: its list, its proxy, what was asked for."""
+"""The network of one session at present: its list, its proxy, its requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nsmd.network.listener import Listener, ListenerError
 log = logging.getLogger(__name__)
 
 LISTEN_TIMEOUT_S = 20.0
-"""For an agent to make a socket, which takes microseconds once it has started."""
+"""Time for an agent to make a socket, which takes microseconds once it has started."""
 
 
 class SessionNetwork(AllowedHosts):
@@ -32,11 +32,11 @@ class SessionNetwork(AllowedHosts):
 
     Args:
         session_id: for the log.
-        rule: what the session begins with.
-        requests: to its agent.
+        rule: rule at the session's start.
+        requests: requests to its agent.
         nursery: owns the proxy's task, which ends with the session.
-        listener: descriptor of the socket that an earlier supervisor had for it; owned from now on.
-        changed: called when the list is another, or there is a listener.
+        listener: descriptor of the proxy's socket from an earlier supervisor; owned from now on.
+        changed: called after a change of the list, or when there is a listener.
     """
 
     __slots__ = (
@@ -98,15 +98,15 @@ class SessionNetwork(AllowedHosts):
 
     @property
     def listener_descriptor(self) -> int | None:
-        """The socket on which its proxy waits, or is about to; None while there is none."""
+        """The socket on which its proxy waits, or will wait soon; None if there is none."""
         return self._earlier_listener if self._listening is None else self._listening.descriptor
 
     async def allow(self, rules: Iterable[HostRule]) -> None:
-        """Allow more from now on.
+        """Allow further hosts from now on.
 
         Raises:
             NsmError: this session cannot have a proxy, or the whole network is open to it.
-            HostRuleError: too many patterns.
+            HostRuleError: there are too many patterns.
         """
         self._check_not_full()
         allowed = self._allowed.with_rules(rules)
@@ -114,7 +114,7 @@ class SessionNetwork(AllowedHosts):
         self.set("allow", allowed)
 
     def deny(self, rules: Sequence[HostRule]) -> None:
-        """Take patterns away; connections that are allowed no more end.
+        """Remove patterns; connections that are no longer allowed end.
 
         Raises:
             BadRequestError: one is not in the list, or the whole network is open.
@@ -163,7 +163,7 @@ class SessionNetwork(AllowedHosts):
             )
 
     def _start(self) -> None:
-        """Ask for a listener, at once: code that is sent after this finds it."""
+        """Ask for a listener at once: code that is sent after this finds it."""
         if self._opening is not None or self._link is None:
             return
         frame = {
@@ -180,7 +180,7 @@ class SessionNetwork(AllowedHosts):
         self._begin(partial(self._listener, self._link, question))
 
     async def _take_up(self) -> Listener:
-        """Go on with the listener that there is: its session's code knows it already."""
+        """Continue with the existing listener: the session's code knows it already."""
         descriptor, self._earlier_listener = self._earlier_listener, None
         assert descriptor is not None
         return Listener(descriptor)

@@ -1,4 +1,4 @@
-"""Why something is not reached, in the words of each protocol; pure."""
+"""Reasons why something is not reached, in the words of each protocol; pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from nsmd.network.decisions import Verdict
 
 
 class RefusedError(Exception):
-    """A request is not carried out.
+    """A request is refused.
 
     Args:
-        verdict: of the decision.
-        detail: a sentence for the people and models that read what a client makes of it.
+        verdict: verdict of the decision.
+        detail: a sentence for the people and models that read the client's message.
     """
 
     def __init__(self, verdict: Verdict, detail: str) -> None:
@@ -36,7 +36,7 @@ _STATUS: Mapping[Verdict, tuple[HTTPStatus, str, str]] = {
         "connection_limit_reached",
     ),
 }
-"""Status and reason, which is all that many clients show; and the type of error of RFC 9209."""
+"""Status and reason, which is all that many clients show, and the error type of RFC 9209."""
 
 _SOCKS: Mapping[Verdict, int] = {
     "off": 2,

@@ -15,11 +15,11 @@ async def relay(
     sent: Callable[[int], None],
     received: Callable[[int], None],
 ) -> None:
-    """Pass on what comes until both sides have ended, or one is gone.
+    """Pass on bytes until both sides have ended, or one is gone.
 
     Args:
-        sent: is told how many bytes have gone to the server.
-        received: is told how many have come from it.
+        sent: gets the number of bytes sent to the server.
+        received: gets the number of bytes received from it.
     """
     async with trio.open_nursery() as nursery:
 

@@ -1,8 +1,8 @@
-"""From a host that is asked for to a connection with an address that was checked.
+"""From a requested host to a connection with a checked address.
 
-Each name is resolved once, and the connection goes to one of the addresses that were looked at: a
-name that means another address a moment later (DNS rebinding) gains nothing. A name that is not
-allowed is never resolved, so that names are no way out either.
+Each name is resolved once, and the connection goes to one of the checked addresses. So a name that
+means another address a moment later (DNS rebinding) gains nothing. A name that is not allowed is
+never resolved, so that names cannot carry data out either.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from nsmd.network.addresses import is_own, why_not_public
 from nsmd.network.refusal import RefusedError
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
-"""Addresses of a name, the best first; none where nobody knows it. Raises `OSError`."""
+"""Addresses of a name, the best first; none if nobody knows it. Raises `OSError`."""
 
 RESOLVE_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 15.0
-"""Of all attempts together; clients rarely wait longer."""
+"""Time for all attempts together; clients rarely wait longer."""
 
 STAGGER_S = 0.25
-"""Between attempts at the addresses of one name (RFC 8305, 5)."""
+"""Time between attempts at the addresses of one name (RFC 8305, 5)."""
 
 MAX_ADDRESSES = 8
-"""Of one name that are tried."""
+"""Largest number of addresses of one name to try."""
 
 LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
@@ -37,7 +37,9 @@ MAX_LOOK_UPS = 16
 """Threads in getaddrinfo(3) at once: one that hangs cannot be stopped."""
 
 MAX_SESSION_LOOK_UPS = 4
-"""Of one session: whoever may ask for every name can ask for those whose servers never answer."""
+"""Threads of one session: code that may ask for every name can ask for names whose servers never
+answer.
+"""
 
 
 class SystemResolver:
@@ -59,7 +61,7 @@ class SystemResolver:
 
 
 class FewAtOnce:
-    """`Resolve` for one session, which leaves some of the threads to the others."""
+    """`Resolve` for one session, which leaves some threads to other sessions."""
 
     def __init__(self, resolver: Resolve) -> None:
         self._resolver = resolver
@@ -74,7 +76,7 @@ class Reach:
     """Hosts that a session's code may reach now.
 
     Args:
-        allowed: None where the network is off.
+        allowed: list of hosts; None if the network is off.
     """
 
     def __init__(self, allowed: AllowList | None, resolver: Resolve) -> None:
@@ -82,7 +84,8 @@ class Reach:
         self._resolve = resolver
 
     def check(self, host: Host, port: int) -> AllowList:
-        """
+        """Check a host by its name.
+
         Raises:
             RefusedError: it may not be reached, whatever its address.
         """
@@ -96,7 +99,7 @@ class Reach:
         raise RefusedError("not-allowed", f"{shown} is not allowed. {_ask(allowed)}")
 
     async def addresses(self, host: Host, port: int) -> Sequence[Address]:
-        """The addresses that a connection to a host may go to, the best first.
+        """Find the addresses that a connection to a host may use, the best first.
 
         Raises:
             RefusedError: there are none.
@@ -142,7 +145,7 @@ class Reach:
 def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> bool:
     """Return whether this list would also allow an existing connection.
 
-    The name alone does not say: of a private address it takes two patterns, and either may go.
+    The name alone does not decide: a private address needs two patterns, and either may be removed.
     """
     if not allowed.permits(host, port):
         return False
@@ -167,10 +170,10 @@ def _ask(allowed: AllowList) -> str:
 
 
 async def connect(addresses: Sequence[Address], port: int) -> tuple[trio.SocketStream, Address]:
-    """A connection to one of them: the first that answers, each tried a moment after the last.
+    """Connect to the first address that answers; each attempt begins a moment after the last.
 
     Raises:
-        OSError: none does; the error is that of the first.
+        OSError: none answers; it is the error of the first attempt.
     """
     errors: dict[int, OSError] = {}
     winner: list[tuple[trio.SocketStream, Address]] = []

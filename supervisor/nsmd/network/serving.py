@@ -18,20 +18,24 @@ from nsmd.network.socks import VERSION as SOCKS_5
 from nsmd.network.socks import SocksProxy
 
 REQUEST_TIMEOUT_S = 30.0
-"""For a client to say what it wants."""
+"""Time for a client to send its request."""
 
 IDLE_S = 900.0
-"""Without a byte in either direction a connection is given up: its place may be wanted."""
+"""A connection without a byte in either direction is closed after that time: its slot may be
+needed.
+"""
 
 LINGER_S = 2.0
-"""For a client to read a refusal: closed with bytes of its own unread, it would see a reset."""
+"""Time for a client to read a refusal: if its own bytes were unread at the close, it would see a
+reset.
+"""
 
 
 class ProxyPolicy(Interface):
     """Interface to the session's network, which decides and records."""
 
     def reach(self) -> Reach:
-        """Return the hosts that may be reached now."""
+        """Return the hosts that code may reach now."""
         ...
 
     def decided(
@@ -43,33 +47,33 @@ class ProxyPolicy(Interface):
         detail: str = "",
         address: str = "",
     ) -> None:
-        """A request has been decided on."""
+        """Record the decision on a request."""
 
     def sent(self, size: int) -> None:
-        """Count bytes that have gone out."""
+        """Count bytes that were sent."""
 
     def received(self, size: int) -> None:
-        """Count bytes that have come in."""
+        """Count bytes that were received."""
 
     def watch(
         self, host: Host, port: int, address: Address, scope: trio.CancelScope
     ) -> Callable[[], None]:
-        """A connection is open, to be cancelled once it is allowed no more.
+        """Register an open connection, to be cancelled once it is no longer allowed.
 
         Args:
-            address: that it goes to.
+            address: address that it goes to.
 
         Returns:
-            To be called at its end.
+            A function to call at its end.
         """
         ...
 
 
 async def serve(client: trio.SocketStream, keeper: ProxyPolicy, *, busy: bool = False) -> None:
-    """Carry out one connection; closes it.
+    """Serve one connection, and close it.
 
     Args:
-        busy: there is no room for it, which is all that it is told.
+        busy: there is no room for it; it only gets that error.
     """
     async with client:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -97,9 +101,10 @@ class _Conversation(ABC):
         self._open = trio.CancelScope()
 
     async def run(self, first: bytes, busy: bool, patience: trio.CancelScope) -> None:
-        """
+        """Serve the connection.
+
         Args:
-            first: what the client has said already.
+            first: bytes that the client has already sent.
             patience: ends with the request.
         """
         host: Host = ""
@@ -167,7 +172,7 @@ class _Conversation(ABC):
 
     @abstractmethod
     async def _pass_on(self, server: trio.SocketStream) -> None:
-        """Carry out what it wants, by a server that is connected."""
+        """Carry out the request with a connected server."""
 
     @abstractmethod
     def _refusal(self, refused: RefusedError) -> bytes:
@@ -212,7 +217,7 @@ class _Web(_Conversation):
 
     def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
         super().__init__(client, keeper)
-        # 10 ms of the start of every supervisor, of which most need it never.
+        # Saves 10 ms at the start of every supervisor; most never need it.
         from nsmd.network.web_proxy import WebProxy  # noqa: PLC0415
 
         self._proxy = WebProxy()
@@ -220,7 +225,7 @@ class _Web(_Conversation):
     async def _request(self, first: bytes) -> tuple[Host, int] | None:
         self._proxy.receive_data(first)
         while (request := self._proxy.next_request()) is None:
-            await self._read(self._proxy.receive_data)  # its end is told by `next_request`
+            await self._read(self._proxy.receive_data)  # `next_request` reports its end
         if request.tunnel:
             self.protocol = "connect"
         return request.host, request.port
@@ -244,9 +249,9 @@ class _Web(_Conversation):
                 else:
                     await self._send(server, body)
         except RefusedError:
-            scope.cancel()  # the server has half a request, and is not to take it for one
+            scope.cancel()  # the server has half a request, and must not take it for a whole one
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # it may have answered all the same
+            pass  # it may still have answered
 
     async def _send(self, server: trio.SocketStream, data: bytes) -> None:
         if data:
@@ -254,7 +259,7 @@ class _Web(_Conversation):
             self._sent(len(data))
 
     async def _return_answer(self, server: trio.SocketStream) -> None:
-        """All that comes: the server was told to close its end after one answer."""
+        """Return all that comes: the server was told to close its end after one answer."""
         with suppress(trio.BrokenResourceError):
             while data := await server.receive_some(PIECE_BYTES):
                 self._received(len(data))

@@ -15,7 +15,7 @@ _CONNECT = 1
 _ADDRESS_4, _NAME, _ADDRESS_6 = 1, 3, 4
 _NOTHING_ACCEPTABLE = b"\x05\xff"
 _BOUND = b"\x00\x01\x00\x00\x00\x00\x00\x00"
-"""The address that we connect from is nothing for code to know."""
+"""Address that we claim to connect from: code must not know the real one."""
 
 _UNKNOWN_COMMAND, _UNKNOWN_ADDRESS_TYPE = 7, 8
 
@@ -42,15 +42,15 @@ class SocksProxy:
         self._data += data
 
     def answers(self) -> bytes:
-        """Return the bytes to send before more comes; each byte once."""
+        """Return the bytes to send before more arrive; each byte once."""
         answers, self._answers = self._answers, b""
         return answers
 
     def next_request(self) -> SocksRequest | None:
-        """The request; None until it is there. What it takes is bounded: 519 bytes.
+        """Read the request; None until it is complete. Its size is bounded: 519 bytes.
 
         Raises:
-            RefusedError: it is none that is carried out; `refusal` has the answer.
+            RefusedError: it is refused; `refusal` has the answer.
         """
         if not self._greeted and not self._greet():
             return None
@@ -75,12 +75,12 @@ class SocksProxy:
         return SocksRequest(host=_host_of(kind, address), port=_checked(port))
 
     def begin_tunnel(self) -> tuple[bytes, bytes]:
-        """The answer, and what the client has sent already for the other side."""
+        """The answer, and the bytes that the client has already sent for the server."""
         early, self._data = self._data, b""
         return bytes((VERSION, 0)) + _BOUND, early
 
     def refusal(self, refused: RefusedError) -> bytes:
-        """The answer to what is not carried out."""
+        """Make the answer for a refused request."""
         if not self._greeted:
             return _NOTHING_ACCEPTABLE
         code = socks_code(refused) if self._code is None else self._code

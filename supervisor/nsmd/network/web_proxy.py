@@ -1,9 +1,9 @@
 """Requests to an HTTP proxy: `CONNECT`, and requests for a whole URL; no I/O.
 
-h11 reads what the client sends, which is strict about what a request is. Of a request for a URL the
-server is sent what the URL says: its path, and its host in place of whatever `Host` said, so that
-nothing but the URL decides who is asked for what. Each connection carries one request; a second one
-could be for another host.
+h11 reads the client's bytes; it is strict about requests. The server of a URL gets what the URL
+says: its path, and its host in place of any `Host` header. So only the URL decides which server
+gets which request. Each connection carries one request, because a second one could be for another
+host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request's first line and headers; cookies and tokens make some long."""
+"""Largest size of a request's first line and headers; cookies and tokens make some long."""
 
 _DROPPED = frozenset(
     (
@@ -35,7 +35,7 @@ _DROPPED = frozenset(
         b"upgrade",
     )
 )
-"""Headers that concern one connection only (RFC 9110, 7.6.1), and the host, which the URL says."""
+"""Headers that concern one connection only (RFC 9110, 7.6.1), and the host, which the URL has."""
 
 _SCHEME = b"http://"
 
@@ -45,7 +45,7 @@ class WebRequest:
     """Request of a client.
 
     Attributes:
-        tunnel: `CONNECT`: bytes, whatever they are.
+        tunnel: `CONNECT`: any bytes.
     """
 
     host: Host
@@ -63,17 +63,17 @@ class WebProxy:
         self._done = False
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes of the client; empty at their end."""
+        """Take bytes of the client; empty at the end."""
         try:
             self._client.receive_data(data)
         except h11.RemoteProtocolError as error:
             raise _bad(str(error)) from None
 
     def next_request(self) -> WebRequest | None:
-        """The request; None until it is there.
+        """Read the request; None until it is complete.
 
         Raises:
-            RefusedError: what came is no request to a proxy.
+            RefusedError: this is no request to a proxy.
         """
         event = self._next()
         if event is h11.NEED_DATA:
@@ -91,12 +91,14 @@ class WebProxy:
         return WebRequest(host=host, port=port, tunnel=False)
 
     def begin_tunnel(self) -> tuple[bytes, bytes]:
-        """The answer to a `CONNECT`, and what the client has sent already for the other side."""
+        """The answer to a `CONNECT`, and the bytes that the client has already sent for
+        the server.
+        """
         early, _ = self._client.trailing_data
         return b"HTTP/1.1 200 Connection established\r\n\r\n", early
 
     def head(self) -> bytes:
-        """Return the head that the server is sent for a request for a URL."""
+        """Return the head to send to the server of a URL."""
         assert self._head is not None, "there is a request"
         host, port, path = _split_url(self._head.target)
         shown = show_host(host) if port == 80 else show_host(host, port)
@@ -120,10 +122,10 @@ class WebProxy:
         return self._done
 
     def next_body(self) -> bytes | None:
-        """More of the request's body for the server; None until more of it is there.
+        """Read more of the request's body for the server; None until more arrives.
 
         Raises:
-            RefusedError: what came is no body.
+            RefusedError: this is no valid body.
         """
         passed = b""
         while not self._done:
@@ -147,7 +149,7 @@ class WebProxy:
 
 
 def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers that are for the server."""
+    """Headers for the server."""
     rows = list(headers)
     named = {
         name.strip().lower()
@@ -155,16 +157,16 @@ def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if header.lower() == b"connection"
         for name in value.split(b",")
     }
-    # What frames the body is not the client's to have dropped.
+    # The client cannot have the headers dropped that frame the body.
     named -= {b"content-length", b"transfer-encoding"}
     return [(name, value) for name, value in rows if name.lower() not in _DROPPED | named]
 
 
 def _split_url(target: bytes) -> tuple[Host, int, bytes]:
-    """Host, port and path of an `http://` URL.
+    """Split an `http://` URL into host, port and path.
 
     Raises:
-        BadHostError: it is none.
+        BadHostError: it is no such URL.
         UnicodeDecodeError: its host is not ASCII.
     """
     if target[:7].lower() != _SCHEME:
@@ -172,7 +174,7 @@ def _split_url(target: bytes) -> tuple[Host, int, bytes]:
     rest = target[7:]
     place = min((at for mark in b"/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
     authority, path = rest[:place], rest[place:].partition(b"#")[0]
-    # Also what an `@` would make of it: who reads `http://a@b` as a host has been fooled before.
+    # Also for an `@`: programs have been fooled before by `http://a@b` as a host.
     host, port = parse_authority(authority.decode("ascii"), 80)
     return host, port, path if path.startswith(b"/") else b"/" + path
 

@@ -64,7 +64,7 @@ class Resumption:
         environment = session.spec.environment
         told_id = execution_id = execution_id_of(noted.id)
         if not execution_id or execution_id in self._executions:
-            # Another agent claims it, too. `Retries` finds out to which of them it was sent.
+            # Another agent claims it, too. `Deduplication` finds out to which of them it was sent.
             execution_id = f"{session.id}.{noted.id}"
         request = RunRequest(
             client=Client(
