@@ -24,14 +24,8 @@ from typing import Any, NoReturn
 
 from nsmd.bridge.output_lines import INTERVAL_S, Lines, Waiting
 from nsmd.bridge.path_walk import Ways, why_any_other
-from nsmd.host.monitors.process_tree import (
-    Ladder,
-    adopt_orphans,
-    descendants,
-    signal_tree,
-    sweep,
-    watch_signals,
-)
+from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor, NotStartedError, line, write
+from nsmd.host.monitors.process_tree import descendants, signal_tree, sweep
 from nsmd.model.head_tail import HeadTail
 
 STEP_S = 5.0
@@ -52,8 +46,6 @@ SOFT_DESCRIPTORS = 1024
 that use select(2) fail, and those that close all descriptors are slow.
 """
 
-CHUNK_BYTES = 64 * 1024
-
 MAX_DRAINED_BYTES = 1024 * 1024
 """Largest content of a pipe at the end (pipe(7), /proc/sys/fs/pipe-max-size)."""
 
@@ -70,10 +62,6 @@ _STAGES = {
     b"x": "its command {path!r} cannot be executed: {reason}{more}",
 }
 """Messages of a child that could not become the program, by the first byte that it writes."""
-
-
-class _NotStartedError(Exception):
-    pass
 
 
 class Order:
@@ -138,54 +126,28 @@ class Stream:
         return len(data)
 
 
-class Monitor:
-    """One run of a program.
+class ProgramMonitor(Monitor):
+    """One run of a program of the bridge; what it leaves behind lives on."""
 
-    Args:
-        hold: becomes readable when the program should stop.
-        report: descriptor for reports.
-    """
+    interval_s = INTERVAL_S
+    sweep_s = SWEEP_S
+    ends_rest = False
 
     def __init__(self, order: Order, hold: int, report: int) -> None:
+        super().__init__(hold, report, [signal.SIGTERM], order.step_s)
         self._order = order
-        self._hold = hold
-        self._report = report
-        self._ladder = Ladder([signal.SIGTERM, signal.SIGKILL], order.step_s)
         self._waiting = Waiting()
-        self._unsent = b""
-        self._next_report_s = 0.0
         self._streams: dict[int, Stream] = {}
-        self._open: set[int] = set()
-        self._pid = 0
-        self._status: int | None = None
-        self._ended_s = 0.0
-        self._poll = select.poll()
+        self._began_s = 0.0
 
-    def run(self) -> None:
-        """Start the program, watch it to its end, and report that."""
-        wake = watch_signals()
-        die_with_parent = adopt_orphans()
-        try:
-            self._start(die_with_parent)
-        except (_NotStartedError, OSError) as error:
-            self._send_all({"end": {"not_started": str(error)}})
-            return
-        began_s = time.monotonic()
-        self._send_all({"started": self._pid})
-        os.set_blocking(self._report, False)
-        self._watch(wake)
-        if self._ladder.begun:
-            self._ended_s = time.monotonic()
-        self._finish(self._ended_s - began_s)
-
-    def _start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
+    def start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
         order = self._order
         outputs = [os.pipe() for _ in range(2)]
         said, says = os.pipe()
         # This process has one thread, so any code may run after the fork.
         own = os.getpid()
-        self._pid = os.fork()
-        if not self._pid:
+        self.pid = os.fork()
+        if not self.pid:
             _become(order, [written for _, written in outputs], says, own, die_with_parent)
         os.close(says)
         for (read, written), name in zip(outputs, ("stdout", "stderr"), strict=True):
@@ -197,135 +159,62 @@ class Monitor:
             problem = b"?" + f"{reason} ({KILLED_AT_ONCE})".encode(errors="replace")
         if problem:
             sweep()
-            raise _NotStartedError(_reason(order, problem))
+            raise NotStartedError(_reason(order, problem))
+        self.outputs = set(self._streams)
+        self._began_s = time.monotonic()
+        self.send({"started": self.pid})
 
-    def _watch(self, wake: int) -> None:
-        """Read its output until it has ended, and stop it when asked."""
-        self._open = set(self._streams)
-        for descriptor in (self._hold, wake, *self._open):
-            self._poll.register(descriptor, select.POLLIN)
-        while True:
-            now_s = time.monotonic()
-            number = self._ladder.step(now_s)
-            if number is signal.SIGKILL:
-                sweep(self._reaped, SWEEP_S)
-                return
-            if number is not None:
-                self._signal(number)
-            if self._has_ended(now_s):
-                return
-            self._tell(now_s)
-            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience_ms(now_s))}
-            for descriptor in ready & self._open:
-                if self._streams[descriptor].read(self._waiting) == 0:
-                    self._poll.unregister(descriptor)
-                    self._open.discard(descriptor)
-            asked = self._hold in ready
-            if asked:
-                self._poll.unregister(self._hold)
-            if wake in ready:
-                asked |= bool(set(os.read(wake, CHUNK_BYTES)) - {signal.SIGCHLD})
-                self._reap()
-            if asked:
-                if self._status is not None:
-                    return
-                self._ladder.begin(now_s)
+    def read(self, descriptor: int) -> bool:
+        count = self._streams[descriptor].read(self._waiting)
+        self.has_news = bool(self._waiting)
+        return count != 0
 
-    def _has_ended(self, now_s: float) -> bool:
-        if self._ladder.begun:
-            return not self._reap()
-        return self._status is not None and (not self._open or now_s >= self._ended_s + LINGER_S)
+    def ends_at_s(self) -> float:
+        if self.ladder.begun:
+            return float("inf") if self.reap() else 0.0
+        return super().ends_at_s() + LINGER_S * bool(self.outputs)
 
-    def _patience_ms(self, now_s: float) -> float | None:
-        """Milliseconds until there is something to do; None without a deadline."""
-        due_s = self._ladder.due_s
-        if self._status is not None and not self._ladder.begun:
-            due_s = min(due_s, self._ended_s + LINGER_S)
-        if self._waiting and not self._unsent:
-            due_s = min(due_s, self._next_report_s)
-        return None if due_s == float("inf") else max(0.0, due_s - now_s) * 1000
+    def news(self) -> Mapping[str, Any]:
+        batch = self._waiting.batch()
+        self.has_news = bool(self._waiting)
+        return {"told": batch}
 
-    def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to all its processes; stopped ones continue, so that they get it."""
-        numbers = [number, signal.SIGCONT]
+    def send_signal(self, number: signal.Signals) -> None:
+        numbers = [number, signal.SIGCONT]  # what is stopped goes on, to have it
         own: set[int] = set()
-        if self._status is None:  # not reaped yet, so the group is still its own
-            own.add(self._pid)
+        if self.status is None:  # not reaped yet, so the group is still its own
+            own.add(self.pid)
             for each in numbers:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._pid, each)
-        signal_tree(numbers, but=own, until_s=self._ladder.due_s)
+                    os.killpg(self.pid, each)
+        signal_tree(numbers, but=own, until_s=self.ladder.due_s)
 
-    def _reap(self) -> bool:
-        """Reap ended processes. Returns whether any remain below."""
-        try:
-            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                self._reaped(*ended)
-        except ChildProcessError:
-            return False
-        return True
-
-    def _reaped(self, pid: int, status: int) -> None:
-        if pid == self._pid and self._status is None:
-            self._status, self._ended_s = status, time.monotonic()
-
-    def _tell(self, now_s: float) -> None:
-        """Report lines, if it is time, as far as the supervisor reads them."""
-        if not self._unsent and self._waiting and now_s >= self._next_report_s:
-            self._unsent = _line({"told": self._waiting.batch()})
-            self._next_report_s = now_s + INTERVAL_S
-        if not self._unsent:
-            return
-        try:
-            self._unsent = self._unsent[os.write(self._report, self._unsent) :]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:  # the supervisor is gone; the hold shows that, too
-            self._unsent, self._waiting = b"", Waiting()
-        if self._unsent:
-            self._poll.register(self._report, select.POLLOUT)
-        else:
-            with suppress(KeyError):
-                self._poll.unregister(self._report)
-
-    def _finish(self, duration_s: float) -> None:
+    def finish(self) -> None:
+        ended_s = time.monotonic() if self.ladder.begun else self.ended_s
         for stream in self._streams.values():
             self._drain(stream)
             self._waiting.add(stream.name, stream.lines.end())
         left = len(descendants(os.getpid()))
-        if self._open and not self._ladder.begun:
-            _read_on(sorted(self._open))
-        os.set_blocking(self._report, True)
-        with suppress(BrokenPipeError):
-            _write(self._report, self._unsent)
+        if self.outputs and not self.ladder.begun:
+            _read_on(sorted(self.outputs))
         while self._waiting:
-            self._send_all({"told": self._waiting.batch()})
-        code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
-        end: dict[str, Any] = {
-            "exit_code": code if code is not None and code >= 0 else None,
-            "signal": -code if code is not None and code < 0 else None,
-            "stopped": self._ladder.begun,
-            "duration_s": duration_s,
-            "left": left,
-        }
+            self.send(self.news())
+        end = self.how_it_ended()
+        end |= {"duration_s": ended_s - self._began_s, "left": left}
         for stream in self._streams.values():
             end[stream.name], end[f"{stream.name}_omitted"] = stream.kept.result()
-        self._send_all({"end": end})
+        self.send({"end": end})
 
     def _drain(self, stream: Stream) -> None:
         """Read the last output."""
         drained = 0
-        while stream.descriptor in self._open and drained < MAX_DRAINED_BYTES:
+        while stream.descriptor in self.outputs and drained < MAX_DRAINED_BYTES:
             count = stream.read(self._waiting)
             if count is None:
                 return
             if count == 0:
-                self._open.discard(stream.descriptor)
+                self.outputs.discard(stream.descriptor)
             drained += count
-
-    def _send_all(self, report: Mapping[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # nobody reads any more
-            _write(self._report, _line(report))
 
 
 def _become(
@@ -417,15 +306,6 @@ def _read_on(descriptors: list[int]) -> None:
         os._exit(0)
 
 
-def _line(report: Mapping[str, Any]) -> bytes:
-    return json.dumps(report, ensure_ascii=False).encode() + b"\n"
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def main() -> None:
     """`... REPORT_FD ORDER_FD`."""
     report, given = (int(text) for text in sys.argv[1:])
@@ -435,8 +315,8 @@ def main() -> None:
         order = Order(plain)
     except (KeyError, TypeError, ValueError):
         # This file was read from disk just now, but the supervisor read its own at its start.
-        _write(report, _line({"end": {"not_started": ANOTHER_VERSION}}))
+        write(report, line({"end": {"not_started": ANOTHER_VERSION}}))
         return
     for descriptor in (report, order.descriptor):
         os.set_inheritable(descriptor, False)
-    Monitor(order, 0, report).run()
+    ProgramMonitor(order, 0, report).run()

@@ -88,10 +88,7 @@ async def run(
     try:
         return await _Run(held, program, on_line).to_its_end(stop)
     finally:
-        held.stop()
-        with trio.CancelScope(shield=True):
-            await held.gone()
-        held.close()
+        await held.end()
 
 
 def _start(

@@ -11,29 +11,18 @@ JSON: `{"progress": ..., "log_bytes": n}` now and then, and one `{"end": ...}`.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from nsmd.environments.nix.messages import Reader
-from nsmd.host.monitors.process_tree import (
-    Ladder,
-    adopt_orphans,
-    reap_orphans,
-    sweep,
-    watch_signals,
-)
-
-REPORT_INTERVAL_S = 0.2
-"""At most so often: a person reads it."""
+from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor
 
 STEP_S = 2.5
 """How long nix has for each of SIGINT and SIGTERM. It answers them by killing its builders, which
@@ -50,8 +39,6 @@ MAX_END_BYTES = 256 * 1024
 
 MAX_INPUT_LINE_BYTES = 1024 * 1024
 """A longer line is cut; nix's own are as long as a builder's longest."""
-
-CHUNK_BYTES = 64 * 1024
 
 
 class Log:
@@ -112,93 +99,53 @@ class Log:
             data = data[count:]
 
 
-class Monitor:
+class NixMonitor(Monitor):
     """One run of nix.
 
     Args:
         command: nix and its arguments.
-        hold: becomes readable when the supervisor no longer wants it.
-        report: a descriptor for reports.
         log: takes the log.
-        step_s: as `STEP_S`.
     """
 
     def __init__(
         self, command: Sequence[str], hold: int, report: int, log: Log, step_s: float
     ) -> None:
+        super().__init__(hold, report, [signal.SIGINT, signal.SIGTERM], step_s)
         self._command = command
-        self._hold = hold
-        self._report = report
         self._log = log
-        self._ladder = Ladder([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], step_s)
         self._reader = Reader()
         self._rest = b""
         self._cut = False
-        self._next_report_s = 0.0
-        self._changed = False
 
-    def run(self) -> None:
-        """Start nix, watch it to its end, and tell of it."""
-        wake = watch_signals()
-        die_with_parent = adopt_orphans()
-        try:
-            # Without threads, so that running code after the fork is safe.
-            nix = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                # Should this process be killed, nix ends its builders.
-                preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
-            )
-        except OSError as error:
-            self._send({"end": {"not_started": str(error)}})
-            return
+    def start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
+        # Without threads, so that running code after the fork is safe.
+        self._nix = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            # Should this process be killed, nix ends its builders.
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
+        )
+        self.pid = self._nix.pid
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the output ends with nix
-        assert nix.stderr is not None
-        errors = nix.stderr.fileno()
-        os.set_blocking(errors, False)
-        pidfd = os.pidfd_open(nix.pid)
-        self._watch(nix, pidfd, errors, wake)
-        sweep()
-        self._drain(errors)
-        self._log.close()
-        self._send({"end": self._end(nix.returncode)})
+        assert self._nix.stderr is not None
+        self._errors = self._nix.stderr.fileno()
+        os.set_blocking(self._errors, False)
+        self.outputs = {self._errors}
 
-    def _watch(self, nix: subprocess.Popen[bytes], pidfd: int, errors: int, wake: int) -> None:
-        """Read the log until nix has ended, and stop it when that is asked for."""
-        poll = select.poll()
-        for descriptor in (self._hold, pidfd, errors, wake):
-            poll.register(descriptor, select.POLLIN)
-        while True:
-            now = time.monotonic()
-            if number := self._ladder.step(now):
-                with suppress(ProcessLookupError):
-                    os.killpg(nix.pid, number)  # not reaped yet, so still its own
-            due_s = min(self._ladder.due_s, self._next_report_s if self._changed else float("inf"))
-            timeout = None if due_s == float("inf") else max(0.0, due_s - now) * 1000
-            ready = {descriptor for descriptor, _ in poll.poll(timeout)}
-            if errors in ready and not self._read(errors):
-                poll.unregister(errors)
-            if pidfd in ready:
-                nix.wait()
-                return
-            asked = self._hold in ready
-            if asked:
-                poll.unregister(self._hold)
-            if wake in ready:
-                numbers = set(os.read(wake, CHUNK_BYTES))
-                asked = asked or bool(numbers - {signal.SIGCHLD})
-                if signal.SIGCHLD in numbers:
-                    reap_orphans(nix.pid)
-            if asked:
-                self._ladder.begin(now)
-            self._report_progress()
+    def send_signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)  # not reaped yet, so still its own
 
-    def _read(self, errors: int) -> bool:
-        """Read what is there of the log; whether more may come."""
+    def news(self) -> Mapping[str, Any]:
+        self.has_news = False
+        self._log.flush()
+        return {"progress": self._reader.progress.to_plain(), "log_bytes": self._log.written}
+
+    def read(self, descriptor: int) -> bool:
         try:
-            data = os.read(errors, CHUNK_BYTES)
+            data = os.read(descriptor, CHUNK_BYTES)
         except BlockingIOError:
             return True
         *lines, rest = (self._rest + data).split(b"\n")
@@ -212,49 +159,27 @@ class Monitor:
                 self._log.add(self._reader.take(rest))
             self._cut, rest = True, b""
         self._rest = b"" if self._cut else rest
-        self._changed = True
+        self.has_news = True
         return bool(data)
 
-    def _drain(self, errors: int) -> None:
-        """Read nix's last output. A process that could not be killed may hold the pipe open."""
+    def finish(self) -> None:
+        # Nix's last output. A process that could not be killed may hold the pipe open.
         poll = select.poll()
-        poll.register(errors, select.POLLIN)
-        while poll.poll(0) and self._read(errors):
+        poll.register(self._errors, select.POLLIN)
+        while poll.poll(0) and self.read(self._errors):
             pass
-
-    def _report_progress(self) -> None:
-        now = time.monotonic()
-        if not self._changed or now < self._next_report_s:
-            return
-        self._changed = False
-        self._next_report_s = now + REPORT_INTERVAL_S
-        self._log.flush()
-        progress = self._reader.progress.to_plain()
-        os.set_blocking(self._report, False)
-        try:
-            self._send({"progress": progress, "log_bytes": self._log.written})
-        finally:
-            os.set_blocking(self._report, True)
-
-    def _end(self, returncode: int) -> dict[str, Any]:
-        return {
-            "exit_code": returncode if returncode >= 0 else None,
-            "signal": -returncode if returncode < 0 else None,
-            "stopped": self._ladder.begun,
-            "error": self._reader.error,
-            "tail": list(self._log.tail),
-            "log_bytes": self._log.written,
-            "progress": self._reader.progress.to_plain(),
-        }
-
-    def _send(self, report: dict[str, Any]) -> None:
-        data = json.dumps(report).encode() + b"\n"
-        try:
-            # Of progress, shorter than PIPE_BUF: all of it, or none (pipe(7)).
-            while data:
-                data = data[os.write(self._report, data) :]
-        except (BlockingIOError, BrokenPipeError):
-            pass  # nobody reads now, or any more
+        self._log.close()
+        self.send(
+            {
+                "end": {
+                    **self.how_it_ended(),
+                    "error": self._reader.error,
+                    "tail": list(self._log.tail),
+                    "log_bytes": self._log.written,
+                    "progress": self._reader.progress.to_plain(),
+                }
+            }
+        )
 
 
 def main() -> None:
@@ -264,4 +189,4 @@ def main() -> None:
         if int(text) >= 0:
             os.set_inheritable(int(text), False)
     kept = Log(int(log) if int(log) >= 0 else None)
-    Monitor(command, 0, int(report), kept, float(step_s)).run()
+    NixMonitor(command, 0, int(report), kept, float(step_s)).run()

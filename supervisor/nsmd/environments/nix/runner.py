@@ -77,14 +77,21 @@ async def run_monitored(
     Cancellation: stops nix, and returns when it and all it started are gone: after milliseconds,
         or two steps and some where it heeds no signal.
     """
-    run = _Run.start(command, variables, log_fd, step_s, directory)
+    held = MonitoredProcess.start(
+        "nsmd.environments.nix.monitor",
+        [str(-1 if log_fd is None else log_fd), str(step_s), *command],
+        inherited=[] if log_fd is None else [log_fd],
+        variables=variables,
+        directory=directory,
+        stdout=subprocess.PIPE,
+        stop_s=2 * step_s + SWEEP_S + MARGIN_S,
+        max_report_bytes=_MAX_REPORT_BYTES,
+        what="nix",
+    )
     try:
-        return await run.to_its_end(timeout_s, max_output_bytes, on_progress)
+        return await _Run(held).to_its_end(timeout_s, max_output_bytes, on_progress)
     finally:
-        run.stop()
-        with trio.CancelScope(shield=True):
-            await run.gone()
-        run.close()
+        await held.end()
 
 
 class _Run:
@@ -100,30 +107,6 @@ class _Run:
         self._output_bytes = 0
         self._overflowed = False
 
-    @classmethod
-    def start(
-        cls,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        log_fd: int | None,
-        step_s: float,
-        directory: str,
-    ) -> _Run:
-        """Start a monitor that starts the command."""
-        numbers = [str(-1 if log_fd is None else log_fd), str(step_s)]
-        held = MonitoredProcess.start(
-            "nsmd.environments.nix.monitor",
-            [*numbers, *command],
-            inherited=[] if log_fd is None else [log_fd],
-            variables=variables,
-            directory=directory,
-            stdout=subprocess.PIPE,
-            stop_s=2 * step_s + SWEEP_S + MARGIN_S,
-            max_report_bytes=_MAX_REPORT_BYTES,
-            what="nix",
-        )
-        return cls(held)
-
     async def to_its_end(
         self, timeout_s: float, max_output_bytes: int, on_progress: OnProgress | None
     ) -> Ended:
@@ -135,26 +118,13 @@ class _Run:
                 await self._read_reports(on_progress)
             if limit.cancelled_caught:
                 timed_out = True
-                self.stop()
+                self._held.stop()
                 with trio.move_on_after(self._held.stop_s):
                     await self._read_reports(on_progress)
             # Nix and all it started are gone, and with them all that can write.
             nursery.cancel_scope.cancel()
         self._take_output(max_output_bytes)
         return self._ended(timed_out=timed_out)
-
-    def stop(self) -> None:
-        """Ask for its end; harmless when it has ended."""
-        self._held.stop()
-
-    async def gone(self) -> None:
-        """Wait until it has ended; kill it where it does not."""
-        await self._held.gone()
-
-    def close(self) -> None:
-        """Give the descriptors back."""
-        self._stdout.close()
-        self._held.close()
 
     async def _read_reports(self, on_progress: OnProgress | None) -> None:
         while self._end is None and (report := await self._held.next_report()) is not None:
@@ -179,7 +149,7 @@ class _Run:
             self._output_bytes += len(data)
             if self._output_bytes > limit:
                 self._overflowed = True
-                self.stop()
+                self._held.stop()
             else:
                 self._output.append(data)
 

@@ -5,5 +5,6 @@ A program's children leave its process group and its session as they like. Only 
 outlive a supervisor that is killed, until it has ended them.
 
 process_tree  in the monitor: the processes below it, and how they are ended
+monitor       in the monitor: its loop, and what all reports have in common
 monitored     in the supervisor: one monitor, held by a pipe, and what it reports
 """

@@ -44,7 +44,7 @@ class MonitoredProcess:
         what: it watches, for the log.
 
     Resources:
-        Descriptors and a process: `stop`, then `gone`, then `close`.
+        Descriptors and a process, until `end`.
     """
 
     def __init__(
@@ -158,18 +158,22 @@ class MonitoredProcess:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
-    async def gone(self) -> None:
-        """Wait until it has ended; kill it where it does not."""
-        with trio.move_on_after(self.stop_s) as bound:
-            await trio.lowlevel.wait_readable(self._pidfd)
-        if bound.cancelled_caught:
-            log.error("%r did not end and is killed", self)
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            await trio.lowlevel.wait_readable(self._pidfd)
-        self.process.wait()
+    async def end(self) -> None:
+        """Stop it, wait until it has ended, kill it where it does not, and close all.
 
-    def close(self) -> None:
-        """Give the descriptors back."""
+        Cancellation: shielded; `stop_s` at most.
+        """
+        self.stop()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(self.stop_s) as bound:
+                await trio.lowlevel.wait_readable(self._pidfd)
+            if bound.cancelled_caught:
+                log.error("%r did not end and is killed", self)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                await trio.lowlevel.wait_readable(self._pidfd)
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         os.close(self._report)
         os.close(self._pidfd)
 

@@ -83,13 +83,6 @@ def _seen_through_the_descriptor(number: int, frame: object) -> None:
     """Do nothing: the wake-up descriptor tells of the signal (`signal.set_wakeup_fd`)."""
 
 
-def reap_orphans(own: int) -> None:
-    """Reap what has ended, but for one child."""
-    options = os.WEXITED | os.WNOHANG
-    while (found := os.waitid(os.P_ALL, 0, options | os.WNOWAIT)) and found.si_pid != own:
-        os.waitid(os.P_PID, found.si_pid, options)
-
-
 def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWEEP_S) -> None:
     """Kill all that is below: what had parents below this process is its child then.
 

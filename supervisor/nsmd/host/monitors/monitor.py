@@ -1,0 +1,201 @@
+"""The loop of a monitor: start a program, watch it to its end, report; standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nsmd.host.monitors.process_tree import SWEEP_S, Ladder, adopt_orphans, sweep, watch_signals
+
+CHUNK_BYTES = 64 * 1024
+
+
+class NotStartedError(Exception):
+    """The program could not be started; the message says why."""
+
+
+class Monitor(ABC):
+    """One run of a program.
+
+    Args:
+        hold: becomes readable when the supervisor no longer wants it.
+        report: a descriptor for reports, which are lines of JSON.
+        signals: that ask for its end, one after the other; then all that is left is killed.
+        step_s: seconds from one to the next.
+
+    Attributes:
+        interval_s: seconds between two reports, while it runs; `has_news`: there is one to send.
+        ends_rest: what it leaves behind is killed when it has ended; `sweep_s`: as for `sweep`.
+        pid: set by `start`, as are `outputs`: descriptors that are read, until they end.
+        status: wait status; None until it has ended.
+        ended_s: when, on the monotonic clock.
+    """
+
+    interval_s = 0.2
+    sweep_s = SWEEP_S
+    ends_rest = True
+
+    def __init__(
+        self, hold: int, report: int, signals: Sequence[signal.Signals], step_s: float
+    ) -> None:
+        self.ladder = Ladder([*signals, signal.SIGKILL], step_s)
+        self.outputs: set[int] = set()
+        self.pid = 0
+        self.status: int | None = None
+        self.ended_s = 0.0
+        self.has_news = False
+        self._hold = hold
+        self._report = report
+        self._unsent = b""
+        self._next_report_s = 0.0
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        """Start the program, watch it to its end, and tell of it."""
+        wake = watch_signals()
+        die_with_parent = adopt_orphans()
+        try:
+            self.start(die_with_parent)
+        except (NotStartedError, OSError) as error:
+            self.send({"end": {"not_started": str(error)}})
+            return
+        os.set_blocking(self._report, False)
+        if self._watch(wake) or self.ends_rest:
+            sweep(self._reaped, self.sweep_s)
+        os.set_blocking(self._report, True)
+        with suppress(BrokenPipeError):
+            write(self._report, self._unsent)
+        self.finish()
+
+    @abstractmethod
+    def start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
+        """Start the program, with what `adopt_orphans` has returned.
+
+        Raises:
+            NotStartedError, OSError: it could not be started.
+        """
+
+    @abstractmethod
+    def read(self, descriptor: int) -> bool:
+        """Read from an output; False at its end."""
+
+    @abstractmethod
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program, which has not been reaped if it has no `status`."""
+
+    @abstractmethod
+    def news(self) -> Mapping[str, Any]:
+        """Return what is to be reported while the program runs; updates `has_news`."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Send the last reports."""
+
+    def ends_at_s(self) -> float:
+        """Return when there is nothing more to watch."""
+        return self.ended_s if self.status is not None else float("inf")
+
+    def how_it_ended(self) -> dict[str, Any]:
+        """Facts that every last report has."""
+        code = None if self.status is None else os.waitstatus_to_exitcode(self.status)
+        return {
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "stopped": self.ladder.begun,
+        }
+
+    def send(self, report: Mapping[str, Any]) -> None:
+        """Send a report, and wait until the supervisor has taken it."""
+        with suppress(BrokenPipeError):  # nobody reads any more
+            write(self._report, line(report))
+
+    def reap(self) -> bool:
+        """Reap what has ended; whether there is anything left below."""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                self._reaped(*ended)
+        except ChildProcessError:
+            return False
+        return True
+
+    def _reaped(self, pid: int, status: int) -> None:
+        if pid == self.pid and self.status is None:
+            self.status, self.ended_s = status, time.monotonic()
+
+    def _watch(self, wake: int) -> bool:
+        """Read its output until it has ended, and stop it when that is asked for.
+
+        Returns:
+            Whether it has not ended, and is to be killed.
+        """
+        for descriptor in (self._hold, wake, *self.outputs):
+            self._poll.register(descriptor, select.POLLIN)
+        while True:
+            now_s = time.monotonic()
+            number = self.ladder.step(now_s)
+            if number is signal.SIGKILL:
+                return True
+            if number is not None:
+                self.send_signal(number)
+            if now_s >= self.ends_at_s():
+                return False
+            self._tell(now_s)
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience_ms(now_s))}
+            for descriptor in ready & self.outputs:
+                if not self.read(descriptor):
+                    self._poll.unregister(descriptor)
+                    self.outputs.discard(descriptor)
+            asked = self._hold in ready
+            if asked:
+                self._poll.unregister(self._hold)
+            if wake in ready:
+                asked |= bool(set(os.read(wake, CHUNK_BYTES)) - {signal.SIGCHLD})
+                self.reap()
+            if asked:
+                if self.status is not None:
+                    return False
+                self.ladder.begin(now_s)
+
+    def _patience_ms(self, now_s: float) -> float | None:
+        """How long there is nothing to do; None for as long as nothing happens."""
+        due_s = min(self.ladder.due_s, self.ends_at_s())
+        if not self._unsent and self.has_news:
+            due_s = min(due_s, self._next_report_s)
+        return None if due_s == float("inf") else max(0.0, due_s - now_s) * 1000
+
+    def _tell(self, now_s: float) -> None:
+        """Report what is new, if it is time, as far as the supervisor takes it."""
+        if not self._unsent and now_s >= self._next_report_s and self.has_news:
+            self._unsent = line(self.news())
+            self._next_report_s = now_s + self.interval_s
+        if not self._unsent:
+            return
+        try:
+            self._unsent = self._unsent[os.write(self._report, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # the supervisor is gone, which the hold tells, too
+            self._unsent = b""
+        if self._unsent:
+            self._poll.register(self._report, select.POLLOUT)
+        else:
+            with suppress(KeyError):
+                self._poll.unregister(self._report)
+
+
+def line(report: Mapping[str, Any]) -> bytes:
+    """A report as it is sent."""
+    return json.dumps(report, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it, however long that takes."""
+    while data:
+        data = data[os.write(descriptor, data) :]
