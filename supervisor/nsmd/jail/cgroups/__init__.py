@@ -1,20 +1,20 @@
-"""Limits of sessions as a whole: memory, processes and processor time, by what the host allows.
+"""Limits of whole sessions (memory, processes, processor time), with the means of this host.
 
-`enforcer` is what the rest of nsmd uses. docs/reference/policy.md is for people.
+The rest of nsmd uses `enforcer`. docs/reference/policy.md describes the limits for users.
 
 files            the files of a control group
-discovery        where this process is in the tree of control groups
+discovery        position of this process in the tree of control groups
 scope            ask systemd for a delegated scope around the supervisor
 session_scope    a scope for sessions alone, beside the supervisor's service
 tree             the supervisor's part of the tree: itself in one group, each session in another
-limits           what a session's group is limited to (pure)
+limits           values for the limits of a session's group (pure)
 group            one session's group: made, limited, read
 notices          the kernel's notices when a limit was reached
 share            a session's share of the processor
-memory_estimate  memory of a session's processes, from /proc, where no group counts it
-watchdog         end what takes too much memory, where no group does
-confinement      all that confines one session, and which limit ended something of it
-enforcer         confine each jail by what this host has
+memory_estimate  memory of a session's processes, from /proc, if no group counts it
+watchdog         end processes that take too much memory, if no group does
+confinement      limits of one session, and which of them ended something
+enforcer         confine each jail with the means of this host
 """
 
 from nsmd.jail.cgroups.confinement import Confinement

@@ -1,4 +1,4 @@
-"""One session's limits: what holds it, and which of them has ended something of it."""
+"""Limits of one session: how they are enforced, and which of them has ended something."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from nsmd.model.values import Enforcement, LimitEvent, Outcome
 log = logging.getLogger(__name__)
 
 WORTH_READING_S = 0.02
-"""Twice as long as the kernel may hold a notice back (CGROUP_FILE_NOTIFY_MIN_INTV)."""
+"""Twice as long as the kernel may delay a notice (CGROUP_FILE_NOTIFY_MIN_INTV)."""
 
 LOOKS = 3
-"""At a session that seems to have too much while its processes come and go, until that is
-believed."""
+"""Looks at a session that seems to have too much while its processes change, until that is
+believed.
+"""
 
 COUNTED = "counted"
-"""In the note of an execution: what the kernel had counted when it began."""
+"""Key in an execution's note: the kernel's counts when it began."""
 
 KILLED = 137
 """Exit code of an interpreter that was killed by SIGKILL."""
@@ -38,8 +39,8 @@ class Look(NamedTuple):
     """Observation of a session by the watchdog.
 
     Attributes:
-        memory_bytes: of its processes together.
-        eaters: they, where that may be too much.
+        memory_bytes: memory of its processes together.
+        eaters: these processes, if that may be too much.
     """
 
     processes: int
@@ -51,15 +52,15 @@ class Confinement:
     """Limits of one session: the mechanism, and which of them has ended something.
 
     Args:
-        jail: of the session; the caller's.
-        program_bytes: what its processes may have together, files in memory left out.
-        processes: how many there may be.
-        enforcement: what holds them to that.
-        group: theirs; None where there are no groups.
-        watch: has the watchdog look at it from now on.
+        jail: jail of the session; the caller owns it.
+        program_bytes: memory that its processes may have together, without files in memory.
+        processes: largest number of processes.
+        enforcement: how these limits are enforced.
+        group: control group of the session; None if there are no groups.
+        watch: makes the watchdog look at it from now on.
 
     Attributes:
-        noticed: the kernel has said that something was counted (`Notices`).
+        noticed: the kernel has reported a change of the counts (`Notices`).
         runs: an execution is under way.
     """
 
@@ -106,10 +107,10 @@ class Confinement:
     def __repr__(self) -> str:
         return f"<Confinement pid={self._jail.pid} memory by {self.enforcement.memory}>"
 
-    # The session's side; quick.
+    # For the session; quick.
 
     def begun(self) -> None:
-        """An execution begins."""
+        """Note that an execution begins."""
         self.runs = True
         if self._share is not None:
             self._share.begun()
@@ -121,11 +122,11 @@ class Confinement:
         return {} if self.group is None else {COUNTED: [counted.kills, counted.refused]}
 
     def go_on(self, note: Mapping[str, object]) -> None:
-        """An execution that an earlier supervisor began is under way, or its result is to come:
-        limits that were reached while nobody looked are its own.
+        """Note an execution that an earlier supervisor began: limits that were reached while nobody
+        looked count for it.
 
         Args:
-            note: `note`, by way of the agent, which may say anything.
+            note: from `note`, through the agent, which may say anything.
         """
         self.begun()
         match note.get(COUNTED):
@@ -138,11 +139,10 @@ class Confinement:
                 pass  # its jail is in no group, or an older supervisor began it
 
     def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
-        """The execution is over: the limits that were reached meanwhile.
+        """Note the end of an execution. Returns the limits that were reached meanwhile.
 
-        The kernel's counters are read where something went wrong, where the kernel has said that
-        they changed, and where the execution took so long that 20 us more are nothing: a notice may
-        be overtaken by the result.
+        The kernel's counters are read if something went wrong, if the kernel reported a change, or
+        if the execution took so long that 20 us do not matter: a notice may come after the result.
 
         Args:
             outcome: None if the session has ended with it.
@@ -159,12 +159,12 @@ class Confinement:
         return events
 
     def taken_up(self) -> None:
-        """Its session was an earlier supervisor's: what was counted then has been told."""
+        """Note a session that was taken over: what was counted before has been reported."""
         if self.group is not None:
             self._counted = self.group.counted()
 
     def count(self, outcome: Outcome | None = None) -> None:
-        """Look at what the kernel has counted."""
+        """Read the kernel's counts."""
         group = self.group
         if group is None:
             return
@@ -196,7 +196,7 @@ class Confinement:
             )
 
     def why_it_died(self) -> str:
-        """Explain why a jail ended by itself: its limit, or nothing."""
+        """Explain why a jail ended by itself: the limit that ended it, or empty."""
         self.count()
         reached = [event for event in self._events if event.kind == "memory"]
         if not reached:
@@ -206,11 +206,12 @@ class Confinement:
         return f": its memory limit of {event.limit >> 20} MiB was reached{peak}"
 
     def heard(self) -> None:
-        """The kernel says that something was counted."""
+        """Note a report of the kernel that the counts changed."""
         if self.runs:
             self.noticed = True
         elif self.group is not None:
-            # Of what an execution left behind: the next one has nothing to do with it.
+            # It comes from processes that an execution left behind; the next execution has nothing
+            # to do with it.
             self._counted = self.group.counted()
 
     def memory_bytes(self) -> int | None:
@@ -218,11 +219,11 @@ class Confinement:
         return None if self.group is None else self.group.memory_bytes()
 
     def peak_bytes(self) -> int | None:
-        """The most memory that was seen; None where nobody counts."""
+        """The most memory that was seen; None if nothing counts it."""
         return self._peak_bytes if self.group is None else self.group.peak_bytes()
 
     def facts(self) -> dict[str, Any]:
-        """For `nsm inspect`: what holds, and what is known of it now; reads some files."""
+        """Facts for `nsm inspect`: the limits, and present figures; reads some files."""
         enforcement = self.enforcement
         return {
             "memory": enforcement.memory,
@@ -238,11 +239,12 @@ class Confinement:
             "cpu_weight": self._share.now() if self._share else None,
         }
 
-    # The watchdog's.
+    # For the watchdog.
 
     def look(self) -> Look:
-        """How much its processes have. In a thread: 40 us a process, and some milliseconds each
-        where they seem to have too much."""
+        """Measure its processes. Runs in a thread: 40 us per process, and some milliseconds each if
+        they seem to have too much.
+        """
         if self.group is not None:
             pids = self.group.pids()
             has = self.group.program_bytes() or 0
@@ -254,17 +256,18 @@ class Confinement:
             eaters = memory_estimate.roughly(pids)
             if _total(eaters) > self.program_bytes:
                 eaters = memory_estimate.exactly(eaters)
-            # What two have in common is shared out anew with each process that comes or goes: added
-            # up meanwhile, it counts several times.
+            # Shared memory is divided again whenever a process starts or ends: figures read
+            # meanwhile add up to too much.
             if _total(eaters) <= self.program_bytes or tree_of(self._jail.pid) == pids:
                 break
         return Look(len(eaters), _total(eaters), eaters)
 
     def act(self, look: Look) -> bool:
-        """End what is too much: the largest first, never the agent. In the loop's thread.
+        """End processes that have too much: the largest first, never the agent. Runs in the loop's
+        thread.
 
         Returns:
-            Whether there is something to look at further: it runs, or has left something behind.
+            True if there is more to look at: code runs, or has left processes behind.
         """
         if self._closed:
             return False
@@ -286,7 +289,7 @@ class Confinement:
         return self.runs or look.processes > AT_REST
 
     def _note_killed(self, killed: int, has_bytes: int) -> None:
-        """Put what several looks have ended into one event."""
+        """Combine the processes that several looks ended into one event."""
         earlier = [event for event in self._events if event.enforced_by == "watchdog"]
         killed += sum(event.times for event in earlier)
         peaks = [event.peak_bytes or 0 for event in earlier]
@@ -305,8 +308,8 @@ class Confinement:
     def _kill(self, pid: int) -> bool:
         """Kill a process of this session; False if it was not killed.
 
-        Its id may be another's by now. A pidfd is one process's for good, and if that one is below
-        a jail that is still there after the look, it is the session's.
+        Its id may belong to another process by now. A pidfd refers to one process only; if that
+        process is below a jail that is still there afterwards, it belongs to the session.
         """
         try:
             pidfd = open_descendant(pid, self._jail.pid)
@@ -315,7 +318,7 @@ class Confinement:
         if pidfd is None:
             return False
         try:
-            if has_ended(self._jail.pidfd):  # then its process id may be another's
+            if has_ended(self._jail.pidfd):  # its process id may belong to another one then
                 return False
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -325,7 +328,7 @@ class Confinement:
         return True
 
     def close(self) -> None:
-        """The jail has ended, and is about to be released; its group goes. May be repeated."""
+        """The jail has ended and is about to be released: remove its group. May be repeated."""
         if not self._closed:
             self._closed = True
             self.runs = False
@@ -340,7 +343,7 @@ def _total(eaters: Sequence[memory_estimate.Eater]) -> int:
 def _what_went(outcome: Outcome | None, kills: int) -> str:
     if outcome is None:
         return "the session was killed"
-    # The reason may be an earlier one's, whose loss is still to be told.
+    # The reason may belong to an earlier interpreter, whose loss is still to be reported.
     if outcome.interpreter_restarted and outcome.exit_code == KILLED:
         return "the interpreter was killed"
     return "a process was killed" if kills == 1 else f"{kills} processes were killed"

@@ -1,8 +1,8 @@
-"""Where this process is in the tree of control groups, and whether that place is its own to divide.
+"""Position of this process in the tree of control groups, and whether it may divide that part.
 
-Dividing means: making groups below, and having the kernel's controllers count and limit in them.
-What a service manager has not delegated is its own (systemd's CGROUP_DELEGATION document), so
-nothing is done to it, also where modes would allow it.
+Dividing means: making groups below, and letting the kernel's controllers count and limit in them.
+What a service manager has not delegated belongs to it (systemd's CGROUP_DELEGATION document), so
+nsm does not touch it, even if modes would allow it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nsmd.jail.cgroups.files import words
 
 CONTROLLERS = ("memory", "pids", "cpu")
-"""Those that limit sessions, the most important one first."""
+"""Controllers that limit sessions, the most important one first."""
 
 UNIFY = (
     "Boot with cgroup v2 alone: `systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all` on the "
@@ -26,7 +26,7 @@ class NoGroupsError(Exception):
 
     Args:
         why: a clause, for people.
-        fix: what to do, a sentence; empty where nothing can be done.
+        fix: what to do, a sentence; empty if nothing can be done.
     """
 
     def __init__(self, why: str, fix: str = "") -> None:
@@ -37,15 +37,15 @@ class NoGroupsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
-    """Where we are.
+    """Position of this process.
 
     Attributes:
-        mount_point: of cgroup v2.
-        directory: of our own group.
-        unit: the systemd unit of that group, as its name has it; empty if it is none.
-        delegated: marked as one that its processes may divide.
+        mount_point: mount point of cgroup v2.
+        directory: directory of our own group.
+        unit: systemd unit of that group, by its name; empty if it is none.
+        delegated: marked as a group that its processes may divide.
         alone: no other process is in it.
-        managed: the host's services are systemd's.
+        managed: systemd manages the host's services.
     """
 
     mount_point: str
@@ -57,21 +57,22 @@ class GroupPlace:
 
     @property
     def writable(self) -> bool:
-        """True if the kernel would let us divide it, which is not to say that we may."""
+        """True if the kernel would let us divide it; this does not mean that we may."""
         return os.access(f"{self.directory}/cgroup.subtree_control", os.W_OK)
 
     @property
     def ours(self) -> bool:
-        """True if it may be divided, as far as is known without asking: it was delegated, or is
-        nobody else's, and we are the only ones in it."""
+        """True if it may be divided, as far as is known without asking: it was delegated, or
+        belongs to nobody else, and we are the only process in it.
+        """
         return self.alone and self.writable and (self.delegated or not self.managed)
 
 
 def find_place(root: str = "/") -> GroupPlace:
-    """Look.
+    """Find the position.
 
     Args:
-        root: where `/proc` and `/run` are; other than `/` in tests only.
+        root: directory of `/proc` and `/run`; other than `/` in tests only.
 
     Raises:
         NoGroupsError: there is no cgroup v2, or its controllers are elsewhere.
@@ -88,7 +89,7 @@ def find_place(root: str = "/") -> GroupPlace:
 
 
 def directory_of(pid: int, root: str = "/") -> str:
-    """The directory of a process's group.
+    """Find the directory of a process's group.
 
     Raises:
         NoGroupsError: as for `find_place`.
@@ -97,7 +98,7 @@ def directory_of(pid: int, root: str = "/") -> str:
 
 
 def _directory(root: str, process: str) -> tuple[str, str]:
-    """Where cgroup v2 is mounted, and the directory of a process's group."""
+    """Find the mount point of cgroup v2, and the directory of a process's group."""
     mount = _mount(root)
     if mount is None:
         raise NoGroupsError("cgroup v2 is not mounted", UNIFY)
@@ -120,7 +121,7 @@ def _directory(root: str, process: str) -> tuple[str, str]:
 
 
 def _mount(root: str) -> tuple[str, str] | None:
-    """Mount point and root of the first cgroup v2 (proc_pid_mountinfo(5))."""
+    """Find mount point and root of the first cgroup v2 (proc_pid_mountinfo(5))."""
     try:
         with open(os.path.join(root, "proc/self/mountinfo"), encoding="utf-8") as file:
             for line in file:

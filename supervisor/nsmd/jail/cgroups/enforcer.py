@@ -1,4 +1,4 @@
-"""Keeps sessions to their limits by what this host has: control groups, or a watchdog."""
+"""Enforcement of sessions' limits with the means of this host: control groups, or a watchdog."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class LimitEnforcer(Protocol):
 
     @property
     def enforcement(self) -> Enforcement:
-        """Mechanism that keeps sessions to their limits here, as far as is known beforehand."""
+        """Mechanism that enforces sessions' limits here, as far as known in advance."""
         ...
 
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
-        """A control group for a jail that is to be started in it; the caller removes it, or hands
-        it to `confine`. None where there is none, or `confine` is to find out why.
+        """Make a control group for a jail that will start in it. The caller removes it, or passes
+        it to `confine`. None if there is none, or if `confine` should find out why.
         """
         ...
 
@@ -48,7 +48,7 @@ class LimitEnforcer(Protocol):
     ) -> Confinement:
         """Confine a jail whose agent speaks and has run no code.
 
-        What cannot be had is in what the confinement says; there always is one.
+        There is always a confinement; it says which limits are missing.
 
         Args:
             group: from `make_group`; owned from now on.
@@ -60,25 +60,25 @@ class LimitEnforcer(Protocol):
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
     ) -> Confinement:
-        """Take up the limits of a session that an earlier supervisor has confined; blocks for 100
-        us or so.
+        """Take over the limits of a session that an earlier supervisor confined; blocks for some
+        100 us.
 
         Args:
-            directory: of its group (`Confinement.group`); None if it had none.
+            directory: directory of its group (`Confinement.group`); None if it had none.
         """
         ...
 
 
 class SessionEnforcer:
-    """Limits by control groups, or by a watchdog where there are none.
+    """Limits by control groups, or by a watchdog if there are none.
 
     Args:
-        tree: where groups are made; None where there can be none.
-        why: that is so, for people.
+        tree: tree in which groups are made; None if there can be none.
+        why: reason why there are none, for people.
         fix: what to do about it, for people.
-        limits: of all sessions.
-        anchor: what holds a scope for sessions, of this supervisor or an earlier one; the owner
-            closes it.
+        limits: limits of all sessions.
+        anchor: holds a scope for sessions, from this supervisor or an earlier one; the owner closes
+            it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SessionEnforcer:
         return f"<SessionKeeper {self.tree or 'without groups'}>"
 
     def facts(self) -> dict[str, str]:
-        """For `nsm status`."""
+        """Facts for `nsm status`."""
         enforcement = self.enforcement
         return {
             "memory": enforcement.memory,
@@ -128,7 +128,7 @@ class SessionEnforcer:
             return None
         limits = limits_of(spec, self._limits)
         try:
-            # Not abandoned when cancelled: nobody would remove the group.
+            # Not abandoned when cancelled, since nobody would remove the group.
             return await trio.to_thread.run_sync(Group.new, self.tree, session_id, limits)
         except OSError:
             return None
@@ -192,8 +192,9 @@ class SessionEnforcer:
         return confinement
 
     async def _has_renewed(self) -> bool:
-        """Ask for another scope if the one for sessions is gone: somebody has stopped it, or has
-        ended its anchor; whether there is one."""
+        """Ask for another scope if the one for sessions is gone, because somebody has stopped it or
+        ended its anchor. Returns whether there is one.
+        """
         async with self._renewing:
             if self.anchor is None or self.tree is None:
                 return False
@@ -216,17 +217,17 @@ class SessionEnforcer:
             return True
 
     def kept_by(self, store: DescriptorStore | None, environment: Mapping[str, str]) -> None:
-        """Keep the descriptors of the sessions' groups there from now on.
+        """Keep the descriptors of the sessions' groups in this store from now on.
 
         Args:
-            environment: of this process, for when it is to be asked for again.
+            environment: variables of this process, for asking again.
         """
         self._store, self._environment = store, environment
         if store is not None and self.anchor is not None:
             self.anchor.keep(store)
 
     def let_go(self) -> None:
-        """Nothing holds the sessions' groups any more but what is in them."""
+        """Release the sessions' groups: only their processes hold them from now on."""
         if self.anchor is not None:
             if self._store is not None:
                 self._store.drop(anchors.NAME)
@@ -261,10 +262,10 @@ class SessionEnforcer:
 
     @staticmethod
     async def _group(tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
-        """A group with the jail in it.
+        """Make a group with the jail in it.
 
-        Moving a process waits for one that is being moved elsewhere on the machine, and for a grace
-        period of the kernel: milliseconds, in which others have their answers.
+        Moving a process waits for others that are being moved on the machine, and for a grace
+        period of the kernel: milliseconds, in which others get their answers.
         """
 
         def make() -> Group:
@@ -276,7 +277,7 @@ class SessionEnforcer:
                 raise
             return group
 
-        # Not abandoned when cancelled: nobody would remove the group.
+        # Not abandoned when cancelled, since nobody would remove the group.
         return await trio.to_thread.run_sync(make)
 
     def _without_group(
@@ -313,14 +314,14 @@ async def find_enforcer(
     kept: Kept | None = None,
     again: bool = False,
 ) -> SessionEnforcer:
-    """Choose the mechanism that this host allows; takes 50 ms or so where systemd is asked.
+    """Choose the mechanism that this host allows; takes some 50 ms if systemd is asked.
 
-    Before anything is started: what is started is in the group where this process is.
+    Call it before anything is started: started processes are in the group where this process is.
 
     Args:
-        environment: of this process.
-        root: where `/proc` and `/run` are; other than `/` in tests only.
-        kept: what an earlier supervisor has left; what is for this is taken from there.
+        environment: variables of this process.
+        root: directory of `/proc` and `/run`; other than `/` in tests only.
+        kept: descriptors of an earlier supervisor; those for this are taken.
         again: this process was a supervisor before it became this program.
     """
     anchor = anchors.taken_up(kept or {})
@@ -338,12 +339,13 @@ async def find_enforcer(
 async def _find_tree(
     environment: Mapping[str, str], root: str, anchor: Anchor | None, *, again: bool
 ) -> GroupTree | Anchor:
-    """
+    """Find a tree to divide.
+
     Raises:
         NoGroupsError: there is none.
     """
     place = find_place(root)
-    # Whoever is started by a supervisor, or by a test that divides, is in its group, too.
+    # A process started by a supervisor, or by a test that divides, is in its group, too.
     if again and (around := divided_around(place)):
         return GroupTree(around, pid=None)
     if anchor is not None:
@@ -352,8 +354,8 @@ async def _find_tree(
         try:
             return await anchors.start(environment)
         except NoGroupsError:
-            # Where the service's own group is the only one to be had, the next start may fail for
-            # the sessions in it, unless systemd is told `DelegateSubgroup=` (254 and newer).
+            # If the service's own group is the only possible one, the next start may fail because
+            # of the sessions in it, unless systemd has `DelegateSubgroup=` (254 and newer).
             if not (place.ours or await is_delegated(place, environment)):
                 raise
     if place.ours:
@@ -383,9 +385,9 @@ async def open_enforcer(
     """Confine all sessions of a supervisor; leaving the block stops the tasks, not the limits.
 
     Args:
-        environment: of this process.
-        store: keeps what holds the sessions' groups; None for nobody.
-        kept, again: see `find_enforcer`.
+        environment: variables of this process.
+        store: keeps the holder of the sessions' groups; None if nothing does.
+        kept, again: as in `find_enforcer`.
     """
     keeper = await find_enforcer(limits, environment, kept=kept, again=again)
     keeper.kept_by(store, environment)

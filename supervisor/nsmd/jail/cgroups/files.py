@@ -1,4 +1,4 @@
-"""The files of a control group: each takes or gives one short text (cgroups(7), cgroup-v2.rst)."""
+"""Files of a control group: each takes or gives one short text (cgroups(7), cgroup-v2.rst)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _READ_BYTES = 65536
 
 
 def read(directory: str, name: str) -> str:
-    """The text of a file.
+    """Read the text of a file.
 
     Raises:
         OSError: there is none, or it cannot be read.
@@ -22,10 +22,10 @@ def read(directory: str, name: str) -> str:
 
 
 def write(directory: str, name: str, text: str) -> None:
-    """Have the kernel take a text.
+    """Write a text.
 
     Raises:
-        OSError: there is no such file, or the kernel does not take that.
+        OSError: there is no such file, or the kernel refuses the text.
     """
     fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -38,7 +38,7 @@ def make(directory: str) -> None:
     """Make a group; the kernel puts its files into it.
 
     Raises:
-        OSError: there can be none.
+        OSError: it cannot be made.
     """
     os.mkdir(directory)
 
@@ -47,13 +47,13 @@ def remove(directory: str) -> None:
     """Remove a group, which must have no processes and no groups below.
 
     Raises:
-        OSError: it has.
+        OSError: it has some.
     """
     os.rmdir(directory)
 
 
 def words(directory: str, name: str) -> frozenset[str]:
-    """The words of a file; empty where it cannot be read."""
+    """Read the words of a file; empty if it cannot be read."""
     try:
         return frozenset(read(directory, name).split())
     except OSError:
@@ -61,7 +61,7 @@ def words(directory: str, name: str) -> frozenset[str]:
 
 
 def number(directory: str, name: str) -> int | None:
-    """The number in a file; None where there is none, `max` included."""
+    """Read the number in a file; None if there is none, as with `max`."""
     try:
         text = read(directory, name).strip()
     except OSError:
@@ -70,7 +70,7 @@ def number(directory: str, name: str) -> int | None:
 
 
 def counters(directory: str, name: str) -> Mapping[str, int]:
-    """A flat keyed file: ``KEY NUMBER`` in lines; empty where it cannot be read."""
+    """Read a flat keyed file, ``KEY NUMBER`` in lines; empty if it cannot be read."""
     try:
         lines = read(directory, name).splitlines()
     except OSError:

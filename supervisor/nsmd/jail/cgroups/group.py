@@ -16,8 +16,9 @@ from nsmd.jail.cgroups.limits import OPTIONAL, GroupLimits
 from nsmd.jail.cgroups.tree import GroupTree
 
 MOST_ROUNDS = 32
-"""Of looking for processes that were started while others were moved: an agent that has just begun
-to speak starts one interpreter."""
+"""Rounds of looking for processes that were started while others were moved: an agent that has just
+begun to speak starts one interpreter.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +26,8 @@ class Counted:
     """Kernel's counts for a group since it was made.
 
     Attributes:
-        kills: processes that were killed for want of memory below its limit.
-        refused: processes and threads that were not started for there were too many.
+        kills: processes that were killed because the group had no memory left.
+        refused: processes and threads that were not started because there were too many.
     """
 
     kills: int = 0
@@ -37,14 +38,14 @@ class Group:
     """Control group of one session. Its methods block for some 100 us each.
 
     Args:
-        directory: of the group.
-        limits: what to keep it to.
-        controllers: that are there for it.
-        remove: a directory whose processes have ended.
+        directory: directory of the group.
+        limits: its limits.
+        controllers: controllers that it has.
+        remove: removes a directory whose processes have ended.
 
     Attributes:
         holds: controllers whose limits were read back as they were written.
-        lacking: what was not, for people.
+        lacking: limits that were not, for people.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class Group:
 
     @classmethod
     def new(cls, tree: GroupTree, name: str, limits: GroupLimits) -> Group:
-        """A group that is made.
+        """Make a group.
 
         Args:
-            tree: where.
-            name: of the session.
+            tree: tree for it.
+            name: name of the session.
 
         Raises:
-            OSError: there can be none.
+            OSError: it cannot be made.
         """
         return cls(tree.make(name), limits, controllers=tree.controllers, remove=tree.remove)
 
@@ -83,11 +84,11 @@ class Group:
     def existing(
         cls, directory: str, pid: int, limits: GroupLimits, remove: Callable[[str], None]
     ) -> Group:
-        """The group of a session that an earlier supervisor started, in whatever tree it is.
+        """Use the group of a session that an earlier supervisor started, in any tree.
 
         Args:
-            pid: of the jail's PID 1, which is in it.
-            remove: a directory whose processes have ended.
+            pid: process id of the jail's PID 1, which is in it.
+            remove: removes a directory whose processes have ended.
 
         Raises:
             OSError: it is gone, or the jail is not in it.
@@ -104,7 +105,7 @@ class Group:
         """Write a limit, and read it back.
 
         Returns:
-            Why it does not hold; None if it does.
+            Why the limit does not apply; None if it does.
         """
         try:
             files.write(self.directory, file, text)
@@ -123,10 +124,10 @@ class Group:
     def adopt(self, pid: int) -> None:
         """Move a jail into the group: its PID 1 and all below it, which must run no code yet.
 
-        What a process starts after it was moved is in the group from its first instant.
+        Processes that a moved process starts are in the group from their first instant.
 
         Raises:
-            OSError: the kernel does not let us.
+            OSError: the kernel refuses.
             ProcessLookupError: PID 1 is gone.
         """
         files.write(self.directory, "cgroup.procs", str(pid))
@@ -142,10 +143,10 @@ class Group:
         raise OSError(0, "its processes do not hold still")
 
     def settle(self, pid: int) -> None:
-        """Have all of a jail be in the group that it was started in, and nothing else.
+        """Move all of a jail, and nothing else, into the group that it was started in.
 
         Args:
-            pid: of the jail's PID 1.
+            pid: process id of the jail's PID 1.
 
         Raises:
             OSError: as `adopt`.
@@ -153,13 +154,13 @@ class Group:
         there, jail = set(self.pids()), set(tree_of(pid))
         if not jail <= there:
             self.adopt(pid)
-        # What has made the jail waits for its end, and is not the session's to pay for.
+        # The process that made the jail waits for its end, and must not count for the session.
         for each in there - jail:
             with suppress(NoGroupsError, OSError):
                 files.write(directory_of(os.getpid()), "cgroup.procs", str(each))
 
     def entry(self) -> int:
-        """A descriptor that moves the process whose id is written to it; the caller closes it.
+        """Open a descriptor that moves the process whose id is written to it; the caller closes it.
 
         Raises:
             OSError: the group is gone.
@@ -174,22 +175,22 @@ class Group:
         )
 
     def peak_bytes(self) -> int | None:
-        """The most memory that it has had; None where the kernel does not tell (before 5.19)."""
+        """The most memory that it has had; None if the kernel does not tell (before 5.19)."""
         return files.number(self.directory, "memory.peak")
 
     def memory_bytes(self) -> int | None:
-        """The memory that it has, files in its file systems included; None if it is gone."""
+        """Memory that it uses, files in its file systems included; None if it is gone."""
         return files.number(self.directory, "memory.current")
 
     def program_bytes(self) -> int | None:
-        """The memory of its processes without files, those in memory included."""
+        """Memory of its processes, without files in memory."""
         current = self.memory_bytes()
         if current is None:
             return None
         return max(0, current - files.counters(self.directory, "memory.stat").get("file", 0))
 
     def pids(self) -> list[int]:
-        """Its processes, on the host."""
+        """Process ids of the group, on the host."""
         try:
             return [int(pid) for pid in files.read(self.directory, "cgroup.procs").split()]
         except OSError:
@@ -201,7 +202,7 @@ class Group:
 
 
 async def memory_of(groups: Mapping[str, Group]) -> Mapping[str, int]:
-    """The memory that each of several has, by the same names; those that are gone are left out."""
+    """Read the memory of several groups, by the same names; groups that are gone are left out."""
     if not groups:
         return {}
 

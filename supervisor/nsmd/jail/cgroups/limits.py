@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from nsmd.model.values import JailSpec, SessionLimits
 
 AGENT_MB = 32
-"""For the agent, and what the kernel itself takes for a session's processes."""
+"""Memory for the agent, and for what the kernel itself uses for a session's processes."""
 
 SPARE_PROCESS = 1
-"""The group refuses a process before each process's own limit does, since only the group counts
-what it refuses."""
+"""Difference to each process's own limit: the group refuses first, since only the group counts what
+it refuses.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +20,10 @@ class GroupLimits:
     """Limits of one session's group.
 
     Attributes:
-        memory_bytes: of everything, the files in its file systems in memory included.
-        program_bytes: of what its processes have without those files.
-        processes: threads included, as the kernel counts.
-        cpu_weight: beside other sessions.
+        memory_bytes: limit of all memory, files in its file systems included.
+        program_bytes: limit of its processes' memory without those files.
+        processes: limit of processes; threads count, too.
+        cpu_weight: weight beside other sessions.
     """
 
     memory_bytes: int
@@ -32,12 +33,12 @@ class GroupLimits:
 
     @property
     def files(self) -> tuple[tuple[str, str, str], ...]:
-        """Controller, file, and what to write into it."""
+        """Controller, file, and text to write into it."""
         return (
             ("memory", "memory.max", str(self.memory_bytes)),
-            # Else what has no room would be written to disk, for as long as there is some.
+            # Otherwise memory would be swapped to disk, for as long as there is room.
             ("memory", "memory.swap.max", "0"),
-            # One process goes, not all: the agent is to tell what was lost.
+            # One process is killed, not all: the agent has to say what was lost.
             ("memory", "memory.oom.group", "0"),
             ("pids", "pids.max", str(self.processes)),
             ("cpu", "cpu.weight", str(self.cpu_weight)),
@@ -51,9 +52,9 @@ OPTIONAL = frozenset({"memory.swap.max"})
 def limits_of(spec: JailSpec, limits: SessionLimits) -> GroupLimits:
     """Compute the limits of a session's group.
 
-    Files in /workspace, /tmp and /dev/shm are memory, and are counted for the group. Each of these
-    file systems has a size of its own, at which writing fails; were there no room for them beside
-    the programs, whoever writes a large file would have an interpreter killed for it.
+    Files in /workspace, /tmp and /dev/shm are in memory, and count for the group. Each of these
+    file systems has a size of its own, at which writing fails. Without room for them beside the
+    programs, writing a large file would kill an interpreter.
     """
     sizes, programs = spec.sizes, spec.environment.memory_mb + AGENT_MB
     all_files = sizes.workspace_mb + sizes.tmp_mb + sizes.shm_mb

@@ -1,10 +1,10 @@
-"""How much memory a session's processes have, read from /proc, where no control group counts it.
+"""Memory of a session's processes, read from /proc, if no control group counts it.
 
-First what is quick and never too little: each process's resident and swapped pages, some 40 us a
-process. Forks have their parent's pages in common, so only where that is too much it is asked what
-is a process's own share (PSS), which takes up to 3 ms each.
+The first reading is quick and never too small: each process's resident and swapped pages, some 40
+us per process. Forks share their parent's pages. So if that is too much, a second reading takes
+each process's own share (PSS), up to 3 ms each.
 
-What is in nobody's address space is not seen: a memory file that is only written to, a detached
+Memory in nobody's address space is not seen: a memory file that is only written to, a detached
 System V segment, buffers of pipes and sockets. Only a control group counts those.
 """
 
@@ -15,23 +15,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 SHARED_WORTH_LOOKING = 16 << 20
-"""Bytes of shared memory of a process from which on it is asked what that is."""
+"""Bytes of shared memory of a process from which on the kind of that memory is read."""
 
 _UNNAMED = (b"/dev/zero", b"/memfd:", b"/SYSV", b"/anon_hugepage")
-"""How shared memory is called in /proc/PID/smaps that is in none of the session's file systems,
-whose sizes bound theirs."""
+"""Names in /proc/PID/smaps of shared memory that is in none of the session's file systems. The
+sizes of these bound the rest.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eater:
-    """A process and the bytes that it has."""
+    """A process, and its memory in bytes."""
 
     pid: int
     memory_bytes: int
 
 
 def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
-    """The most that each can have; those that are gone are left out, reaped or not."""
+    """The largest possible memory of each process; those that are gone are left out,
+    reaped or not.
+    """
     found: list[Eater] = []
     for pid in pids:
         table = None
@@ -43,10 +46,10 @@ def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
 
 
 def exactly(eaters: Sequence[Eater], proc: str = "/proc") -> list[Eater]:
-    """The share of each; of one that cannot be looked into, what `roughly` said.
+    """The share of each process; the result of `roughly` if it cannot be read.
 
-    A process may hide itself from the supervisor's user (prctl(2), PR_SET_DUMPABLE). That makes it
-    count for more, not for less.
+    A process may hide from the supervisor's user (prctl(2), PR_SET_DUMPABLE). That makes it count
+    for more, not for less.
     """
     return [_exact(eater, proc) for eater in eaters]
 
@@ -67,7 +70,7 @@ def _exact(eater: Eater, proc: str) -> Eater:
 
 
 def _unnamed_shared(path: str, otherwise: int) -> int:
-    """Bytes of shared memory that no size of a file system bounds."""
+    """Bytes of shared memory that no file system's size bounds."""
     total = 0
     counts = False
     try:
@@ -85,10 +88,10 @@ def _unnamed_shared(path: str, otherwise: int) -> int:
 
 
 def _kilobytes(path: str, names: Sequence[bytes]) -> dict[bytes, int] | None:
-    """Lines ``NAME N kB`` of a file, in bytes; None if its process has ended.
+    """Read lines ``NAME N kB`` of a file, in bytes; None if its process has ended.
 
     Raises:
-        PermissionError: it cannot be looked into.
+        PermissionError: it cannot be read.
     """
     found: dict[bytes, int] = {}
     try:

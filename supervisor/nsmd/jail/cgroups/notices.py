@@ -1,7 +1,8 @@
-"""Hears from the kernel when something was counted in a session's group.
+"""Notices of the kernel when something was counted in a session's group.
 
-So that an execution that ended well need not be asked about: the counters of memory and processes
-send a notice when they change (cgroup-v2.rst: "a file modified event"), some milliseconds later.
+They save reading the counters after an execution that ended well: the kernel sends a notice when
+the counts of memory and processes change (cgroup-v2.rst: "a file modified event"), some
+milliseconds later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nsmd.jail.cgroups.confinement import Confinement
 log = logging.getLogger(__name__)
 
 MODIFY = 0x2
-"""<sys/inotify.h>"""
+"""From <sys/inotify.h>."""
 
 COUNTERS = ("memory.events", "pids.events")
 
@@ -37,7 +38,7 @@ class Notices:
         return f"<Notices of {len(self._of)} groups>"
 
     def add(self, confinement: Confinement, directory: str) -> None:
-        """Tell a session of what is counted in its group."""
+        """Report counts of a session's group to the session."""
         if self._inotify is None:
             return
         for name in COUNTERS:

@@ -1,12 +1,13 @@
-"""Asks systemd for a scope around the supervisor: a group of its own that is delegated to it.
+"""Requests to systemd for a scope around the supervisor: a group of its own that is delegated to
+it.
 
-An editor or a terminal starts the supervisor wherever it is itself, and what is around it there is
-not the supervisor's. One scope is asked for, once, and sessions get groups below it, so that none
-of them costs a conversation over D-Bus. A supervisor that is the main process of a service stays
-where it is: systemd would lose sight of it.
+An editor or a terminal starts the supervisor in its own group, and the surroundings there do not
+belong to the supervisor. It asks for one scope, once, and sessions get groups below that, so that
+none of them needs a conversation over D-Bus. A supervisor that is the main process of a service
+stays where it is: systemd would lose sight of it.
 
-A user's manager may not move processes out of a login session by itself; it asks the system's
-to do so, which takes such requests for the user's own processes.
+A user's manager may not move processes out of a login session by itself. It asks the system's
+manager, which accepts such requests for the user's own processes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import trio
 from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
 
 ANSWER_TIMEOUT_S = 3.0
-"""Of each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and who
-starts one waits 10 s for it (`nsm.startup.spawn`)."""
+"""Time for each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and
+its starter waits 10 s for that (`nsm.startup.spawn`).
+"""
 
 DELEGATE = (
     "Add `Delegate=yes` to its [Service] section (`systemctl --user edit nsm-supervisor.service`), "
@@ -31,14 +33,13 @@ DELEGATE = (
 
 
 async def is_delegated(place: GroupPlace, environment: Mapping[str, str]) -> bool:
-    """Return whether systemd says that this process's own unit is for it to divide.
+    """Return whether systemd says that this process may divide its own unit.
 
-    Managers of users mark groups with nothing that could be seen without asking, at least up to
-    systemd 252.
+    Users' managers do not mark groups visibly, at least up to systemd 252.
 
     Args:
-        place: where it is.
-        environment: of this process.
+        place: its position.
+        environment: variables of this process.
     """
     if not place.unit.endswith((".service", ".scope")):
         return False
@@ -55,11 +56,11 @@ async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None
     """Move this process into a scope of its own.
 
     Args:
-        place: where it is now.
-        environment: of this process.
+        place: its present position.
+        environment: variables of this process.
 
     Raises:
-        NoGroupsError: systemd is not there, or does not do it.
+        NoGroupsError: systemd is not there, or refuses.
     """
     if place.unit.endswith(".service") and is_main_process(environment):
         raise NoGroupsError(f"its service {place.unit} is not delegated to it", DELEGATE)
@@ -68,7 +69,7 @@ async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None
     properties = [
         ("Description", "s", "nsm: jailed sessions for coding agents"),
         ("Delegate", "b", "true"),
-        # Of one session: the others and the supervisor are to live.
+        # In one session: the others and the supervisor must live.
         ("OOMPolicy", "s", "continue"),
         ("CollectMode", "s", "inactive-or-failed"),
     ]
@@ -83,14 +84,14 @@ async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None
             del properties[2]
             continue
         raise NoGroupsError(f"systemd makes no scope for it ({told})", how_to_manage())
-    # The answer to the request comes before it is carried out; this waits for that.
+    # The answer comes before the request is carried out; this waits for that.
     told = _complaint(await _run(["systemctl", *manager, "start", name], variables))
     if told:
         raise NoGroupsError(f"systemd does not start its scope ({told})", how_to_manage())
 
 
 def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[str]:
-    """Arguments of busctl(1) for StartTransientUnit (org.freedesktop.systemd1(5))."""
+    """Make the arguments of busctl(1) for StartTransientUnit (org.freedesktop.systemd1(5))."""
     arguments = [
         "call",
         "org.freedesktop.systemd1",
@@ -129,7 +130,7 @@ async def _run(
 
 
 def _complaint(told: subprocess.CompletedProcess[bytes] | None) -> str:
-    """Empty if it went well."""
+    """Return the error of a program; empty if there was none."""
     if told is None:
         return f"no answer within {ANSWER_TIMEOUT_S:g} s"
     if told.returncode == 0:
@@ -143,7 +144,7 @@ def complaint_of(words: str) -> str:
 
 
 def manager_of(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
-    """How programs are told which manager is meant, and what leads them to it.
+    """Options that select the service manager for programs, and variables by which they find it.
 
     Raises:
         NoGroupsError: there is none.
@@ -154,7 +155,7 @@ def manager_of(environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, 
 
 
 def is_main_process(environment: Mapping[str, str]) -> bool:
-    """Return whether systemd started this very process (systemd.exec(5), SYSTEMD_EXEC_PID)."""
+    """Return whether systemd started exactly this process (systemd.exec(5), SYSTEMD_EXEC_PID)."""
     return environment.get("SYSTEMD_EXEC_PID") == str(os.getpid())
 
 

@@ -1,11 +1,11 @@
-"""A scope of systemd's for sessions alone, which the supervisor's service is not in.
+"""A systemd scope for sessions alone, without the supervisor's service.
 
-Sessions below a service's own group would be in the way of its next start: whoever hands
-controllers down may have no processes itself (cgroup-v2.rst), so the new main process could not be
-put there while they live (status 219/CGROUP). In a scope beside the service they are in nobody's
-way. A scope is there for as long as it has a process: the anchor, a shell that reads from a pipe
-until nobody has its other end any more. The supervisor has it, and whoever keeps its descriptors;
-so the scope lives as long as the sessions may, and no longer.
+Sessions below a service's own group would prevent its next start: a group that passes controllers
+down may have no processes itself (cgroup-v2.rst), so the new main process could not be put there
+while they live (status 219/CGROUP). In a scope beside the service they prevent nothing. A scope
+exists while it has a process: the anchor, a shell that reads from a pipe until nobody holds its
+other end. The supervisor holds it, and so does the descriptor store. So the scope lives as long as
+the sessions may, and no longer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from nsmd.jail.cgroups.scope import ANSWER_TIMEOUT_S, complaint_of, how_to_manag
 log = logging.getLogger(__name__)
 
 OWN = "anchor"
-"""The anchor's group in the scope."""
+"""Name of the anchor's group in the scope."""
 
 NAME = "scope"
-"""Of what is kept: the anchor's pipe, and a file in memory with the directory of its group."""
+"""Name in the store: the anchor's pipe, and a memory file with the directory of its group."""
 
 _ANCHOR = "echo; exec >&- 2>&-; read _"
 _MAX_PATH_BYTES = 4096
@@ -42,10 +42,10 @@ class Anchor:
     """Process that holds a scope open.
 
     Attributes:
-        directory: of the scope's group.
-        pid: of the shell in it; 0 if an earlier supervisor has started it.
-        pipe: it ends when nobody has this any more.
-        record: the directory, as it is kept.
+        directory: directory of the scope's group.
+        pid: process id of the shell in it; 0 if an earlier supervisor started it.
+        pipe: the shell ends when nobody holds this any more.
+        record: the directory in its stored form.
     """
 
     directory: str
@@ -54,15 +54,15 @@ class Anchor:
     record: int
 
     def keep(self, store: DescriptorStore) -> None:
-        """Have it outlive this process."""
+        """Store it, so that it outlives this process."""
         store.keep(NAME, [self.pipe, self.record])
 
     def descriptors(self) -> Sequence[int]:
-        """Descriptors to keep of it."""
+        """Descriptors to store."""
         return [self.pipe, self.record]
 
     def close(self) -> None:
-        """Let go of it: it ends unless others hold it. May be repeated."""
+        """Close it: the scope ends unless others hold it. May be repeated."""
         for fd in (self.pipe, self.record):
             if fd >= 0:
                 os.close(fd)
@@ -70,10 +70,10 @@ class Anchor:
 
 
 def taken_up(kept: Kept) -> Anchor | None:
-    """The anchor that an earlier supervisor has started; None if there is none that lives.
+    """Take over the anchor that an earlier supervisor started; None if none lives.
 
     Args:
-        kept: its descriptors are taken from there.
+        kept: descriptors; those of the anchor are taken.
     """
     pipe, record = -1, -1
     for fd in kept.get(NAME, ()):
@@ -96,10 +96,10 @@ async def start(environment: Mapping[str, str]) -> Anchor:
     """Ask systemd for a scope with an anchor in it; takes some 50 ms.
 
     Args:
-        environment: of this process.
+        environment: variables of this process.
 
     Raises:
-        NoGroupsError: systemd is not there, or does not do it.
+        NoGroupsError: systemd is not there, or refuses.
     """
     manager, variables = manager_of(environment)
     properties = ["Delegate=yes", "TasksMax=infinity", "OOMPolicy=continue"]
@@ -129,7 +129,7 @@ async def start(environment: Mapping[str, str]) -> Anchor:
 async def _start(
     command: list[str], variables: Mapping[str, str]
 ) -> tuple[tuple[int, int] | None, str]:
-    """The anchor's process and its pipe; or what systemd-run has said.
+    """Start the anchor. Returns its process and pipe, or the message of systemd-run.
 
     Raises:
         NoGroupsError: it cannot be run.
@@ -147,13 +147,14 @@ async def _start(
         os.close(said)
     os.close(pipe)
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # not reaped yet: the number is its own
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
     await trio.to_thread.run_sync(os.waitpid, pid, 0)
     return None, complaint_of(words) or f"no answer within {ANSWER_TIMEOUT_S:g} s"
 
 
 def _spawn(command: list[str], variables: Mapping[str, str]) -> tuple[int, int, int]:
-    """A program that reads from a pipe: its pid, our end of that, and what it says.
+    """Start a program that reads from a pipe. Returns its pid, our end of the pipe, and a
+    descriptor of its messages.
 
     Raises:
         NoGroupsError: it cannot be run.
@@ -162,7 +163,7 @@ def _spawn(command: list[str], variables: Mapping[str, str]) -> tuple[int, int, 
     said, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     streams = [(os.POSIX_SPAWN_DUP2, hold, 0), *((os.POSIX_SPAWN_DUP2, tell, fd) for fd in (1, 2))]
     try:
-        # A session of its own: it is to outlive the terminal's hang-up, and signals to us.
+        # A session of its own, so that it outlives the terminal's hang-up and signals to us.
         pid = os.posix_spawnp(
             command[0], command, variables, file_actions=streams, setsid=True, setsigmask=[]
         )
@@ -179,7 +180,7 @@ def _spawn(command: list[str], variables: Mapping[str, str]) -> tuple[int, int, 
 
 
 async def _words(fd: int) -> str:
-    """Read until the end, or until an empty line: the anchor holds."""
+    """Read until the end, or until an empty line: then the anchor holds."""
     words = b""
     with trio.move_on_after(ANSWER_TIMEOUT_S):
         while words != b"\n":

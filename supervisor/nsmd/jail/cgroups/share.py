@@ -1,12 +1,12 @@
-"""A session's share of the processor: less of it for as long as it works for long.
+"""A session's share of the processor: it gets less while it computes for long.
 
-The kernel shares equally, so beside ten sessions that compute, an eleventh that is asked something
-every second would have to wait for its turn like each of them. Whoever computes for long gets less,
-beside others who do not: it takes whatever is left, and that one notices little of it. Where all
-compute for long, all have the same fraction, and what was configured holds between them.
+The kernel shares equally. So beside ten sessions that compute, an eleventh that gets a request
+every second would have to wait like each of them. A session that computes for long gets less than
+others that do not: it uses what is left, and the others notice little of it. If all compute for
+long, all have the same fraction, and the configured weights apply between them.
 
-Nobody can compute for less than a look of the watchdog and pay for it, and nobody is held to less
-by what it did before: each execution begins with all of it.
+An execution shorter than one look of the watchdog never pays, and an earlier execution never
+reduces a later one: each begins with the whole share.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FILE = "cpu.weight"
 
 
 class Share:
-    """Processor share of one session. A change takes a write and a read, some 20 us, and no
-    waiting.
+    """Processor share of one session. A change takes a write and a read, some 20 us, and does not
+    wait.
 
     Args:
-        group: the session's.
+        group: group of the session.
 
     Attributes:
-        lowered: it has the fraction now.
+        lowered: it has only the fraction now.
     """
 
     __slots__ = ("_behind", "_full", "_group", "_low", "_seen", "lowered")
@@ -52,22 +52,22 @@ class Share:
         return f"<Share {self._low if self.lowered else self._full} of {self._group.directory}>"
 
     def begun(self) -> None:
-        """An execution begins. What was left behind before is older than it."""
+        """Note that an execution begins. Processes that were left behind before are older."""
         self._seen = self._behind
         if self.lowered:
             self._restore()
 
     def ended(self) -> None:
-        """End the session's part; sessions that the last look found beside it may go on."""
+        """Note that the execution ended."""
         if self.lowered and not self._behind:
             self._restore()
 
     def looked(self, *, runs: bool, processes: int) -> None:
-        """The watchdog has been there: a second look at the same work makes it long.
+        """Note a look of the watchdog: work that it sees twice counts as long.
 
         Args:
             runs: an execution is under way.
-            processes: of the session.
+            processes: number of processes of the session.
         """
         self._behind = processes > AT_REST
         if not runs and not self._behind:
@@ -80,11 +80,11 @@ class Share:
             self._lower()
 
     def now(self) -> int | None:
-        """The weight that the kernel has; None if it is gone."""
+        """The present weight in the kernel; None if the group is gone."""
         return files.number(self._group.directory, _FILE)
 
     def _lower(self) -> None:
-        # Also where the kernel does not take it: it is not asked again at each look.
+        # Also if the kernel refuses, so that it is not asked again at each look.
         self.lowered = True
         self._set(self._low)
 

@@ -1,11 +1,11 @@
-"""The part of the tree that is the supervisor's own: itself in one group, each session in another.
+"""The supervisor's own part of the tree: itself in one group, each session in another.
 
     DIRECTORY              what was delegated
       supervisor           the supervisor, templates, and what it starts beside jails
       sessions
         ID                 one session
 
-Controllers limit in a group whose parent hands them down, and who hands some down may have no
+Controllers limit in a group whose parent passes them down, and a group that does so may have no
 processes itself (cgroup-v2.rst, "No Internal Process Constraint"): hence the group for the
 supervisor.
 """
@@ -22,23 +22,24 @@ from nsmd.jail.cgroups.discovery import CONTROLLERS, GroupPlace, NoGroupsError
 log = logging.getLogger(__name__)
 
 OWN_WEIGHT = 1000
-"""Of the supervisor beside all sessions together, which have 100: it has little to do, and whoever
-waits for a session waits for it."""
+"""Weight of the supervisor beside all sessions together, which have 100: it has little to do, and
+clients that wait for a session wait for it.
+"""
 
 OWN = "supervisor"
-"""The group of what is beside the sessions."""
+"""Name of the group beside the sessions."""
 
 _PREFIX = "nsm-"
 
 
 class Leftovers:
-    """Removes groups; one that is still busy goes with a later one.
+    """Remover of groups; a group that is still busy is removed with a later one.
 
-    A process that nobody has reaped does not hold a group (cgroup-v2.rst), one that is just ending
-    may. With the last group of an earlier supervisor goes what was around it.
+    A process that nobody has reaped does not keep a group busy (cgroup-v2.rst); one that is just
+    ending may. With the last group of an earlier supervisor, the groups around it are removed.
 
     Args:
-        own: where the groups of this supervisor are, which stays; empty if it has none.
+        own: directory of this supervisor's groups, which stays; empty if it has none.
     """
 
     def __init__(self, own: str = "") -> None:
@@ -79,13 +80,13 @@ class GroupTree:
     """Part of the group tree that belongs to the supervisor.
 
     Args:
-        directory: ours to divide.
-        pid: of the process that is in it, and makes room for sessions: 0 for this one. None for a
-            tree that was divided already.
+        directory: directory that we may divide.
+        pid: process in it that has to make room for sessions: 0 for this one. None for a tree that
+            was divided already.
         own: name of that process's group.
 
     Attributes:
-        controllers: that limit sessions.
+        controllers: controllers that limit sessions.
         sessions: directory of their groups.
 
     Raises:
@@ -115,7 +116,7 @@ class GroupTree:
             if pid is not None:
                 self._undo(home, pid or os.getpid())
             raise NoGroupsError(f"{directory} cannot be divided: {error.strerror}") from error
-        # What holds is what is read, not what was written.
+        # Read back: only that says what applies.
         self.controllers = files.words(self.sessions, "cgroup.subtree_control") & set(wanted)
         with suppress(OSError):
             files.write(home, "cpu.weight", str(OWN_WEIGHT))
@@ -131,28 +132,28 @@ class GroupTree:
         return os.path.isdir(self.sessions)
 
     def make(self, name: str) -> str:
-        """A group for a session; returns its directory.
+        """Make a group for a session; returns its directory.
 
         Raises:
-            OSError: there can be none.
+            OSError: it cannot be made.
         """
         directory = f"{self.sessions}/{name}"
         files.make(directory)
         return directory
 
     def remove(self, directory: str) -> None:
-        """Remove a group whose processes have ended: see `Leftovers`."""
+        """Remove a group whose processes have ended (`Leftovers`)."""
         self._leftovers.remove(directory)
 
     def _sweep(self) -> None:
-        """Remove what a supervisor left that was killed; groups of sessions that live on stay."""
+        """Remove groups that a killed supervisor left; groups of live sessions stay."""
         with suppress(OSError):
             for name in os.listdir(self.sessions):
                 if os.path.isdir(f"{self.sessions}/{name}"):
                     self.remove(f"{self.sessions}/{name}")
 
     def _undo(self, home: str, pid: int) -> None:
-        """Leave everything as it was, as far as that is possible."""
+        """Restore everything as it was, as far as possible."""
         for name in CONTROLLERS:
             with suppress(OSError):
                 files.write(self.directory, "cgroup.subtree_control", f"-{name}")
@@ -164,17 +165,17 @@ class GroupTree:
 
 
 def divided_around(place: GroupPlace) -> str | None:
-    """The part of the tree that is divided around this process's group; None if none is."""
+    """Find the part of the tree that is divided around this process's group; None if none is."""
     around, name = os.path.split(place.directory)
     ours = name == OWN and os.access(f"{around}/sessions/cgroup.procs", os.W_OK)
     return around if ours else None
 
 
 def make_own_directory(place: GroupPlace) -> str:
-    """A part of the tree for root, where nobody manages it.
+    """Make a part of the tree for root, if nobody manages the tree.
 
     Raises:
-        NoGroupsError: there can be none.
+        NoGroupsError: it cannot be made.
     """
     top = place.mount_point
     _sweep_old(top)
@@ -194,7 +195,7 @@ def make_own_directory(place: GroupPlace) -> str:
 
 
 def _sweep_old(top: str) -> None:
-    """Remove what supervisors left that are gone."""
+    """Remove groups that earlier supervisors left."""
     with suppress(OSError):
         for name in os.listdir(top):
             number = name.removeprefix(_PREFIX)

@@ -1,8 +1,9 @@
-"""Ends what takes more memory than its session may have, where no control group does so in time.
+"""Watchdog: ends processes that take more memory than their session may have, if no control group
+does so in time.
 
-It looks at sessions in which an execution is under way, or has left a process behind, and at no
-other; while there is none it sleeps. What starts and ends between two looks, as most executions do,
-costs an entry in a set.
+It looks only at sessions in which an execution is under way, or has left a process behind; while
+there is none it sleeps. An execution that starts and ends between two looks, as most do, costs an
+entry in a set.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import trio
 from nsmd.jail.cgroups.confinement import Confinement, Look
 
 PERIOD_S = 0.5
-"""Between two looks. One loop can write to 1 GB or so meanwhile, but to no more of it than its
-process may have (RLIMIT_DATA)."""
+"""Time between two looks. One loop can write to some 1 GB meanwhile, but to no more than its
+process may have (RLIMIT_DATA).
+"""
 
 SHARE = 0.1
-"""Of the time that looking may take: at thousands of processes, it looks less often."""
+"""Share of the time that looking may take: with thousands of processes, it looks less often."""
 
 
 InThread = Callable[
@@ -36,7 +38,7 @@ class Watchdog:
     """Watchdog over memory and processes of sessions; `run` is the task.
 
     Args:
-        in_thread: carries a look out where it holds nobody up.
+        in_thread: runs a look in a thread, so that nobody waits.
     """
 
     def __init__(self, in_thread: InThread = _in_thread) -> None:

@@ -1,4 +1,4 @@
-"""Look for changes of the files that a template was made of; these functions block."""
+"""Changes of the files that a template consists of; these functions block."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Files:
     """State of these files at one moment.
 
     Attributes:
-        state: differs where another file is at one of the paths, or it has other content.
-        changed_s: when one of them was changed last, on the system's clock.
-        places: what to watch.
+        state: differs if another file is at one of the paths, or has other content.
+        changed_s: time of the last change of one of them, on the system's clock.
+        places: paths to watch.
     """
 
     state: str
@@ -29,10 +29,10 @@ class Files:
 
 
 def host_paths(spec: TemplateSpec, loaded: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """The files on the host that a template was made of.
+    """Paths on the host of the files that a template consists of.
 
     Args:
-        loaded: names by directory, as the template's jail has them.
+        loaded: names by directory, as seen in the template's jail.
     """
     shown = [(bind.target, bind.source) for bind in spec.binds]
     if spec.project is not None:
@@ -51,7 +51,7 @@ def host_paths(spec: TemplateSpec, loaded: Mapping[str, Sequence[str]]) -> Seque
 
 
 def look(paths: Sequence[str]) -> Files:
-    """Look at all of them: some 10 us each."""
+    """Read the state of all of them: some 10 us each."""
     trail = Trail(())
     digest = hashlib.sha256()
     now, changed_s = time.time(), 0.0

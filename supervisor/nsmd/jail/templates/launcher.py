@@ -1,4 +1,4 @@
-"""All templates, and the one way to a session: a fork where that works, else a jail of its own."""
+"""All templates, and the one way to a session: a fork if that works, else a jail of its own."""
 
 from __future__ import annotations
 
@@ -39,25 +39,27 @@ from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, Tem
 log = logging.getLogger(__name__)
 
 MAX_TEMPLATES = 16
-"""Each takes some 12 MB. The one that was used least recently makes room."""
+"""Largest number of templates, some 12 MB each. The least recently used one makes room."""
 
 MAX_STARTING = 8
-"""Templates that are started at once. One whose imports hang takes its place for some time."""
+"""Templates that start at once. One whose imports hang takes a slot for some time."""
 
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 1800.0
-"""How long sessions start in jails of their own after a template failed; doubled each time."""
+"""Longest time for which sessions start in jails of their own after a template failed; the time
+doubles with each failure.
+"""
 
 SETTLE_S = 2.0
 """A changed template is replaced once its files are quiet for so long: an upgrade changes many."""
 
 SETTLE_MOST_S = 60.0
-"""And after so long at the latest."""
+"""But it is replaced after so long at the latest."""
 
 CHANGING = "its interpreter, libraries or preloaded modules are being replaced at the moment"
 
 _MOST_DOUBLINGS = 30
-"""More would not fit a float, and the longest pause is reached long before."""
+"""More would not fit a float; the longest pause is reached long before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,8 +69,8 @@ class _Line:
     Attributes:
         template: the one in use.
         starting: held while one is started, so that all who wait get the same.
-        failures: in a row; what fails together counts once.
-        retry_s: until then no template is tried.
+        failures: failures in a row; those that happen together count once.
+        retry_s: time before which no template is tried.
     """
 
     template: Template | None = None
@@ -79,14 +81,14 @@ class _Line:
 
 
 class TemplateLauncher:
-    """Launcher of sessions as forks of templates, or cold where that does not work.
+    """Launcher of sessions as forks of templates, or cold if that does not work.
 
     Args:
         cold: starts templates' jails, and sessions' own.
         system_calls: the filter of forked sessions, in classic BPF.
-        nursery: owns the templates; cancelling it ends them, and all sessions that are left.
-        book: has templates kept for the next supervisor; None for nobody.
-        watching: tells of changes to files that templates were made of; None for nobody.
+        nursery: owns the templates; cancelling it ends them with all their sessions.
+        book: keeps templates for the next supervisor; None if nothing does.
+        watching: reports changes of templates' files; None if nothing does.
     """
 
     def __init__(
@@ -116,15 +118,15 @@ class TemplateLauncher:
 
     @property
     def templates(self) -> list[Template]:
-        """Those that can be forked from."""
+        """Templates that can be forked."""
         lines = self._lines.values()
         return [line.template for line in lines if line.template and line.template.is_open]
 
     def take_up(self, kept: Kept) -> None:
-        """Go on with the templates of an earlier supervisor.
+        """Take over the templates of an earlier supervisor.
 
         Args:
-            kept: what is a template's is owned from now on.
+            kept: descriptors; those of templates are owned from now on.
         """
         for record, template in self._book.taken_up(kept):
             if template is None:
@@ -157,11 +159,12 @@ class TemplateLauncher:
         if self._watching is not None:
             self._watching.end(template)
 
-    # Files that templates were made of.
+    # Files of templates.
 
     def tell(self, changed: Callable[[int, bool], None]) -> None:
-        """Call `changed` for templates whose files change, with the process id as in `Jail` and
-        whether the change is certain."""
+        """Call `changed` for templates whose files change, with the process id as in `Jail`, and
+        whether the change is certain.
+        """
         self._tell = changed
         for pid in self._outdated:
             changed(pid, True)
@@ -199,7 +202,7 @@ class TemplateLauncher:
                 self._failed(line, failures, error)
 
     async def _is_changing(self, line: _Line) -> bool:
-        """Tell whether files of the template at hand are being replaced at the moment."""
+        """Return whether files of the present template are being replaced at this moment."""
         template = line.template
         if self._watching is None or template is None or not template.is_open:
             return False
@@ -215,13 +218,12 @@ class TemplateLauncher:
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Environments whose last session was no fork, by name, and why."""
+        """Environments whose last session was no fork, by name, with the reason."""
         return self._reasons
 
     @property
     def unloaded(self) -> Mapping[str, Sequence[str]]:
-        """Modules that were to be preloaded and could not be, by environment: each with the
-        reason."""
+        """Modules that could not be preloaded, by environment, each with the reason."""
         return self._unloaded
 
     async def prepare(self, spec: JailSpec) -> None:
@@ -238,7 +240,7 @@ class TemplateLauncher:
             self._failed(line, failures, error)
 
     async def try_preloading(self, environment: Environment) -> None:
-        """Find out what of an environment cannot be preloaded; see `unloaded` and `reasons`."""
+        """Find modules of an environment that cannot be preloaded, for `unloaded` and `reasons`."""
         spec = JailSpec(environment=environment, project=None, sizes=JailSizes())
         line = self._line(template_of(spec))
         await self.prepare(spec)
@@ -264,14 +266,14 @@ class TemplateLauncher:
         return jail
 
     def _remark(self, environment: str, remarks: Sequence[str]) -> Sequence[str]:
-        """Give these remarks out, unless the latest for the environment were the same."""
+        """Return these remarks, unless the latest for the environment were the same."""
         if self._remarked.get(environment) == remarks:
             return ()
         self._remarked[environment] = remarks
         return remarks
 
     def _note_unloaded(self, environment: Environment, failed: Mapping[str, str]) -> Sequence[str]:
-        """Remember what could not be preloaded; returns what there is to say about it."""
+        """Remember modules that could not be preloaded. Returns remarks about them."""
         name = environment.name
         texts = [f"{module}: {why}" for module, why in failed.items()]
         if self._unloaded.get(name, []) != texts:
@@ -284,7 +286,7 @@ class TemplateLauncher:
         return (f"not preloaded in {name}: {'; '.join(texts)}",)
 
     async def _launch_cold(self, spec: JailSpec, group: int | None, reason: str) -> Jail:
-        """A jail of its own.
+        """Start a session in a jail of its own.
 
         Args:
             reason: why it is no fork.
@@ -292,14 +294,14 @@ class TemplateLauncher:
         try:
             jail = await self._cold.launch(spec, group)
         except NoCopyError as error:
-            # What works almost everywhere comes first.
+            # The common case comes first.
             raise error.in_place_of_a_fork(reason) from error
         if reason == CHANGING and (template := self._line(template_of(spec)).template):
-            jail.template_pid = template.pid  # it may have a part of what was there before
+            jail.template_pid = template.pid  # the jail may have some of the older files
         return jail
 
     async def _why_not_forked(self, spec: JailSpec, group: int | None) -> Jail | str:
-        """A fork, or why there is none.
+        """Fork a session, or return why that fails.
 
         Raises:
             StartFailedError: there is no room for one, and less for a jail.
@@ -339,7 +341,7 @@ class TemplateLauncher:
         """Note that there is no template; returns the reason.
 
         Args:
-            failures: of the line before the attempt.
+            failures: failures of the line before the attempt.
         """
         reason = error.message if isinstance(error, StartFailedError) else str(error)
         if line.failures == failures:  # else others have failed with this one
@@ -362,17 +364,17 @@ class TemplateLauncher:
         try:
             return await template.fork(request, group)
         except TemplateGoneError:
-            # It was killed, or made room. A new one that goes as well is at fault itself.
+            # It was killed, or made room. If a new one ends as well, it is itself at fault.
             template.close()
         except ForkEndedError:
-            pass  # all of its siblings to come would else start cold for what hit one
+            pass  # otherwise all later siblings would start cold because of what hit one
         template = await self._template(line, template_of(spec))
         return await template.fork(request, group)
 
     async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
         failures = line.failures
         async with line.starting:
-            if line.failures > failures:  # while this one waited: it would fail again
+            if line.failures > failures:  # others failed while this one waited: it would fail again
                 raise TemplateError(line.reason)
             template = line.template
             if template is None or not template.is_open:
@@ -420,7 +422,7 @@ class TemplateLauncher:
 
 
 async def _give_up(template: Template) -> None:
-    """End one that nobody has forked from or watches over."""
+    """End a template that nobody forked or watches."""
     with trio.CancelScope(shield=True):
         template.jail.kill()
         await template.jail.wait()
@@ -429,7 +431,7 @@ async def _give_up(template: Template) -> None:
 
 
 def _nobody(_pid: int, _certain: bool) -> None:
-    """Tell nobody."""
+    """Default for `changed`."""
 
 
 @asynccontextmanager
@@ -441,9 +443,9 @@ async def open_templates(
     kept: Kept | None = None,
     uid: int = 0,
 ) -> AsyncGenerator[TemplateLauncher | ColdLauncher]:
-    """A launcher that forks where it can; the given one where it never can, or is not to.
+    """Open a launcher that forks if it can, or the given one if forking is impossible or off.
 
-    Leaving ends all templates and what is left of their sessions.
+    Leaving ends all templates and their remaining sessions.
 
     Args:
         store, kept: keeps templates for the next supervisor, and those of the last one.
@@ -480,10 +482,10 @@ async def open_launcher(
     """Start the launcher of all sessions of a supervisor.
 
     Args:
-        bwrap: starts those of the host's own interpreters.
-        home: directory for older artifacts, see `nsmd.jail.artifact`.
-        enforcement: what keeps sessions to their limits, which each is told.
-        templates: whether sessions are forked where they can be.
+        bwrap: launcher for the host's own interpreters.
+        home: directory for older artifacts (`nsmd.jail.artifact`).
+        enforcement: how sessions' limits are enforced; each session's policy says it.
+        templates: fork sessions if possible.
         store, kept: as in `open_templates`.
     """
     bwrap.limits = replace(bwrap.limits, enforcement=enforcement)

@@ -10,19 +10,21 @@ from nsmd.model.policy import Policy, jail_variables, session_file_systems
 from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
 
 MAX_VARIABLES_BYTES = 32 * 1024
-"""Of an environment's variables in one request, which is one message to the template."""
+"""Largest size of an environment's variables in one request, which is one message to
+the template.
+"""
 
 
 MAX_REQUEST_BYTES = 64 * 1024
-"""What a template takes in one message."""
+"""Largest message that a template accepts."""
 
 
 def template_of(spec: JailSpec) -> TemplateSpec:
-    """The template whose forks are such sessions.
+    """Choose the template for such sessions.
 
-    Environments that show the same share one: Bash is started by a fork of the same Python. Modules
-    may look at variables while they are imported, so with modules to preload those have to be the
-    same, too.
+    Environments that show the same files share one: a fork of the same Python starts Bash. Modules
+    may look at variables while they are imported, so with modules to preload the variables have to
+    be the same, too.
     """
     environment = spec.environment
     return TemplateSpec(
@@ -40,7 +42,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
 
 
 def why_unforkable(spec: JailSpec) -> str | None:
-    """Why such a session has to have a jail of its own; None if it may be a fork."""
+    """Why such a session needs a jail of its own; None if it may be a fork."""
     variables = jail_variables(spec.environment, spec.network)
     if len(json.dumps(variables)) > MAX_VARIABLES_BYTES:
         return f"its variables take more than {MAX_VARIABLES_BYTES} bytes"
@@ -55,7 +57,7 @@ def why_unforkable(spec: JailSpec) -> str | None:
         mount_point = spec.project.mount_point
         for target in targets:
             if is_within(target, mount_point):
-                # Where Python starts, it runs what `.pth` files of its own say.
+                # At its start Python runs the lines of its own `.pth` files.
                 return f"{target} is part of the project, whose code is not for a template to run"
         targets.append(mount_point)
     for target in targets:
@@ -69,7 +71,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     """Make the request to the template (`docs/contributing/agent-protocol.md`, "Templates").
 
     Args:
-        policy: of the session, which finds it in a file.
+        policy: policy of the session, which gets it in a file.
     """
     environment, project = spec.environment, spec.project
     programs = {environment.interpreter: environment.program} if environment.program else {}
@@ -80,7 +82,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
             "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
             "hostname": HOSTNAME,
             "limits": limits.of_interpreters(environment),
-            # Not the template's: its other forks may be another client's.
+            # Not the template's: its other forks may belong to other clients.
             "variables": dict(jail_variables(environment, spec.network)),
             "policy": policy.as_text(),
             "overlay": {"path": project.mount_point, "size_mb": spec.sizes.overlay_mb}

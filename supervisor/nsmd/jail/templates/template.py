@@ -1,8 +1,8 @@
 """One template: a jail with a process that does nothing but fork, and its forks.
 
 The protocol is in `docs/contributing/agent-protocol.md`, "Templates". A template may die or be
-ended at any time: its forks live on below its jail's PID 1, which is bwrap's and leaves with the
-last of them.
+ended at any time: its forks live on below its jail's PID 1, which is bwrap's and ends with the last
+of them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from nsmd.jail.templates.freshness import host_paths
 from nsmd.model.values import TemplateSpec
 
 FORK_TIMEOUT_S = 10.0
-"""From the request to the announcement of the fork's PID 1: 3 ms; seconds on a machine that
-swaps."""
+"""Time from the request to the announcement of the fork's PID 1: 3 ms; seconds on a machine that
+swaps.
+"""
 
 SPEAK_TIMEOUT_S = 20.0
-"""From there to the agent's first byte: 1 ms, and Node's start where that comes first."""
+"""Time from there to the agent's first byte: 1 ms, plus Node's start if Node is prestarted."""
 
 KEEP_S = 900.0
-"""How long a template that nobody forks from stays."""
+"""How long an unused template stays."""
 
 END_TIMEOUT_S = 10.0
 
@@ -42,37 +43,39 @@ MESSAGE_BYTES = 64 * 1024
 MAX_TEXT = 300
 
 PROTOCOL = 1
-"""Version of the templates' protocol (agent-protocol.md). The first ones did not say it."""
+"""Version of the templates' protocol (agent-protocol.md). The first templates did not send it."""
 
 COPY_DESCRIPTORS = 2
-"""Of a project that is copied on write: what was changed, and what code sees."""
+"""Descriptors of an overlay: the changes, and the directory that code sees."""
 
 WENT_WELL = b"+"
 WENT_WRONG = b"-"
 
 
 class TemplateError(Exception):
-    """No fork; the message says why, for people."""
+    """No fork could be made; the message says why, for people."""
 
 
 class TemplateGoneError(TemplateError):
-    """The template has ended; another one may do it."""
+    """The template has ended; another one may work."""
 
 
 class ForkEndedError(TemplateError):
-    """The fork has ended and said nothing: it was killed, and another one may live."""
+    """The fork ended without a message: it was killed, and another one may live."""
 
 
 class ShortageError(TemplateError):
-    """Processes, memory or descriptors are short just now; a jail would take more of them."""
+    """Processes, memory or descriptors are short just now; a jail would need more of them."""
 
 
 SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
-"""Of which clone(2) has the last where namespaces may not be nested."""
+"""Errors of a shortage. clone(2) also fails with the removed one if namespaces may not
+be nested.
+"""
 
 
 def refusal(text: str) -> TemplateError:
-    """The error for what a fork said of its failure, ``STEP: WHAT THE KERNEL SAID``."""
+    """Make the error for a fork's message about its failure, ``STEP: WHAT THE KERNEL SAID``."""
     short = text.rpartition(": ")[2] in SHORTAGES
     return ShortageError(text) if short else TemplateError(text)
 
@@ -82,9 +85,9 @@ class ForkedJail(JailHandle):
 
     Args:
         channel: the supervisor's end of the agent's socket; owned from now on.
-        pidfd: of the session's PID 1; owned from now on.
-        pid: the same process, on the host.
-        project_copy: owned from now on.
+        pidfd: pidfd of the session's PID 1; owned from now on.
+        pid: host process id of the same process.
+        project_copy: descriptors of its overlay; owned from now on.
     """
 
     __slots__ = ()
@@ -116,23 +119,23 @@ class TemplateJail(Jail, Protocol):
     """The jail of a template."""
 
     async def reap_starter(self) -> None:
-        """Reap what made the jail, which ends before it."""
+        """Reap the process that made the jail, which ends before the jail."""
 
 
 class Template:
-    """Process that does nothing but fork, in a jail. From `start_template`; `run` has to be run.
+    """Process in a jail that does nothing but fork. It comes from `start_template`; run its `run`.
 
     Args:
         jail: its socket is the control socket; owned from now on.
-        pidfd: of the process that forks; owned from now on.
+        pidfd: pidfd of the process that forks; owned from now on.
         failed: modules that it could not preload, and why.
 
     Attributes:
-        files: on the host, that it was made of; empty where they never change.
-        state: of these files when it was made, see `nsmd.jail.templates.freshness`.
-        takes_groups: its forks enter the control group that they are given.
-        suspect: something there has changed, and nobody has looked yet.
-        unwatched: nobody would be told of a change.
+        files: its files on the host; empty if they never change.
+        state: state of these files when it was made (`nsmd.jail.templates.freshness`).
+        takes_groups: its forks can enter a control group.
+        suspect: something there has changed, and nobody has checked it yet.
+        unwatched: nobody would notice a change.
         on_closed: called once it can no longer be asked for forks.
     """
 
@@ -165,12 +168,12 @@ class Template:
 
     @property
     def is_open(self) -> bool:
-        """True if it can be asked for forks, as far as is known."""
+        """True if it can be forked, as far as known."""
         return not self._closed.is_set()
 
     @property
     def pid(self) -> int:
-        """Process id on the host of the jail's PID 1, bwrap's."""
+        """Host process id of the jail's PID 1, which is bwrap's."""
         return self.jail.pid
 
     @property
@@ -190,7 +193,7 @@ class Template:
             scope.cancel()
 
     async def run(self) -> None:
-        """Watch over it; returns once nothing of its jail is left, forks included.
+        """Watch it; returns once nothing of its jail is left, forks included.
 
         Cancellation: ends all of it.
         """
@@ -212,7 +215,7 @@ class Template:
             os.close(self._pidfd)
 
     async def _until_closed(self) -> None:
-        """Until it ends, is closed, or has not been used for `KEEP_S`."""
+        """Wait until it ends, is closed, or was not used for `KEEP_S`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_dead)
             while self.is_open:
@@ -226,12 +229,12 @@ class Template:
             nursery.cancel_scope.cancel()
 
     async def _until_dead(self) -> None:
-        # Its control socket does not tell: bwrap's processes have that end of it, too.
+        # Its control socket does not show its end: bwrap's processes hold that end, too.
         await trio.lowlevel.wait_readable(self._pidfd)
         self._note_end()
 
     async def fork(self, request: bytes, group: int | None = None) -> ForkedJail:
-        """A new session, when its agent has begun to speak.
+        """Fork a session. Returns when its agent has begun to speak.
 
         Args:
             request: from `request_for`.
@@ -239,11 +242,11 @@ class Template:
 
         Raises:
             OSError: there are no descriptors left.
-            TemplateGoneError: the template is no longer there.
-            ForkEndedError: the fork is no longer there.
-            TemplateError: it cannot do it; the message has the step that failed.
+            TemplateGoneError: the template is gone.
+            ForkEndedError: the fork is gone.
+            TemplateError: forking failed; the message has the step.
 
-        Cancellation: ends what was begun.
+        Cancellation: ends the new fork.
         """
         self.used_s = trio.current_time()
         with ExitStack() as ours:
@@ -262,7 +265,7 @@ class Template:
             if jail is None:
                 if not self.is_open:
                     raise TemplateGoneError("the template ended before it had forked")
-                # It hangs; what it has forked does not depend on it.
+                # The template hangs; its forks do not depend on it.
                 self.close()
                 raise TemplateError(f"the template did not fork within {FORK_TIMEOUT_S:g} s")
         jail.template_pid = self.pid
@@ -283,7 +286,7 @@ class Template:
             try:
                 socket.send_fds(self.jail.socket, [request], fds)
             except BlockingIOError:
-                async with self._asking:  # trio lets only one wait for a socket
+                async with self._asking:  # trio allows only one waiter for each socket
                     with suppress(trio.ClosedResourceError):
                         await trio.lowlevel.wait_writable(self.jail.socket)
             except ConnectionError:
@@ -298,16 +301,16 @@ class Template:
 async def start_template(
     launcher: ColdLauncher, spec: TemplateSpec, system_calls: bytes
 ) -> Template:
-    """A template that waits for requests.
+    """Start a template. Returns when it waits for requests.
 
     Args:
-        system_calls: the filter of its sessions, in classic BPF.
+        system_calls: filter of its sessions, in classic BPF.
 
     Raises:
-        TemplateError: it cannot do its work; the message says why.
+        TemplateError: it does not work; the message says why.
         StartFailedError, BadProjectError: as `Launcher.launch`.
 
-    Cancellation: ends what was started.
+    Cancellation: ends the template.
     """
     jail = await launcher.launch_template(spec, system_calls)
     message, fds = b"", list[int]()
@@ -318,7 +321,7 @@ async def start_template(
         if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
             template = Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
             template.takes_groups = told.get("groups") is True
-            if spec.artifact is None:  # what is in Nix's store never changes
+            if spec.artifact is None:  # files in Nix's store never change
                 template.files = host_paths(spec, _names(told.get("loaded", {})))
             return template
         why = _why_not_taken(told)
@@ -334,19 +337,20 @@ async def start_template(
 
 
 def _texts(told: dict[object, object]) -> Mapping[str, str]:
-    """Modules and reasons as it tells them, with bounded length."""
+    """Modules and reasons from its message, with bounded length."""
     return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in told.items()}
 
 
 def _names(told: dict[object, list[object]]) -> Mapping[str, Sequence[str]]:
-    """Files that it was made of, as it tells them: names by directory."""
+    """Files from its message: names by directory."""
     return {str(directory): [str(name) for name in names] for directory, names in told.items()}
 
 
 def _why_not_taken(told: Mapping[str, Any]) -> str:
-    """
+    """Why the supervisor does not use the template.
+
     Raises:
-        KeyError: it does not say.
+        KeyError: its message is incomplete.
     """
     protocol = told.get("protocol", PROTOCOL)
     if protocol != PROTOCOL:
@@ -358,10 +362,10 @@ def _why_not_taken(told: Mapping[str, Any]) -> str:
 
 
 async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
-    """Take hold of a fork's PID 1, which announces itself, and of its copy of the project.
+    """Receive a fork's PID 1, which announces itself, and its overlay.
 
     Args:
-        copies: whether it was asked to make one.
+        copies: it was asked to make an overlay.
     """
     expected = 1 + COPY_DESCRIPTORS * copies
     while True:
@@ -370,7 +374,7 @@ async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
             message, fds, cut = receive(channel, size=1)
             if cut:
                 _close(fds)
-                # Ours to answer for, not the template's.
+                # Our fault, not the template's.
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             break
         except BlockingIOError:
@@ -403,7 +407,7 @@ def _close(fds: Sequence[int]) -> None:
 
 
 async def _until_it_speaks(channel: socket.socket) -> None:
-    """Wait for the agent's first byte, which no frame of its begins with `WENT_WRONG`."""
+    """Wait for the agent's first byte; no frame begins with `WENT_WRONG`."""
     with trio.move_on_after(SPEAK_TIMEOUT_S) as patience:
         await trio.lowlevel.wait_readable(channel)
     if patience.cancelled_caught:

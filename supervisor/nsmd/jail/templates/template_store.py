@@ -1,7 +1,7 @@
-"""Templates outlive the supervisor: what is kept of one, and how the next supervisor takes it up.
+"""Storage of templates, which outlive the supervisor, and their take-over by the next one.
 
-One that was made of other programs than those installed now is closed: its forks live on, and the
-next session is a fork of a new one.
+A template that consists of other programs than those installed now is closed: its forks live on,
+and the next session is a fork of a new template.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class TemplateRecord:
     """One template.
 
     Attributes:
-        made_of: tells the programs that it was made of, see `made_of`.
-        pid: of its jail's PID 1 on the host.
-        starter: process id of what made the jail, a child of the supervisor; 0 for none.
+        made_of: digest of its programs (`made_of`).
+        pid: host process id of its jail's PID 1.
+        starter: process id of the program that made the jail, a child of the supervisor; 0 for
+            none.
         channel: identity of its control socket.
         failed, files, state, takes_groups: as in `Template`.
     """
@@ -67,17 +68,17 @@ def _programs() -> bytes:
 
 
 def made_of(system_calls: bytes, uid: int) -> str:
-    """Tells all that a template is made of and its specification does not say.
+    """Digest of everything in a template that its specification does not contain.
 
     Args:
-        system_calls: the filter of its sessions.
+        system_calls: filter of its sessions.
         uid: its user on the host.
     """
     return hashlib.sha256(_programs() + system_calls + b"%d" % uid).hexdigest()
 
 
 class TemplateStore:
-    """Has templates kept for the supervisor that comes after this one.
+    """Store of templates for the next supervisor.
 
     Args:
         made: from `made_of`.
@@ -91,7 +92,7 @@ class TemplateStore:
         return f"<TemplateBook kept by {self._store.kind}>"
 
     def keep(self, template: Template) -> None:
-        """A template can be asked for forks; what cannot be kept is logged."""
+        """Store a template that can be forked; if that fails, it is logged."""
         try:
             with ExitStack() as owned:
                 self._store.keep(_name_of(template), self._entry(template, owned))
@@ -107,12 +108,13 @@ class TemplateStore:
             with ExitStack() as owned:
                 try:
                     entry = self._entry(template, owned)
-                except OSError:  # there is no descriptor left for the moment
+                except OSError:  # there is no free descriptor for the moment
                     entry = ()
                 yield _name_of(template), entry
 
     def _entry(self, template: Template, owned: ExitStack) -> Sequence[int]:
-        """
+        """Make the descriptors to store, with a record.
+
         Raises:
             OSError: there is no descriptor left for the record.
         """
@@ -133,11 +135,11 @@ class TemplateStore:
         return [file, channel, template.jail.pidfd, template.pidfd]
 
     def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
-        """Reattach the templates that an earlier supervisor has left: each one's record, and the
+        """Take over the templates of an earlier supervisor. Yields each one's record, and the
         template itself if it lives. Dead ones are dropped.
 
         Args:
-            kept: what has our names is owned from now on.
+            kept: descriptors; those under our names are owned from now on.
         """
         for name, descriptors in kept.items():
             if not name.startswith(PREFIX):
@@ -170,7 +172,7 @@ class AdoptedTemplateJail(AdoptedJail):
 
 
 def close_all(kept: Kept) -> None:
-    """Let all templates of an earlier supervisor end; their forks live on."""
+    """End all templates of an earlier supervisor; their forks live on."""
     for name, descriptors in kept.items():
         if name.startswith(PREFIX):
             for fd in descriptors:
@@ -178,7 +180,8 @@ def close_all(kept: Kept) -> None:
 
 
 def _record(left: list[int]) -> TemplateRecord:
-    """
+    """Read the record among some descriptors.
+
     Raises:
         RecordError: there is none.
     """
@@ -194,7 +197,9 @@ def _record(left: list[int]) -> TemplateRecord:
 
 
 def _template(record: TemplateRecord, left: list[int]) -> Template | None:
-    """The template, if it lives; what it has is taken from what is left."""
+    """Make the template from these descriptors, if it lives; used ones are removed from
+    the list.
+    """
     pidfds = {fd: pid for fd in left if (pid := pid_of(fd)) is not None and not has_ended(fd)}
     jail = next((fd for fd, pid in pidfds.items() if pid == record.pid), None)
     forker = next((fd for fd, pid in pidfds.items() if pid > 0 and pid != record.pid), None)
