@@ -83,11 +83,6 @@ class _Connection:
         return f"<{type(self).__name__} {state} peer={peer!r} in_flight={len(self._in_flight)}>"
 
     @property
-    def their_hello(self) -> Hello | None:
-        """The peer's introduction, once it has come."""
-        return self._their_hello
-
-    @property
     def in_flight(self) -> frozenset[int]:
         """Ids of requests that have no answer yet."""
         return frozenset(self._in_flight)

@@ -162,10 +162,8 @@ class Ledger:
             AuditFailedError: it could not be written; the error has that reason as well.
         """
         refusals = self._paces.of(asked.caller.scope).refusals
-        line, most = (
-            ledger_entries.refused(asked, reason, at_s=self._wall()),
-            ledger_entries.REFUSED_CHARS,
-        )
+        most = ledger_entries.REFUSED_CHARS
+        line = ledger_entries.refused(asked, reason, at_s=self._wall())
         if refusals.wait_s(len(line)):  # it keeps sending refused calls
             most = ledger_entries.AGAIN_REFUSED_CHARS
             line = ledger_entries.refused(asked, reason, at_s=self._wall(), most=most)
@@ -194,21 +192,15 @@ class Ledger:
 
         Cancellation: it is still written.
         """
-        at_s, supervisor = self._wall(), self._writer.name
-        await self._end(asked, ledger_entries.end(asked, ended, at_s=at_s, supervisor=supervisor))
+        await self._end(asked, ledger_entries.ended(ended))
 
     async def withdraw(self, asked: Asked, reason: str) -> None:
         """Record that a program could not be started after `begin`."""
-        at_s, supervisor = self._wall(), self._writer.name
-        line = ledger_entries.not_started(asked, reason, at_s=at_s, supervisor=supervisor)
-        await self._end(asked, line)
+        await self._end(asked, ledger_entries.not_started(reason))
 
     async def fail(self, asked: Asked, reason: str) -> None:
         """Record that nsm itself failed after `begin`."""
-        at_s, supervisor = self._wall(), self._writer.name
-        await self._end(
-            asked, ledger_entries.failed(asked, reason, at_s=at_s, supervisor=supervisor)
-        )
+        await self._end(asked, ledger_entries.failed(reason))
 
     async def fate(self, call_id: str, scope: str) -> Fate:
         """Find the fate of a call, of this supervisor or of an earlier one.
@@ -265,16 +257,18 @@ class Ledger:
 
     def _withdrawn(self, entry: _Entry) -> None:
         assert entry.begun is not None
-        line = ledger_entries.not_started(
-            entry.begun, entry.disowned, at_s=self._wall(), supervisor=self._writer.name
-        )
-        self._queue.append(_Entry(line, is_end=True))
-        self._wanted.set()
+        self._queue_end(entry.begun, ledger_entries.not_started(entry.disowned))
 
-    async def _end(self, asked: Asked, line: bytes) -> None:
+    def _queue_end(self, asked: Asked, outcome: ledger_entries.Facts) -> _Entry:
+        at_s, supervisor = self._wall(), self._writer.name
+        line = ledger_entries.end(asked, outcome, at_s=at_s, supervisor=supervisor)
         entry = _Entry(line, is_end=True)
         self._queue.append(entry)
         self._wanted.set()
+        return entry
+
+    async def _end(self, asked: Asked, outcome: ledger_entries.Facts) -> None:
+        entry = self._queue_end(asked, outcome)
         with trio.move_on_after(END_S, shield=True):
             await entry.done.wait()
         self._begun.discard((asked.caller.scope, asked.id))

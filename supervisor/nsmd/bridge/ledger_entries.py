@@ -74,43 +74,36 @@ def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS
     return _line("refused", asked.id, facts, at_s)
 
 
-def end(asked: Asked, ended: Ended, *, at_s: float, supervisor: str) -> bytes:
-    """Make the line with the outcome of a started program."""
+def end(asked: Asked, outcome: Facts, *, at_s: float, supervisor: str) -> bytes:
+    """Make the line with the end of a call whose start was recorded.
+
+    Args:
+        outcome: from `ended`, `not_started` or `failed`.
+    """
+    facts = {**_whose(asked), "supervisor": supervisor, **outcome}
+    return _line("end", asked.id, facts, at_s)
+
+
+def ended(outcome: Ended) -> Facts:
+    """Describe the outcome of a started program."""
     facts: Facts = {
-        **_whose(asked),
-        "supervisor": supervisor,
-        "exit_code": ended.exit_code,
-        "signal": ended.signal,
-        "why_stopped": ended.why_stopped,
-        "duration_s": round(ended.duration_s, 6),
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "why_stopped": outcome.why_stopped,
+        "duration_s": round(outcome.duration_s, 6),
     }
-    if ended.left:
-        facts["left"] = ended.left
-    return _line("end", asked.id, facts, at_s)
+    return facts | ({"left": outcome.left} if outcome.left else {})
 
 
-def not_started(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
-    """Make the end of a call whose start was recorded, but that could not be started."""
-    facts = {
-        **_whose(asked),
-        "supervisor": supervisor,
-        "why_stopped": NOT_STARTED,
-        "reason": reason[:REASON_CHARS],
-    }
-    return _line("end", asked.id, facts, at_s)
+def not_started(reason: str) -> Facts:
+    """Describe a call that could not be started after all."""
+    return {"why_stopped": NOT_STARTED, "reason": reason[:REASON_CHARS]}
 
 
-def failed(asked: Asked, reason: str, *, at_s: float, supervisor: str) -> bytes:
-    """Make the end of a call in which nsm itself failed after the start was recorded."""
-    facts = {
-        **_whose(asked),
-        "supervisor": supervisor,
-        "exit_code": None,
-        "signal": None,
-        "why_stopped": FAULT,
-        "reason": reason[:REASON_CHARS],
-    }
-    return _line("end", asked.id, facts, at_s)
+def failed(reason: str, why_stopped: str = FAULT) -> Facts:
+    """Describe a call in which nsm itself failed."""
+    facts: Facts = {"exit_code": None, "signal": None, "why_stopped": why_stopped}
+    return facts | {"reason": reason[:REASON_CHARS]}
 
 
 def settled(begun: Facts, *, at_s: float) -> bytes:
@@ -120,14 +113,11 @@ def settled(begun: Facts, *, at_s: float) -> bytes:
         begun: its start, from `parsed`.
     """
     facts: Facts = {key: begun[key] for key in _WHOSE if key in begun}
-    facts |= {
-        "exit_code": None,
-        "signal": None,
-        "why_stopped": SUPERVISOR_ENDED,
-        "reason": "nsm's supervisor was killed meanwhile. The program was stopped, unless it had "
-        "ended before.",
-    }
-    return _line("end", str(begun["id"]), facts, at_s)
+    reason = (
+        "nsm's supervisor was killed meanwhile. The program was stopped, unless it had ended "
+        "before."
+    )
+    return _line("end", str(begun["id"]), facts | failed(reason, SUPERVISOR_ENDED), at_s)
 
 
 def unwritten(asked: Asked, calls: int, *, at_s: float) -> bytes:

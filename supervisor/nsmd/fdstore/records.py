@@ -157,11 +157,6 @@ def decode(kind: type[R], data: bytes) -> R:
         raise RecordError(str(error)) from error
 
 
-def is_record(data: bytes) -> bool:
-    """Return whether a record begins like that."""
-    return data.startswith(_MAGIC)
-
-
 def memory_file(data: bytes) -> int:
     """A sealed descriptor with that content; the caller closes it.
 

@@ -35,8 +35,12 @@ def started(call_id: str, **changes: str) -> bytes:
     return ledger_entries.start(asked(call_id, **changes), at_s=AT_S, supervisor="x")
 
 
+def end(outcome: ledger_entries.Facts) -> bytes:
+    return ledger_entries.end(asked(), outcome, at_s=AT_S, supervisor="x")
+
+
 def ended(**changes: Any) -> bytes:
-    return ledger_entries.end(asked(), Ended(**changes), at_s=AT_S, supervisor="x")
+    return end(ledger_entries.ended(Ended(**changes)))
 
 
 BEGUN = ledger_entries.parsed(started("0123456789abcdef")) or {}
@@ -56,7 +60,7 @@ BEGUN = ledger_entries.parsed(started("0123456789abcdef")) or {}
             f"starts deploy {'x' * 299} …",
         ),
         (
-            ledger_entries.failed(asked(), "nsm failed: OSError(5).", at_s=AT_S, supervisor="x"),
+            end(ledger_entries.failed("nsm failed: OSError(5).")),
             "deploy ended: nsm failed: OSError(5).",
         ),
         (
@@ -77,7 +81,7 @@ BEGUN = ledger_entries.parsed(started("0123456789abcdef")) or {}
             "deploy ended: timed out, 300.00 s",
         ),
         (
-            ledger_entries.not_started(asked(), "changed", at_s=AT_S, supervisor="x"),
+            end(ledger_entries.not_started("changed")),
             "deploy was not started: changed",
         ),
         (
