@@ -1,29 +1,29 @@
 """Start and end jails. No module imports a later one, except the interface.
 
-interface          what a backend offers: `Launcher` starts a jail, `Jail` is a running one
-host               what of the host's root directory a jail shows
+interface          interface of a backend: `Launcher` starts a jail, `Jail` is a running one
+host               the parts of the host's root directory that a jail shows
 arguments          bwrap's arguments for one jail (pure)
-binds              which further directories one jail shows (pure)
-bubblewrap         the bwrap program: where it is, what it can do
-process_tree       the processes below one that we started
-project_copy       what a session has changed in a project that is copied on write
-overlay_space      room for those changes, where a jail is no fork
+binds              further directories that one jail shows (pure)
+bubblewrap         the bwrap program: its path and its features
+process_tree       the processes below one of our children
+project_copy       a session's changes to a project in an overlay
+overlay_space      room for those changes, if a jail is no fork
 handle             the descriptors of any running jail
 process            a running jail: its processes, killed and waited for
 adopted            a jail that an earlier supervisor started
-idmapped           mounts in which files belong to another user
-mounts             ways to closed directories, for a supervisor that runs as root
-user               the user as whom jails run
-project_directory  a project's directory, opened if it is the one that was checked
-handover           what an artifact's program is given by descriptor
-wrapper_home       a home directory for wrappers of older artifacts
+idmapped           mounts that show files with another owner
+mounts             paths to closed directories, for a supervisor that runs as root
+user               the user that jails run as
+project_directory  a project's directory, opened only if it is the one that was checked
+handover           descriptors and variables for an artifact's program
+wrapper_home       HOME for programs of older artifacts
 program_code       our programs, compiled for the Python that runs them
 starting           from a program that makes a jail to an agent that answers
-host_network       what a session with the host's network needs
-launcher           jails that bwrap makes from what the host has
+host_network       files that a session with the host's network needs
+launcher           jails that bwrap makes from the host's programs
 run_only           artifacts without an agent: run one piece of code
 artifact           jails that programs built by Nix make
-router             choose between the two launchers, as the environment says
+router             choice between the two launchers, by environment
 templates          sessions as forks of a Python that is already running
 cgroups            limits of memory, processes and processor time
 """

@@ -1,4 +1,4 @@
-"""A jail that an earlier supervisor started, by the descriptors that were kept of it."""
+"""A jail that an earlier supervisor started, made from its kept descriptors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from nsmd.model.policy import Policy
 class AdoptedJail(JailHandle):
     """Jail of an earlier supervisor, by its kept descriptors.
 
-    Its processes are nobody's children here, but after a program of the same process was replaced
-    by this one (execve(2)): then what made the jail is to be reaped.
+    Its processes are not our children, unless this program replaced another one in the same process
+    (execve(2)): then the process that made the jail has to be reaped.
 
     Args:
         channel: the supervisor's end of the agent's socket, non-blocking; owned from now on.
-        pidfd: of the jail's PID 1; owned from now on.
-        pid: the same process, on the host.
-        starter_pid: process id of what made it, where that may be our child; else 0.
-        policy: of the session as it began.
-        project_copy: owned from now on.
+        pidfd: pidfd of the jail's PID 1; owned from now on.
+        pid: host process id of the same process.
+        starter_pid: process id of its maker, if that may be our child; else 0.
+        policy: policy with which the session began.
+        project_copy: descriptors of its overlay; owned from now on.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class AdoptedJail(JailHandle):
         await reap_child(self.starter_pid)
 
     def stderr_text(self) -> str:
-        """Return an empty text: the jail wrote it for the supervisor that started it."""
+        """Empty text: the earlier supervisor got what the jail wrote."""
         return ""
 
 
 async def reap_child(pid: int) -> None:
-    """Collect a process that is about to end, if it is a child of ours: its id is its own then.
+    """Reap a process that is about to end, if it is our child: then nobody else has its id.
 
     Args:
         pid: 0 for none.
@@ -77,17 +77,18 @@ async def reap_child(pid: int) -> None:
 
 
 def _open_child(pid: int) -> int:
-    """A descriptor of a child of ours, which nobody else reaps meanwhile.
+    """Open a pidfd of a child of ours, which nobody else reaps meanwhile.
 
     Raises:
-        ChildProcessError, ProcessLookupError: it is none.
+        ChildProcessError, ProcessLookupError: it is no child of ours.
     """
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return os.pidfd_open(pid)
 
 
 def _reap(pidfd: int) -> None:
-    """
+    """Reap a child.
+
     Raises:
         ChildProcessError: it is no child of ours.
     """

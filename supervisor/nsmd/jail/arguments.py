@@ -1,8 +1,7 @@
 """The arguments of bwrap for one jail; pure.
 
-What each line is for is in `docs/explanation/security.md`; the order matters, since bwrap works
-through them from first to last: mount points are made before `/` becomes read-only, and parents
-before children.
+`docs/explanation/security.md` explains each line. The order matters, since bwrap handles them from
+first to last: mount points are made before `/` becomes read-only, and parents before children.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ TEMPLATE_PATH = "/run/nsm/template.py"
 FILTER_PATH = "/run/nsm/filter"
 
 SCRATCH_MB = 64
-"""Size of each writable place in a template's jail; matplotlib's list of fonts takes 1 MiB."""
+"""Size of each writable directory in a template's jail; matplotlib's list of fonts takes 1 MiB."""
 
 PLACES = ("/bin", "/dev", "/etc", "/proc", "/run/nsm", "/sbin", "/tmp", "/usr", WORKSPACE)  # noqa: S108
-"""What every jail has of its own; nothing else is mounted there or above."""
+"""Directories that every jail has itself; nothing else is mounted there or above."""
 
 _PASSWD = f"""\
 user:x:{JAIL_UID}:{JAIL_UID}:user:{WORKSPACE}:/bin/bash
@@ -36,21 +35,22 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
     ("/etc/passwd", _PASSWD),
     ("/etc/group", f"user:x:{JAIL_UID}:\nnogroup:x:65534:\n"),
     ("/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"),
-    # Files only: a look-up of a name fails at once instead of waiting for a resolver.
+    # Only files: a name look-up fails at once instead of waiting for a resolver.
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
 )
-"""Files that say who and where the code is, without a word about the host. There is no
-/etc/localtime, so time is UTC everywhere."""
+"""Files that describe user and host without facts about the real ones. There is no /etc/localtime,
+so time is UTC everywhere.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A read-only bind, or a copy on write.
+    """A read-only bind, or an overlay.
 
     Attributes:
         source: host path, or the number of an open descriptor of it.
         target: absolute path in the jail.
-        layer: of a copy, where its changes are and an empty directory beside them.
+        layer: directory for an overlay's changes, and an empty directory beside it.
     """
 
     source: str | int
@@ -60,7 +60,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileData:
-    """A file whose content bwrap copies from a descriptor."""
+    """A file; bwrap copies its content from a descriptor."""
 
     descriptor: int
     target: str
@@ -68,14 +68,14 @@ class FileData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailContent:
-    """Content of a jail, and where bwrap finds it.
+    """Content of a jail, with the descriptors for bwrap.
 
     Attributes:
         mounts: beyond the base system; sorted here so that parents come first.
         path: value of PATH.
         info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
-        filter_fd: of the filter of system calls for the command; None for none.
-        variables: of the command, beyond those that every jail has, or in their place.
+        filter_fd: descriptor of the system call filter for the command; None for none.
+        variables: variables of the command, in addition to those of every jail, or in their place.
         host_network: it has the host's network, not one of its own.
     """
 
@@ -90,7 +90,7 @@ class JailContent:
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
-    """Everything that bwrap reads from `--args`, all but the command, for a session's own jail."""
+    """Everything that bwrap reads from `--args`, except the command, for a session's own jail."""
     return [
         *_namespaces(content),
         # Without it, code makes a user namespace in which it undoes read-only binds.
@@ -107,7 +107,7 @@ def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
 
 
 def template_arguments(content: JailContent) -> list[str]:
-    """The same for a template's jail, in which sessions are forked.
+    """The same arguments for a template's jail, in which sessions are forked.
 
     Forks need nested user namespaces, and mount their file systems over the directories here.
     Preloaded modules may write to `SCRATCH`, which the template empties before the first fork, and
@@ -135,7 +135,7 @@ def template_arguments(content: JailContent) -> list[str]:
 def agent_command(
     environment: Environment, limits: Mapping[str, int], *, host_network: bool = False
 ) -> list[str]:
-    """The command that the jail runs as PID 1 (`docs/contributing/agent-protocol.md`, Start).
+    """Command that the jail runs as PID 1 (`docs/contributing/agent-protocol.md`, Start).
 
     Args:
         limits: as in `hello`.
@@ -146,21 +146,21 @@ def agent_command(
         *("--prestart", environment.interpreter),
         *(f"--{environment.interpreter}", environment.program),
         *("--workspace", WORKSPACE),
-        # Now, since the filter keeps the agent from limiting an interpreter that runs.
+        # At the start, since the filter keeps the agent from limiting a running interpreter.
         *("--limits", json.dumps(limits)),
         *(("--network", "host") if host_network else ()),
     ]
 
 
 def template_command(spec: TemplateSpec) -> list[str]:
-    """The command that a template's jail runs (agent-protocol.md, Templates)."""
+    """Command that a template's jail runs (agent-protocol.md, Templates)."""
     words = ("--host-network",) if spec.host_network else ()
     paths = (AGENT_PATH, FILTER_PATH)
     return [spec.agent_python, "-I", TEMPLATE_PATH, *words, *paths, *spec.preload]
 
 
 def _namespaces(content: JailContent) -> Iterator[str]:
-    # Not --unshare-all: it implies the -try forms, which go on without user namespace.
+    # Not --unshare-all: it implies the -try forms, which continue without a user namespace.
     yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
     yield from () if content.host_network else ("--unshare-net",)
     yield "--unshare-cgroup-try"
@@ -190,7 +190,7 @@ def _private_file_systems(sizes: JailSizes) -> Iterator[str]:
 def _content(content: JailContent) -> Iterator[str]:
     yield from _files(content.files)
     yield from _mounts(content.mounts)
-    # What is a file system of its own below them stays writable.
+    # File systems of their own below stay writable.
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
     yield from _variables(content.path, content.variables)
 

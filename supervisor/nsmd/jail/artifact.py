@@ -1,8 +1,9 @@
-"""Starts jails with the programs of artifacts, which bring bwrap, agent and interpreter along.
+"""Launcher of jails by the programs of artifacts, which bring bwrap, agent and interpreter with
+them.
 
-What such a program takes is in `docs/reference/artifacts.md`. Those of schema 1 tell the process id
-of the jail as bwrap does, take the project as a descriptor and have templates. Older ones know none
-of it; their jail is found below them once their agent speaks.
+`docs/reference/artifacts.md` says what such a program takes. Programs of schema 1 tell the process
+id of the jail as bwrap does, take the project as a descriptor, and have templates. Older ones do
+none of this; their jail is found below them once their agent speaks.
 """
 
 from __future__ import annotations
@@ -51,24 +52,24 @@ from nsmd.model.values import (
 )
 
 STORE = "/nix"
-"""Where artifacts show what they consist of."""
+"""Directory of everything that artifacts consist of."""
 
 HOMELESS = "/homeless-shelter"
-"""HOME of programs that need none, as in Nix' builds: nothing is there."""
+"""HOME of programs that need none, as in Nix builds: it does not exist."""
 
 _NO_PROGRAM = frozenset(
     {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 )
-"""What execve(2) fails with because of the program, and not of us."""
+"""Errors of execve(2) that come from the program, and not from us."""
 
 LOOK_TIMEOUT_S = 5.0
-"""For looking at a program, which takes microseconds."""
+"""Time for a look at a program, which takes microseconds."""
 
 MAX_LOOKS = 8
-"""At once, in threads of which each may never come back."""
+"""Looks at once, in threads that may never return."""
 
 _FIRST_LINES = 20
-"""Of a program's stderr, to be shown."""
+"""Lines of a program's stderr to show."""
 
 _SCRIPT_BYTES = 1 << 20
 _BWRAP = re.compile(rb"(/[\w./+-]+/bin/bwrap)\b")
@@ -76,17 +77,17 @@ _BWRAP = re.compile(rb"(/[\w./+-]+/bin/bwrap)\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """A program that is to be started.
+    """A program to start.
 
     Attributes:
         program: absolute path.
         arguments: after its name.
-        channel: kind of the socket that it gets as its descriptor 0.
-        variables: of its environment, beyond those that depend on descriptors.
-        speaker: what is to speak first, for people.
-        limited: environment whose limits are ours to keep; None where the agent sees to them.
-        policy: of the session; None for a template, whose forks are told theirs.
-        code_variables: of the code in the jail.
+        channel: kind of the socket that it gets as descriptor 0.
+        variables: variables of its environment, without those for descriptors.
+        speaker: the part that should speak first, for people.
+        limited: environment whose limits we must enforce; None if the agent does.
+        policy: policy of the session; None for a template, whose forks get their own.
+        code_variables: variables of the code in the jail.
         group: as in `Launcher.launch`.
     """
 
@@ -107,10 +108,10 @@ class ArtifactLauncher:
     """Launcher of jails from artifacts' programs, for environments that have an artifact.
 
     Args:
-        user: as whom jails run.
-        home: directory of our own that older artifacts have as HOME, made when it is needed.
-        limits: of all sessions.
-        nursery: owns what stands in for the agents of artifacts that have none.
+        user: user that jails run as.
+        home: our directory that older artifacts get as HOME, made when needed.
+        limits: limits of all sessions.
+        nursery: owns the stand-ins for agents of artifacts that have none.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class ArtifactLauncher:
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
         takes_it = POLICY in _artifact_of(spec.environment).takes
-        # Which paths of its store it shows, and what else, the artifact knows.
+        # The artifact decides which paths of its store it shows, and what else.
         shown = [MountRule(path="/", kind="binds")]
         shown += [MountRule(path=POLICY_PATH, kind="file")] * takes_it
         return policy_of(
@@ -177,10 +178,10 @@ class ArtifactLauncher:
         return jail
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
-        """Start a jail in which sessions are forked; `socket` is its control socket.
+        """Start a template's jail; `socket` is its control socket.
 
         Args:
-            system_calls: not used: an artifact brings its filter along.
+            system_calls: not used: an artifact has its own filter.
 
         Raises, Cancellation: as `launch`.
         """
@@ -202,7 +203,7 @@ class ArtifactLauncher:
         )
 
     def _agent_arguments(self, environment: Environment) -> list[str]:
-        """The agent's options (agent-protocol.md, Start); paths of programs are the wrapper's."""
+        """Options of the agent (agent-protocol.md, Start); the program adds paths of programs."""
         limits = self._limits.of_interpreters(environment)
         return [
             *("--prestart", environment.interpreter),
@@ -213,7 +214,7 @@ class ArtifactLauncher:
     def _variables(
         self, artifact: Artifact, project: ProjectMount | None, sizes: JailSizes | None
     ) -> dict[str, str]:
-        """All that a program finds in its environment but for numbers of descriptors."""
+        """Make the program's environment, except for numbers of descriptors."""
         variables = {"HOME": HOMELESS, "LANG": "C.UTF-8", "TERM": "dumb"}
         if artifact.schema == 0:
             variables["HOME"] = self._home.path()
@@ -273,11 +274,12 @@ class ArtifactLauncher:
         )
 
     async def _look_at(self, program: str) -> None:
-        """Make sure that a program can be started, and that its file system answers: starting it
-        would hold up everybody else.
+        """Check that a program can be started, and that its file system answers: otherwise starting
+        it would block everybody else.
 
         Raises:
-            StartFailedError: it is not there, or the jails' user cannot go there, or nobody knows.
+            StartFailedError: it is not there, the jails' user cannot go there, or its file system
+                does not answer.
         """
         with trio.move_on_after(LOOK_TIMEOUT_S) as bound:
             await trio.to_thread.run_sync(
@@ -291,7 +293,7 @@ class ArtifactLauncher:
             )
 
     def _check_program(self, program: str) -> None:
-        """As `_look_at`; blocks."""
+        """Check as `_look_at`; blocks."""
         try:
             mode = os.stat(program).st_mode
             if stat.S_ISREG(mode) and os.access(program, os.R_OK):
@@ -338,7 +340,7 @@ def _check_mount_point(project: ProjectMount | None) -> None:
 
 
 def _failure(program: str, words: str) -> StartFailedError:
-    """Why a program has not made a jail in which an agent speaks."""
+    """Make the error for a program that has not made a jail with an agent that speaks."""
     said = "\n".join(words.strip().splitlines()[:_FIRST_LINES])
     error = explain(said, read_host_facts(), _bwrap_of(program))
     if error.hint != SEE_DOCTOR:
@@ -352,7 +354,9 @@ def _failure(program: str, words: str) -> StartFailedError:
 
 
 def _bwrap_of(program: str) -> str:
-    """The bwrap that a wrapper executes, which is not ours: for advice that has to name it."""
+    """Path of the bwrap that a wrapper executes, which is not ours; for advice that has
+    to name it.
+    """
     try:
         with open(program, "rb") as file:
             found = _BWRAP.search(file.read(_SCRIPT_BYTES))

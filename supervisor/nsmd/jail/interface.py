@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class Jail(Protocol):
     """One running jail with an agent in it.
 
-    Resources: owns `socket`, `pidfd` and the process of the jail's starter until `release`.
-    The owner calls `kill`, awaits `wait`, and calls `release`, in this order.
+    Resources: it owns `socket`, `pidfd` and the process of the jail's starter until `release`. The
+    owner calls `kill`, awaits `wait`, and calls `release`, in this order.
 
     Attributes:
-        policy: of the session, as it is at its start.
-        remarks: notes on how its sessions start, each of which is given out once.
-        template_pid: of the template that it is a fork of, or that was about to be replaced when it
-            started; 0 for none.
-        outdated: files that it was made of have changed on disk since.
+        policy: policy of the session at its start.
+        remarks: notes on how its sessions start, each returned once.
+        template_pid: process id of its template, or of the template that was about to be replaced
+            when it started; 0 for none.
+        outdated: its files have changed on disk since.
     """
 
     policy: Policy | None
@@ -34,7 +34,7 @@ class Jail(Protocol):
 
     @property
     def starter_pid(self) -> int:
-        """Process id of our child that made it, which is reaped with it; 0 where there is none."""
+        """Process id of our child that made it, which is reaped with it; 0 if there is none."""
         ...
 
     @property
@@ -54,11 +54,11 @@ class Jail(Protocol):
 
     @property
     def project_copy(self) -> ProjectCopy | None:
-        """Changes of its session in a project that is copied on write; None for any other."""
+        """Changes of its session in an overlay of the project; None in other modes."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL to PID 1, which takes everything in the jail with it. May be repeated."""
+        """Send SIGKILL to PID 1, which ends everything in the jail. May be repeated."""
         ...
 
     async def wait(self) -> None:
@@ -69,30 +69,29 @@ class Jail(Protocol):
         ...
 
     def stderr_text(self) -> str:
-        """Return the output of the starter and the agent before the agent took its descriptors;
-        bounded.
+        """Output of the starter and the agent before the agent took its descriptors; bounded.
 
-        It comes out of the jail: text to show, nothing to trust. Control characters are removed.
+        It comes out of the jail: show it, but do not trust it. Control characters are removed.
         """
         ...
 
     def release(self) -> None:
         """Close the descriptors. May be repeated.
 
-        It does not kill: the agent ends by end-of-file on its socket unless another process holds
-        a duplicate of `socket`.
+        It does not kill the jail: the agent ends by end-of-file on its socket, unless another
+        process holds a duplicate of `socket`.
         """
         ...
 
 
 class Launcher(Protocol):
-    """Starts jails of one kind."""
+    """Launcher of jails of one kind."""
 
     async def prepare(self, spec: JailSpec) -> None:
-        """Wait for what many jails are made from, where such a thing is used.
+        """Wait until the template for many jails is ready, if the launcher uses one.
 
-        Apart from `launch`, so that a limit on launches is not used up by those who wait for one
-        thing. Whether there is something then, `launch` finds out.
+        This is apart from `launch`, so that jails which wait for one template do not use up the
+        limit on launches. `launch` finds out whether there is a template then.
 
         Raises, Cancellation: as `launch`.
         """
@@ -102,22 +101,22 @@ class Launcher(Protocol):
         """Start a jail and return when its agent has begun to speak.
 
         Args:
-            group: descriptor of the `cgroup.procs` of a control group, which the jail enters before
-                it gets a cgroup namespace. That shows no other groups then. Whoever makes the jail
-                may be left in it, and where it cannot be entered, nothing is.
+            group: descriptor of the `cgroup.procs` of a control group. The jail enters it before it
+                gets a cgroup namespace, which then shows no other groups. The process that makes
+                the jail may stay in the group. If the jail cannot enter it, it starts without.
 
         Raises:
-            StartFailedError: it did not come to that; the message has the starter's own words.
+            StartFailedError: the start failed; the message has the starter's own words.
             BadProjectError: the project directory is not the one that was checked, or the jail's
                 user cannot read it.
 
-        Cancellation: ends what was started.
+        Cancellation: ends the jail.
         """
         ...
 
 
 class ColdLauncher(Launcher, Protocol):
-    """Starts each session in a jail of its own, and jails in which others can be forked."""
+    """Launcher of each session in a jail of its own, and of templates' jails."""
 
     @property
     def limits(self) -> SessionLimits:
@@ -126,23 +125,24 @@ class ColdLauncher(Launcher, Protocol):
 
     @property
     def system_calls(self) -> bytes | None:
-        """The filter of code in jails, in classic BPF; None where nobody has put this machine's
-        system calls into a table."""
+        """System call filter of code in jails, in classic BPF; None if there is no table for this
+        machine's system calls.
+        """
         ...
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
-        """The rules of such a session.
+        """Make the policy of such a session.
 
         Args:
-            forked: in a template's jail; else in one of its own.
+            forked: it is a fork; otherwise it has a jail of its own.
         """
         ...
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
-        """Start a jail in which sessions are forked; `socket` is its control socket.
+        """Start a template's jail; `socket` is its control socket.
 
         Args:
-            system_calls: the filter of its sessions, in classic BPF.
+            system_calls: filter of its sessions, in classic BPF.
 
         Raises, Cancellation: as `launch`.
         """

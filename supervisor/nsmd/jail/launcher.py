@@ -1,4 +1,4 @@
-"""Starts jails with bubblewrap, one process tree each."""
+"""Launcher of jails with bubblewrap, one process tree each."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ class Plan:
     """Jail for bwrap to start.
 
     Attributes:
-        command: PID 1's, or its only child's.
-        arguments: bwrap's, made from what the jail shows.
-        channel: kind of the socket that the command gets as its descriptor 0.
+        command: command of PID 1, or of its only child.
+        arguments: makes bwrap's arguments from the jail's content.
+        channel: kind of the socket that the command gets as descriptor 0.
         binds, path, project: as in `TemplateSpec`.
         variables: as in `Environment`.
-        programs: files that come from us: content by path.
-        speaker: what is to speak first, for people.
-        copy: room for what is changed in the project; None where it is only shown.
-        system_calls: the filter that bwrap installs for the command, in classic BPF.
+        programs: our own files: content by path.
+        speaker: the part that should speak first, for people.
+        copy: room for an overlay's changes; None if the project is read-only.
+        system_calls: filter that bwrap installs for the command, in classic BPF.
         host_network: as in `TemplateSpec`.
         group: as in `Launcher.launch`.
     """
@@ -100,16 +100,17 @@ class BwrapLauncher:
     bwrap is started in the calling thread, which should be the main one (`spawn`).
 
     Args:
-        bwrap_path: absolute path from `find_bwrap`; None lets every launch say how to get it.
-        jail_uid: user and group on the host of all jails, for a supervisor that runs as root;
-            any other runs them as itself.
-        mounts: from `enter_private_mounts`, for the same.
+        bwrap_path: absolute path from `find_bwrap`; None makes every launch fail with the way to
+            get it.
+        jail_uid: user and group of all jails on the host, if the supervisor runs as root; else they
+            run as its own user.
+        mounts: from `enter_private_mounts`, also for root.
         agent_source: the agent's program; None for the installed one.
-        limits: of all sessions.
+        limits: limits of all sessions.
 
     Attributes:
-        system_calls: the filter of code in jails, in classic BPF; None where nobody has put this
-            machine's system calls into a table.
+        system_calls: filter of code in jails, in classic BPF; None if there is no table for this
+            machine's system calls.
 
     Raises:
         ValueError: jails would run as root.
@@ -139,7 +140,7 @@ class BwrapLauncher:
     def for_host(
         cls, search_path: str, jail_uid: int, *, limits: SessionLimits | None = None
     ) -> BwrapLauncher:
-        """The launcher for this process; as root, it first gets mounts of its own.
+        """Make the launcher for this process; as root, the process first gets mounts of its own.
 
         Call it in the main thread before others exist.
 
@@ -151,7 +152,7 @@ class BwrapLauncher:
         return cls(find_bwrap(search_path), jail_uid, mounts=mounts, limits=limits)
 
     def with_agent(self, source: bytes) -> BwrapLauncher:
-        """The same with another program in the agent's place."""
+        """Make the same launcher with another program as the agent."""
         return BwrapLauncher(
             self.bwrap_path,
             self._jail_uid,
@@ -196,10 +197,10 @@ class BwrapLauncher:
 
     @contextmanager
     def _copy_place(self, spec: JailSpec) -> Generator[OverlaySpace | None]:
-        """Room for a copy of the project, where it is to be one.
+        """Make room for an overlay of the project, if it has that mode.
 
         Raises:
-            NoCopyError: bwrap cannot have one.
+            NoCopyError: bwrap cannot make one.
         """
         if spec.project is None or not spec.project.copied:
             yield None
@@ -233,10 +234,10 @@ class BwrapLauncher:
         )
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
-        """Start a jail in which sessions are forked; `socket` is its control socket.
+        """Start a template's jail; `socket` is its control socket.
 
         Args:
-            system_calls: the filter of its sessions, in classic BPF.
+            system_calls: filter of its sessions, in classic BPF.
 
         Raises, Cancellation: as `launch`.
         """
@@ -249,10 +250,10 @@ class BwrapLauncher:
                 channel=socket.SOCK_SEQPACKET,
                 binds=spec.binds,
                 path=spec.path,
-                variables=spec.variables,  # each fork is told its own
+                variables=spec.variables,  # each fork gets its own
                 project=spec.project,
                 programs={
-                    # Python that is not the agent's own may run it, too.
+                    # Another Python than the agent's may run it, too.
                     AGENT_PATH: self._agent_source or await self._agent_code.for_python(python),
                     TEMPLATE_PATH: await self._template_code.for_python(python),
                     FILTER_PATH: system_calls,
@@ -274,11 +275,11 @@ class BwrapLauncher:
             raise self._failure(str(error)) from None
 
     async def _agent(self, environment: Environment) -> bytes:
-        """The program of PID 1."""
+        """Return the program of PID 1."""
         if self._agent_source is not None:
             return self._agent_source
         if environment.interpreter == "python" and environment.program != environment.agent_python:
-            return source_of(sandbox_agent)  # it will be run by both
+            return source_of(sandbox_agent)  # both versions of Python will run it
         return await self._agent_code.for_python(environment.agent_python)
 
     def _start(self, plan: Plan) -> Attempt:
@@ -304,7 +305,7 @@ class BwrapLauncher:
                     host_network=plan.host_network,
                 ),
             )
-            # Not on the command line: everyone on the host and in the jail could read it there.
+            # Not on the command line, which everyone on the host and in the jail can read.
             arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
             starter = self._spawn(
                 [
@@ -374,7 +375,7 @@ class BwrapLauncher:
                 mounts.append(Mount(source=PROJECT, target=place, layer=layer))
                 handed = [directory, *plan.copy.inherited]
                 return plan.copy.command(directory, self.user), handed, mounts
-            # By descriptor, it is what was checked. Older versions take a path, a moment later.
+            # A descriptor is exactly what was checked. Older versions take a path, a moment later.
             source = directory if program.binds_descriptors else path
             mounts.append(Mount(source=source, target=plan.project.mount_point))
         return [], [], mounts
@@ -386,7 +387,7 @@ class BwrapLauncher:
         return self._host
 
     def _program(self) -> Bubblewrap:
-        """bwrap, asked once what it can do; one that gets installed later is found."""
+        """Return bwrap with its features, found out once; a later installation is noticed."""
         if self.bwrap_path is None:
             raise missing_bwrap()
         if self._bubblewrap is None:

@@ -1,4 +1,4 @@
-"""A way to a closed directory for the jails of a supervisor that runs as root.
+"""Paths to closed directories for the jails of a supervisor that runs as root.
 
 Such jails run as an ordinary user, who may not pass through /root to a project or an interpreter
 there. The supervisor can: in a mount namespace of its own it binds them below a directory that
@@ -17,16 +17,16 @@ from nsmd.jail.idmapped import mount_as
 log = logging.getLogger(__name__)
 
 BASE = "/run/nsm-mounts"
-"""An empty directory on the host; in the supervisor's namespace a small file system."""
+"""Empty directory on the host; a small file system in the supervisor's namespace."""
 
-# sched.h and sys/mount.h. `os.unshare` is new in Python 3.12, and mount(2) is not there at all.
+# From sched.h and sys/mount.h. `os.unshare` is new in Python 3.12, and there is no mount(2).
 _CLONE_NEWNS = 0x0002_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
 
 
 class PrivateMounts:
-    """Binds of closed directories; from `enter_private_mounts`.
+    """Binds of closed directories; made by `enter_private_mounts`.
 
     Each stays until the supervisor ends: there are as many as projects and interpreters.
     """
@@ -39,13 +39,13 @@ class PrivateMounts:
         return f"<PrivateMounts {self._base} {len(self._exposed)}>"
 
     def expose(self, directory: str, owner: int | None = None) -> str:
-        """A path of that directory that every user may pass through.
+        """Make a path to a directory that every user may pass through.
 
-        Its own mode and what is in it stay as they are.
+        The mode and the content of the directory stay unchanged.
 
         Args:
-            owner: user and group that files of its owner and its group are to belong to when they
-                are seen by that path; nobody's are then those of all others.
+            owner: user and group that the files of its owner and group belong to under that path;
+                files of all others belong to nobody then.
 
         Raises:
             OSError: it is not there, or cannot be bound.
@@ -70,14 +70,15 @@ class PrivateMounts:
 def enter_private_mounts(base: str = BASE) -> PrivateMounts | None:
     """Move this process into a mount namespace of its own.
 
-    Call it in the main thread, before others exist: they would stay outside. What is mounted on
-    the host later appears inside; nothing goes the other way.
+    Call it in the main thread, before others exist: they would stay outside. Later mounts on the
+    host appear inside; the reverse does not happen.
 
     Args:
-        base: where binds go; its parent must be open to all users and writable by root only.
+        base: directory for the binds; its parent must be open to all users and writable by root
+            only.
 
     Returns:
-        None where the kernel refuses, as in most containers; it is logged.
+        None if the kernel refuses, as in most containers; that is logged.
     """
     try:
         _make_base(base)
@@ -98,7 +99,7 @@ def _make_base(base: str) -> None:
     found = os.lstat(base)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise OSError(f"{base} is not a directory of ours")
-    os.chmod(base, 0o755)  # whatever the umask is
+    os.chmod(base, 0o755)  # whatever the umask
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str) -> None:

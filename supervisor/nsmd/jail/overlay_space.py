@@ -1,9 +1,9 @@
-"""Room for what a jail of its own changes in a project that is copied on write.
+"""Room for the changes in an overlay, for a session with a jail of its own.
 
-bwrap mounts an overlay, but its upper layer has to lie somewhere on the host, and would be as large
-as what is free there. So a program goes before bwrap: in a mount namespace that nobody else is in,
-it makes a file system in memory of bounded size, hands us a descriptor of the layer, and becomes
-bwrap. The layer has no path anywhere but there, and bwrap leaves that behind.
+bwrap mounts an overlay, but its upper layer must be somewhere on the host, and could grow to all
+free space there. So a program runs before bwrap. In a mount namespace that nobody else is in, it
+makes a file system in memory of bounded size and hands us a descriptor of the layer. Then it
+becomes bwrap. The layer has a path only in that namespace, and bwrap leaves it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nsmd.jail.user import JailUser
 from nsmd.model.policy import INODES_PER_MB
 
 PLACE = "/sys"
-"""A directory that every host has, and that nobody has projects or interpreters in."""
+"""A directory that every host has, without projects or interpreters in it."""
 
 PROJECT, CHANGED, WORK = f"{PLACE}/project", f"{PLACE}/changed", f"{PLACE}/work"
 
@@ -78,10 +78,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class OverlaySpace:
-    """The room of one jail, before there is one. Close it when the jail has started, or not.
+    """Room of one jail, made before the jail. Close it after the start, successful or not.
 
     Args:
-        size_mb: what changes may take, MiB.
+        size_mb: largest size of the changes, MiB.
     """
 
     def __init__(self, size_mb: int) -> None:
@@ -95,11 +95,11 @@ class OverlaySpace:
         return [self._theirs.fileno()]
 
     def command(self, project: int, user: JailUser) -> list[str]:
-        """Return the words before bwrap's path and arguments, to be started as ourselves.
+        """Return the words before bwrap's path and arguments; start them as our own user.
 
         Args:
             project: descriptor of the directory, to be inherited, too.
-            user: as whom bwrap is to run.
+            user: user that bwrap runs as.
         """
         given = {
             "place": PLACE,
@@ -113,7 +113,7 @@ class OverlaySpace:
         return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps(given)]
 
     def take(self) -> ProjectCopy:
-        """The layer of a jail that has started.
+        """Return the layer of a jail that has started.
 
         Raises:
             OSError: there is no descriptor left for it.
@@ -124,6 +124,6 @@ class OverlaySpace:
         return ProjectCopy(fds[0], None)
 
     def close(self) -> None:
-        """Let go of what is not needed any more; idempotent."""
+        """Close what is no longer needed; may be repeated."""
         self._ours.close()
         self._theirs.close()

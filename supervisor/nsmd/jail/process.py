@@ -15,12 +15,13 @@ from nsmd.jail.handle import JailHandle
 from nsmd.jail.process_tree import kill_group, kill_tree
 
 STDERR_LIMIT_BYTES = 64 * 1024
-"""Enough for bwrap's line or an agent's traceback."""
+"""Enough for a line of bwrap or an agent's traceback."""
 
 STARTER_GRACE_S = 1.0
-"""bwrap's outer process ends by itself within a millisecond of the jail, and a wrapper around it
-when it has cleaned up; then it is killed. Waiting lets it collect the jail's exit status, so that
-no zombie goes to the host's init."""
+"""Time before the starter is killed. bwrap's outer process ends by itself within a millisecond of
+the jail, and a wrapper around it when it has cleaned up. Waiting lets it collect the jail's exit
+status, so that no zombie goes to the host's init.
+"""
 
 
 class BwrapJail(JailHandle):
@@ -28,17 +29,17 @@ class BwrapJail(JailHandle):
 
     There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its
     child; with an artifact's wrapper between us and bwrap, three. Killing an outer one leaves the
-    jail running, so everything here is done to PID 1.
+    jail running, so everything here acts on PID 1.
 
     Args:
         starter: our child.
-        pid, pidfd: of the jail's PID 1; the descriptor is owned from now on.
+        pid, pidfd: process id and pidfd of the jail's PID 1; the pidfd is owned from now on.
         channel: the supervisor's end of the agent's socket; owned from now on.
         stderr_fd: from `make_stderr`; owned from now on.
 
     Attributes:
-        policy: as in `Jail`; None in a template's.
-        project_copy: as in `Jail`; whoever sets it gives it away.
+        policy: as in `Jail`; None for a template's jail.
+        project_copy: as in `Jail`; owned once it is set.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class BwrapJail(JailHandle):
             self._ended = True
 
     async def reap_starter(self) -> None:
-        """Reap bwrap's outer process where it ends before the jail: a template's does."""
+        """Reap bwrap's outer process if it ends before the jail, as a template's does."""
         await wait_for_starter(self._starter, kill_group)
 
     def _reap_adopted(self) -> None:
-        """Collect PID 1 if it became our child: its parent was killed and we are a subreaper."""
+        """Reap PID 1 if it became our child: its parent was killed, and we are a subreaper."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
 
@@ -97,21 +98,21 @@ class BwrapJail(JailHandle):
 async def wait_for_starter(
     starter: subprocess.Popen[bytes], kill: Callable[[int], None] = kill_tree
 ) -> None:
-    """Reap what made a jail that is gone or was never there, killing it where it lingers.
+    """Reap the starter of a jail that is gone or never existed; kill it if it lingers.
 
-    What is left of its process group goes with it.
+    The rest of its process group is killed, too.
 
     Args:
-        kill: gets its process id; `kill_group` where its jail is to live on.
+        kill: gets its process id; `kill_group` if the jail should live on.
 
     Cancellation: loses nothing; call it again.
     """
     if starter.returncode is not None:
         return
     try:
-        # Not reaped by anyone else, so the process id is still its own.
+        # Nobody else reaps it, so the process id is still its own.
         pidfd = os.pidfd_open(starter.pid)
-    except OSError:  # no descriptor is left for it
+    except OSError:  # there is no free descriptor for it
         await trio.to_thread.run_sync(_wait_in_thread, starter, kill)
         return
     try:
@@ -127,7 +128,7 @@ async def wait_for_starter(
 
 
 async def end_starter(starter: subprocess.Popen[bytes]) -> None:
-    """Kill what was to make a jail, and all that it has started by now.
+    """Kill the starter of a jail, and all that it has started so far.
 
     Cancellation: shielded; 1 ms.
     """
@@ -146,7 +147,7 @@ def _wait_in_thread(starter: subprocess.Popen[bytes], kill: Callable[[int], None
 
 
 def make_stderr() -> int:
-    """A descriptor that takes `STDERR_LIMIT_BYTES` and refuses the rest.
+    """Make a descriptor that takes `STDERR_LIMIT_BYTES` and refuses the rest.
 
     The jail holds it too, so the bound must be the kernel's: a sealed memory file cannot grow
     (memfd_create(2), F_SEAL_GROW).

@@ -1,8 +1,7 @@
-"""The processes below one that we have started, found in /proc and taken hold of by descriptor.
+"""Processes below one of our children, found in /proc and held by descriptor.
 
-A process id is only ever used while its process cannot have been replaced by another: that of our
-own child until we reap it, any other's through a pidfd that was opened before its place in the tree
-was looked at.
+A process id is used only while no other process can have taken it: that of our own child until we
+reap it, any other through a pidfd that was opened before its position in the tree was checked.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from contextlib import suppress
 from nsmd.host.processes import children_of, inner_pids, look_at
 
 MOST_ROUNDS = 10
-"""Of looking for what was started meanwhile. All that could start something has been stopped in the
-first one, so the second finds what was being started then, and the third nothing."""
+"""Rounds of looking for new processes. The first one stops all that could start something. So the
+second finds processes that were being started then, and the third nothing.
+"""
 
 
 def open_descendant(pid: int, root: int) -> int | None:
-    """A pidfd of a process below our child `root`, which has not been reaped.
+    """Open a pidfd of a process below our child `root`, which has not been reaped.
 
     Returns:
         None if it is gone, or is not below it.
@@ -32,7 +32,7 @@ def open_descendant(pid: int, root: int) -> int | None:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # Whatever has that process id and that place now, was it or is gone with it.
+    # The process that has that id and that position now has had it before, or is gone with it.
     if _is_below(pid, root):
         return pidfd
     os.close(pidfd)
@@ -40,7 +40,7 @@ def open_descendant(pid: int, root: int) -> int | None:
 
 
 def open_jail_below(root: int) -> tuple[int, int] | None:
-    """PID 1 of the outermost PID namespace below our child: its process id, and a pidfd.
+    """Find PID 1 of the outermost PID namespace below our child: its process id, and a pidfd.
 
     Returns:
         None if there is none.
@@ -57,16 +57,17 @@ def open_jail_below(root: int) -> tuple[int, int] | None:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL to a child of ours that leads a process group, and to all that it has started.
+    """Kill a child of ours that leads a process group, and all that it has started.
 
-    It must not have been reaped. What has left both its group and its tree is not found; nothing in
-    a PID namespace can.
+    It must not have been reaped. A process that left both its group and its tree is not found; a
+    process in a PID namespace cannot leave.
     """
     with suppress(ProcessLookupError):
         os.killpg(root, signal.SIGSTOP)
-    # All are stopped before any is killed: the children of a dead one are nobody's.
+    # All are stopped before any is killed, because children of a dead process cannot be found.
     held: dict[int, int | None] = {}
-    with suppress(OSError):  # no descriptor is left to look with: then its group is all
+    # there is no free descriptor to look with: then only its group is killed
+    with suppress(OSError):
         for _ in range(MOST_ROUNDS):
             found = [pid for pid in _descendants(root) if pid not in held]
             if not found:
@@ -74,7 +75,8 @@ def kill_tree(root: int) -> None:
             for pid in found:
                 held[pid] = _hold(pid, root)
         for pid, pidfd in held.items():
-            if pidfd is None and _is_below(pid, root):  # its parent is stopped, does not reap it
+            # its parent is stopped, so it does not reap it
+            if pidfd is None and _is_below(pid, root):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
     for pidfd in held.values():
@@ -86,13 +88,13 @@ def kill_tree(root: int) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """SIGKILL to the process group of a child of ours that has not been reaped."""
+    """Kill the process group of a child of ours that has not been reaped."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def _hold(pid: int, root: int) -> int | None:
-    """Stop a process below our child; a pidfd of it.
+    """Stop a process below our child. Returns its pidfd.
 
     Returns:
         None if it is gone, or no descriptor is left for it.
@@ -108,9 +110,10 @@ def _hold(pid: int, root: int) -> int | None:
 
 
 def _descendants(root: int) -> Iterator[int]:
-    """Process ids, parents before children; what comes and goes meanwhile may be missed.
+    """Process ids below a process, parents before children; processes that come and go meanwhile
+    may be missed.
 
-    Of what is in a PID namespace of its own, only PID 1: with that all of it ends.
+    Of a PID namespace only PID 1 is listed: everything in it ends with that process.
     """
     queue = [root]
     for parent in queue:

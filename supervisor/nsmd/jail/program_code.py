@@ -1,8 +1,8 @@
-"""Our programs in jails as a jail's Python can start them fastest: one file, and compiled.
+"""Our programs for jails in the fastest form for a jail's Python: one file, and compiled.
 
-The modules of a program are put into one file by `sandbox.bundle`. Compiling the agent takes a
-Python 50 ms, which is half of a jail's start. Bytecode belongs to one version of Python, so another
-one than ours is asked once to compile it.
+`sandbox.bundle` puts the modules of a program into one file. Compiling the agent takes a Python 50
+ms, which is half of a jail's start. Bytecode belongs to one version of Python, so a Python of
+another version compiles it once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sandbox.bundle import bundle, files_of
 log = logging.getLogger(__name__)
 
 COMPILE_TIMEOUT_S = 20.0
-"""It takes 0.1 s."""
+"""Time to compile, which takes 0.1 s."""
 
 _COMPILE = """
 import importlib.util, marshal, sys
@@ -35,15 +35,17 @@ sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(
 """
 
 _HEADER = importlib.util.MAGIC_NUMBER + bytes(12)
-"""Of a .pyc file (PEP 552): flags, and a time and size that nobody compares for a main program."""
+"""Head of a .pyc file (PEP 552): flags, and a time and size that nobody compares for a main
+program.
+"""
 
 
 class ProgramCode:
     """An installed program, for any Python.
 
     Args:
-        module: the program as it can be imported here.
-        path: where it is in a jail.
+        module: program as a module here.
+        path: path in a jail.
     """
 
     def __init__(self, module: ModuleType, path: str) -> None:
@@ -53,13 +55,13 @@ class ProgramCode:
         self._compiling = trio.Lock()
 
     async def for_python(self, python: str) -> bytes:
-        """Return the program for that Python; takes 0.1 s for the first time.
+        """Return the program for that Python; takes 0.1 s the first time.
 
         Args:
             python: absolute path of an interpreter, in jails and on the host.
 
         Returns:
-            The content of a .pyc file, or the source where compiling fails.
+            Content of a .pyc file, or the source if compiling fails.
 
         Cancellation: leaves nothing behind.
         """
@@ -72,15 +74,15 @@ class ProgramCode:
 
 
 def source_of(module: ModuleType) -> bytes:
-    """Source of the installed program and of all modules that it consists of."""
+    """Return the source of the installed program with all its modules."""
     return _bundled(_file_of(module))[0]
 
 
 @cache
 def _bundled(file: str) -> tuple[bytes, Mapping[str, float]]:
-    """A program's source, and what a loader compares to tell whether it has changed since.
+    """Return a program's source, and the facts by which a loader sees whether it has changed since.
 
-    Both are of one moment: an upgrade must not have old code kept as if it were the new files'.
+    Both are read at one moment: after an upgrade, old code must not count as that of the new files.
     """
     made_of = [os.stat(each) for each in (*files_of(file), bundler)]
     changes = {
@@ -111,13 +113,13 @@ def _compile(python: str, module: ModuleType, path: str) -> bytes:
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        # The jail will tell its reason, if it has one too.
+        # The jail will have the same problem, and say why.
         log.warning("%s does not compile %s: %s", python, module.__name__, error)
         return text
 
 
 class _BundleLoader(SourceFileLoader):
-    """Keeps the code of a bundle where Python keeps that of modules, and as long as it is valid."""
+    """Loader that caches the code of a bundle like that of a module, while it is valid."""
 
     def __init__(self, module: ModuleType) -> None:
         self._entry = _file_of(module)
@@ -133,13 +135,13 @@ class _BundleLoader(SourceFileLoader):
 
 
 def _our_own(module: ModuleType, path: str) -> bytes:
-    """Return the code that the import system has already, under its name in a jail."""
+    """Return the code that the import system has already, with its path in a jail."""
     code = _BundleLoader(module).get_code(module.__name__)
     assert code is not None
     return _HEADER + marshal.dumps(_renamed(code, path))
 
 
 def _renamed(code: CodeType, path: str) -> CodeType:
-    """A code object without the host's path in it."""
+    """Return a code object without the host's path in it."""
     constants = tuple(_renamed(c, path) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_filename=path, co_consts=constants)

@@ -1,4 +1,4 @@
-"""Changes of a session in a project that is copied on write, as its jail passes them on."""
+"""Changes of a session in an overlay of the project, as its jail passes them on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from nsm.wire.errors import BadProjectError
 
 
 class NoCopyError(BadProjectError):
-    """A jail cannot have a project that is copied on write.
+    """A jail cannot have an overlay of the project.
 
     Args:
-        path: the project's.
-        why: a sentence without its end.
+        path: path of the project.
+        why: reason, a sentence without its final dot.
 
     Attributes:
-        why: as it was given.
+        why: the same reason.
     """
 
     def __init__(self, path: str, why: str) -> None:
@@ -27,10 +27,10 @@ class NoCopyError(BadProjectError):
         )
 
     def in_place_of_a_fork(self, reason: str) -> NoCopyError:
-        """The same where the session was to be a fork, which could have had it.
+        """Add that the session should have been a fork, which could have an overlay.
 
         Args:
-            reason: why it is none.
+            reason: why it is no fork.
         """
         return NoCopyError(
             self._path, f"no session can be forked ({reason}), and in a jail of its own {self.why}"
@@ -38,17 +38,17 @@ class NoCopyError(BadProjectError):
 
 
 class ProjectCopy:
-    """Descriptors of one session's overlay; they are what keeps its content when the jail is gone.
+    """Descriptors of one session's overlay; they keep its content when the jail is gone.
 
-    Code changes what lies there at any time, and has made all of it: names, links, modes. Nothing
-    in it is to be believed, followed or executed.
+    Code has made all of the content, and may change it at any time: names, links, modes. Do not
+    trust, follow or execute anything in it.
 
     Args:
-        changed: directory of what was changed (overlayfs's upper layer); owned from now on.
-        shown: the project as code sees it; owned from now on. None where only the jail has it.
+        changed: directory of the changes (overlayfs's upper layer); owned from now on.
+        shown: the project as code sees it; owned from now on. None if only the jail has it.
 
     Attributes:
-        applied: what has been brought to the host from it, by path: `st_ctime_ns` there.
+        applied: changes that were applied to the host, by path, with `st_ctime_ns` there.
     """
 
     __slots__ = ("applied", "changed", "shown")
@@ -62,10 +62,10 @@ class ProjectCopy:
         return f"<ProjectCopy {self.changed}>"
 
     def duplicate(self) -> ProjectCopy:
-        """The same with descriptors of its own, for whoever may outlast the jail.
+        """Duplicate the descriptors, for a task that may outlive the jail.
 
         Raises:
-            OSError: there are none left.
+            OSError: there are no descriptors left.
         """
         changed = os.dup(self.changed)
         try:
@@ -75,7 +75,7 @@ class ProjectCopy:
             raise
 
     def close(self) -> None:
-        """Close the descriptors; once."""
+        """Close the descriptors; call once."""
         os.close(self.changed)
         if self.shown is not None:
             os.close(self.shown)

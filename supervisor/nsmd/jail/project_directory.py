@@ -1,4 +1,4 @@
-"""A project's directory as a jail is given it: the one that was checked, or none."""
+"""A project's directory for a jail: exactly the one that was checked, or none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nsmd.model.values import ProjectMount
 
 
 def open_project(user: JailUser, project: ProjectMount) -> tuple[str, int]:
-    """Where the jails' user finds a project, and a descriptor of it.
+    """Return a project's path for the jails' user, and a descriptor of it.
 
     Raises:
-        BadProjectError: it is not the directory that was checked, or that user cannot go there, or
-            could not change it in a copy.
+        BadProjectError: it is not the directory that was checked, that user cannot go there, or
+            could not change it in an overlay.
     """
     try:
         path = _way_to_own(user, project.path) if project.copied else user.way_to(project.path)
@@ -42,13 +42,14 @@ def open_project(user: JailUser, project: ProjectMount) -> tuple[str, int]:
 
 
 def _way_to_own(user: JailUser, path: str) -> str:
-    """
+    """Return a path by which the files belong to that user.
+
     Raises:
-        NoCopyError: that user's jails could not copy what is there.
+        NoCopyError: that user's jails could not have an overlay of them.
     """
     try:
         return user.way_to_own(path)
     except OSError as error:
         if not os.path.isdir(path):
-            raise  # which is another thing to say
+            raise  # this has another message
         raise NoCopyError(path, error.strerror or str(error)) from error

@@ -19,8 +19,8 @@ class LauncherRouter:
     """Launcher that passes each environment to the launcher for it.
 
     Args:
-        bwrap: for environments made of the host's programs.
-        artifacts: for those that Nix has built.
+        bwrap: launcher for environments made of the host's programs.
+        artifacts: launcher for those that Nix has built.
     """
 
     def __init__(self, bwrap: BwrapLauncher, artifacts: ArtifactLauncher) -> None:
@@ -57,10 +57,10 @@ class LauncherRouter:
 
 @asynccontextmanager
 async def open_router(bwrap: BwrapLauncher, home: str) -> AsyncGenerator[LauncherRouter]:
-    """A launcher for all environments; leaving ends what it keeps running beside jails.
+    """Open a launcher for all environments; leaving ends what it runs beside jails.
 
     Args:
-        home: directory of our own for older artifacts, see `ArtifactLauncher`.
+        home: our directory for older artifacts (`ArtifactLauncher`).
     """
     async with trio.open_nursery() as nursery:
         yield LauncherRouter(bwrap, ArtifactLauncher(bwrap.user, home, bwrap.limits, nursery))

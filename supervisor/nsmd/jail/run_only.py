@@ -1,9 +1,9 @@
-"""Artifacts that can only run one piece of code: what speaks to the supervisor in an agent's place.
+"""Stand-in for an agent, for artifacts that can only run one piece of code.
 
-It is a task of the supervisor itself, at the other end of a socket pair, and says what an agent
+It is a task of the supervisor itself, at the other end of a socket pair, and speaks as an agent
 would (`docs/contributing/agent-protocol.md`, base exchange, `execute.timeout`, `execute.result`,
 `interrupt`). Each execution is a jail of its own, made by the artifact's `run`, which reads the
-code from its standard input. What is kept of its output is bounded here, and so is its time.
+code from its standard input. Output and time are bounded here.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ CAPABILITIES = ("execute.timeout", "execute.result", "interrupt")
 
 REPLY_BYTES = 1024 * 1024
 MOST_REPLY_BYTES = 4 * 1024 * 1024
-"""What is kept of a stream, as agents do."""
+"""Largest part of a stream to keep, as agents do."""
 
 TIMED_OUT, INTERRUPTED = 124, 130
-"""Exit codes, as agents have them."""
+"""Exit codes, the same as agents'."""
 
 CHUNK_BYTES = 64 * 1024
 MOST_LEFT_BYTES = 1024 * 1024
-"""Read of a stream after its jail has ended: more than a pipe holds."""
+"""Bytes to read of a stream after its jail has ended: more than a pipe holds."""
 
 
 class RunOnlyJail:
-    """Jail for artifacts that run one piece of code only: there is none between executions.
+    """Jail for artifacts that only run one piece of code: between executions there is no jail.
 
     Args:
         channel: the supervisor's end; owned from now on.
@@ -103,7 +103,7 @@ class RunOnlyJail:
 
     @property
     def project_copy(self) -> None:
-        """None: a project that is copied on write is refused here."""
+        """None: an overlay of the project is refused here."""
 
     def stderr_text(self) -> str:
         return ""
@@ -123,13 +123,13 @@ async def start_run_only(
     limits: SessionLimits,
     nursery: trio.Nursery,
 ) -> RunOnlyJail:
-    """A session of an environment that has none: it takes executions, each in a fresh jail.
+    """Start a stand-in for a session: it takes executions, each in a new jail.
 
     Args:
-        policy: of its executions.
-        user: as whom jails run.
-        variables: of the program's environment, but for the project's place.
-        limits: of all sessions.
+        policy: policy of its executions.
+        user: user that jails run as.
+        variables: variables of the program, without the project's path.
+        limits: limits of all sessions.
         nursery: owns the task.
 
     Raises:
@@ -165,7 +165,7 @@ class _Standin:
 
     Args:
         end: the agent's end of the channel; owned, like `ended_fd`, by `run`.
-        ended_fd: an eventfd that is told when nothing is left.
+        ended_fd: eventfd to write to when nothing is left.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class _Standin:
         self._running: _Execution | None = None
 
     async def run(self) -> None:
-        """Converse until the supervisor's session lets go."""
+        """Converse until the supervisor's session closes the channel."""
         try:
             with self.scope:
                 async with trio.open_nursery() as executions:
@@ -224,8 +224,9 @@ class _Standin:
             reader.receive_data(data)
 
     async def _take(self, frame: Mapping[str, Any], executions: trio.Nursery) -> bool:
-        """Handle a frame; False to stop. Frames come from the supervisor itself and need no
-        checks."""
+        """Handle a frame; False to stop. Frames come from the supervisor itself and
+        need no checks.
+        """
         kind, id_ = frame["type"], frame.get("id")
         match kind:
             case "execute" if self._running is not None:
@@ -267,7 +268,7 @@ class _Standin:
                 code_variables=jail_variables(self._spec.environment, self._spec.network),
             )
             variables, inherited = hand_over(self._artifact, self._user, given, owned)
-            command = [os.path.realpath(self._artifact.run)]  # as `ArtifactLauncher` does
+            command = [os.path.realpath(self._artifact.run)]  # as in `ArtifactLauncher`
             starter = spawn(
                 self._user,
                 with_limits(command, self._spec.environment, self._limits),
@@ -289,7 +290,7 @@ class _Standin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A program that runs.
+    """A running program.
 
     Attributes:
         tells: it will tell the process id of its jail.
@@ -303,7 +304,7 @@ class _Execution:
     """One run of the program.
 
     Args:
-        frame: `execute`.
+        frame: the `execute` frame.
     """
 
     def __init__(self, frame: Mapping[str, Any]) -> None:
@@ -319,12 +320,12 @@ class _Execution:
         self._failure: OSError | None = None
 
     def interrupt(self) -> None:
-        """End it; its result says so."""
+        """End it; its result says that it was interrupted."""
         self._interrupted = True
         self._patience.cancel()
 
     async def run(self, start: Callable[[int, int, int, int], _Started]) -> dict[str, Any]:
-        """Returns its `result`.
+        """Run the program, and return its `result` frame.
 
         Args:
             start: gets descriptors: standard input, output, errors, and one for `NSM_INFO_FD`.
@@ -366,13 +367,14 @@ class _Execution:
     async def _feed(
         self, code: trio.lowlevel.FdStream, info: trio.lowlevel.FdStream, started: _Started
     ) -> None:
-        """Give it the code, once its jail can be ended whatever the code leaves behind."""
+        """Write the code, once the jail can be ended whatever the code leaves behind."""
         if started.tells:
             pid = await read_child_pid(info.fileno())
             try:
                 if pid is not None:
                     self._jail_fd = open_descendant(pid, started.starter.pid)
-            except OSError as error:  # no descriptor is left; raised here, it would be in a group
+            # there is no free descriptor; raised here, it would be in a group
+            except OSError as error:
                 self._failure = error
                 self._patience.cancel()
                 return
@@ -386,7 +388,7 @@ class _Execution:
             kept.write(data)
 
     async def _end(self, starter: subprocess.Popen[bytes]) -> None:
-        """End what is left of it: all, or what it has left in the background."""
+        """End the rest of it: everything, or what it left in the background."""
         if self._jail_fd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._jail_fd, signal.SIGKILL)
@@ -399,7 +401,7 @@ class _Execution:
             await end_starter(starter)
 
     def _result(self, status: int, duration_s: float) -> dict[str, Any]:
-        # One that has ended before it could be interrupted was not.
+        # A run that ended before it could be interrupted was not interrupted.
         interrupted = self._interrupted and not self._ended_itself
         timed_out = not interrupted and not self._ended_itself
         code = 128 - status if status < 0 else status
@@ -427,7 +429,7 @@ async def _pipe_from(
     theirs: ExitStack,
     open_pipe: Callable[[], tuple[int, int]] = lambda: os.pipe2(os.O_CLOEXEC),
 ) -> tuple[trio.lowlevel.FdStream, int]:
-    """A pipe that we read: our end, and the descriptor of the other."""
+    """Make a pipe that we read: our end, and the descriptor of the other."""
     read_fd, write_fd = open_pipe()
     theirs.callback(os.close, write_fd)
     stream = await ours.enter_async_context(trio.lowlevel.FdStream(read_fd))
@@ -435,7 +437,7 @@ async def _pipe_from(
 
 
 async def _pipe_to(ours: AsyncExitStack, theirs: ExitStack) -> tuple[int, trio.lowlevel.FdStream]:
-    """A pipe that we write: the descriptor of the other end, and ours."""
+    """Make a pipe that we write: the descriptor of the other end, and ours."""
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     theirs.callback(os.close, read_fd)
     stream = await ours.enter_async_context(trio.lowlevel.FdStream(write_fd))
@@ -443,7 +445,7 @@ async def _pipe_to(ours: AsyncExitStack, theirs: ExitStack) -> tuple[int, trio.l
 
 
 def _read_rest(kept: HeadTail, stream: trio.lowlevel.FdStream) -> None:
-    """Read the rest of a pipe, without waiting for others who still have it open."""
+    """Read the rest of a pipe, without waiting for others that still have it open."""
     left = MOST_LEFT_BYTES
     with suppress(BlockingIOError):
         while left > 0 and (data := os.read(stream.fileno(), CHUNK_BYTES)):

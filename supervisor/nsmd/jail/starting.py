@@ -1,8 +1,8 @@
-"""From a program that makes a jail to a jail whose agent speaks: what all launchers share.
+"""From a program that makes a jail to a jail whose agent speaks: shared by all launchers.
 
-The program, bwrap or an artifact's wrapper around one, gets the agent's end of a socket pair as
-its descriptors 0 and 1 and hands it on. There is a jail when the first byte comes; what comes
-instead is explained by what was written to descriptor 2.
+The program (bwrap, or an artifact's wrapper around one) gets the agent's end of a socket pair as
+its descriptors 0 and 1 and passes it on. The first byte says that there is a jail. If none comes,
+the text on descriptor 2 explains why.
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ from nsmd.jail.user import Credentials, JailUser
 from nsmd.model.values import Environment, SessionLimits
 
 INFO_TIMEOUT_S = 10.0
-"""bwrap tells the process id of its child 3 ms after its start, and a wrapper executes it some
-10 ms after its own. One that has not by now hangs on a file system and is given up."""
+"""bwrap tells the process id of its child 3 ms after its start, and a wrapper executes it some 10
+ms after its own. After this time the program counts as hanging on a file system.
+"""
 
 SPEAK_TIMEOUT_S = 20.0
-"""From there to the agent's first byte: 20 to 100 ms with a prestarted interpreter, seconds on a
-machine that swaps."""
+"""Time from there to the agent's first byte: 20 to 100 ms with a prestarted interpreter, seconds on
+a machine that swaps.
+"""
 
 INFO_LIMIT_BYTES = 64 * 1024
-"""bwrap writes about 300."""
+"""Limit of what bwrap writes, which is about 300 bytes."""
 
 UMASK = 0o022
-"""Of the code in jails; the supervisor's own keeps others out of its socket."""
+"""Umask of the code in jails; the supervisor's own keeps others out of its socket."""
 
 
 class NotStartedError(Exception):
-    """No agent speaks; the message is what was written to stderr, and what we know beyond that."""
+    """No agent speaks; the message is the text on stderr, and what else we know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A program that is to make a jail, just started, and our ends of what it was given.
+    """A program that was started to make a jail, and our ends of its descriptors.
 
     Attributes:
-        starter: leads a session and process group of its own.
+        starter: process that leads a session and process group of its own.
         channel: to the agent.
         stderr_fd: from `make_stderr`.
-        info_fd: on which bwrap tells the process id of the jail's PID 1; None where nobody tells.
+        info_fd: pipe for the process id of the jail's PID 1 from bwrap; None if nobody tells it.
     """
 
     starter: subprocess.Popen[bytes]
@@ -69,11 +71,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Both ends of what a program is given; `ours` of the stacks that own them.
+    """Both ends of a program's descriptors.
 
     Attributes:
         channel, info_fd, stderr_fd: as in `Attempt`.
-        agent_end, info_end: the program's.
+        agent_end, info_end: the program's ends.
     """
 
     channel: socket.socket
@@ -87,8 +89,8 @@ def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> En
     """Make the descriptors for a program.
 
     Args:
-        kind: of the channel.
-        ours, theirs: close either side's.
+        kind: kind of the channel.
+        ours, theirs: close the ends of either side.
 
     Raises:
         OSError: there is no descriptor left.
@@ -111,11 +113,11 @@ def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> En
 
 
 def open_info_pipe() -> tuple[int, int]:
-    """A pipe on which bwrap tells of a jail: our end, and its own, with which it is both ends.
+    """Make a pipe on which bwrap reports a jail: our end, and its own, which can also read.
 
-    Thus it never breaks. Were the supervisor killed while a jail starts, writing would kill bwrap,
-    and leave its child waiting for it for good (main() of bubblewrap.c, child_wait_fd), where
-    neither the end of a channel nor that of a parent has any effect yet.
+    So the pipe never breaks. If the supervisor were killed while a jail starts, a broken pipe would
+    kill bwrap and leave its child waiting for it for ever (main() of bubblewrap.c, child_wait_fd),
+    at a point where neither the end of a channel nor that of a parent has any effect yet.
 
     Raises:
         OSError: there is no descriptor left.
@@ -142,8 +144,8 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program as the jails' user, in a session of its own; blocks for some 2 ms.
 
-    Call it in the main thread: what trio's worker threads start dies with the thread wherever a
-    parent-death signal is set on the way.
+    Call it in the main thread: if something on the way sets a parent-death signal, processes
+    started in trio's worker threads die with the thread.
 
     Args:
         user: None for a program that becomes that user itself.
@@ -159,10 +161,10 @@ def spawn(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        # bwrap hands on whatever it inherits, so it gets nothing that it does not need.
+        # bwrap passes on whatever it inherits, so it gets nothing that it does not need.
         pass_fds=inherited,
         cwd="/",
-        # bwrap's environment could be read in the jail, and steers its dynamic linker.
+        # bwrap's environment could be read in the jail, and controls its dynamic linker.
         env=dict(variables or {}),
         start_new_session=True,
         umask=UMASK,
@@ -175,11 +177,12 @@ def spawn(
 def with_limits(
     command: Sequence[str], environment: Environment, limits: SessionLimits
 ) -> list[str]:
-    """A command each of whose processes is kept to what agents keep interpreters to, but for their
-    number, which the kernel would count for all of the user's here (setrlimit(2), RLIMIT_NPROC).
+    """Make a command whose processes have the limits that agents set for interpreters, except their
+    number: the kernel would count all of the user's processes here (setrlimit(2), RLIMIT_NPROC).
 
-    For artifacts that know no limits. A shell does it, since `Popen` has no way that is safe beside
-    other threads, and root in a container must not limit others' processes (prlimit(2)).
+    This is for artifacts without limits of their own. A shell sets them, because `Popen` has no way
+    that is safe beside other threads, and root in a container must not limit others' processes
+    (prlimit(2)).
     """
     script = 'ulimit -c 0; ulimit -d "$0" && ulimit -n "$1" && shift && exec "$@"'
     kept = (str(environment.memory_mb << 10), str(limits.descriptors))
@@ -203,7 +206,7 @@ _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
 
 
 def gate(group: int | None) -> Sequence[str]:
-    """Return the words before a command that enters a control group: they wait for a line on its
+    """Return the words before a command that enters a control group. They wait for a line on its
     channel, then become the command.
 
     Args:
@@ -213,31 +216,32 @@ def gate(group: int | None) -> Sequence[str]:
 
 
 async def _let_in(attempt: Attempt, group: int) -> None:
-    """Move what waits at its gate into a control group, and open the gate."""
+    """Move a program that waits at its gate into a control group, and open the gate."""
 
     def move() -> None:
         with suppress(OSError):
             os.write(group, str(attempt.starter.pid).encode())
 
-    with trio.CancelScope(shield=True):  # milliseconds; nobody would end what waits
+    # milliseconds; otherwise nobody would end the waiting program
+    with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(move)
     with suppress(OSError):
         attempt.channel.send(b"\n")
 
 
 async def jail_of(attempt: Attempt, speaker: str, group: int | None = None) -> BwrapJail:
-    """The jail that comes of an attempt, once its agent speaks.
+    """Return the jail of an attempt, once its agent speaks.
 
     Args:
         attempt: owned from now on.
-        speaker: what is to speak first, for people.
+        speaker: the part that should speak first, for people.
         group: as in `Launcher.launch`; the command was started with its `gate`.
 
     Raises:
-        NotStartedError: it does not come to that.
+        NotStartedError: there is no such jail.
         OSError: there is no descriptor left.
 
-    Cancellation: ends what was started.
+    Cancellation: ends the program and its jail.
     """
     if group is not None:
         await _let_in(attempt, group)
@@ -267,7 +271,7 @@ async def discard(jail: BwrapJail) -> str:
 
 
 async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
-    """Take hold of the jail's PID 1 as soon as bwrap tells it."""
+    """Open a pidfd of the jail's PID 1 as soon as bwrap tells it."""
     with ExitStack() as owned:
         owned.callback(os.close, attempt.stderr_fd)
         owned.enter_context(attempt.channel)
@@ -280,7 +284,7 @@ async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
                 os.close(info_fd)
             pidfd = None if pid is None else open_descendant(pid, starter.pid)
         except BaseException:
-            attempt.channel.close()  # which ends a jail that cannot be found, too
+            attempt.channel.close()  # this also ends a jail that cannot be found
             await end_starter(starter)
             raise
         if pid is None or pidfd is None:
@@ -293,7 +297,7 @@ async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
 
 
 async def _adopt_speaking(attempt: Attempt, speaker: str) -> BwrapJail:
-    """Find the jail's PID 1 when its agent speaks: by then it is there."""
+    """Find the jail's PID 1 when its agent speaks: it exists by then."""
     with ExitStack() as owned:
         owned.callback(os.close, attempt.stderr_fd)
         owned.enter_context(attempt.channel)
@@ -308,7 +312,7 @@ async def _adopt_speaking(attempt: Attempt, speaker: str) -> BwrapJail:
         if found is not None:
             owned.pop_all()
             return _jail(attempt, *found)
-        if silence == "":  # it is about to end, and may have a last word to say
+        if silence == "":  # it is about to end, and may have a last message
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
         else:
@@ -337,8 +341,7 @@ async def _await_speech(channel: socket.socket, speaker: str) -> str | None:
     """Wait for the first byte.
 
     Returns:
-        None if it came; else what there is to say about that, which is nothing if the channel
-        ended.
+        None if it came; else an explanation, empty if the channel ended.
     """
     with trio.move_on_after(SPEAK_TIMEOUT_S):
         await trio.lowlevel.wait_readable(channel)
@@ -350,7 +353,7 @@ async def _await_speech(channel: socket.socket, speaker: str) -> str | None:
 
 
 async def read_child_pid(info_fd: int) -> int | None:
-    """The process id that bwrap tells; None if it does not."""
+    """Read the process id that bwrap tells; None if it does not."""
     text = b""
     with trio.move_on_after(INFO_TIMEOUT_S):
         while len(text) < INFO_LIMIT_BYTES:
@@ -359,16 +362,16 @@ async def read_child_pid(info_fd: int) -> int | None:
             text += piece
             if not piece or text.rstrip().endswith(b"}"):
                 break
-    # The key is the same in all versions; what stands around it is not.
+    # The key is the same in all versions; the text around it is not.
     told = re.search(rb'"child-pid": *(\d+)', text)
     return int(told[1]) if told else None
 
 
 def memory_file(content: bytes, owned: ExitStack) -> int:
-    """A descriptor to read that content from, to be closed by `owned`.
+    """Make a descriptor to read that content from; `owned` closes it.
 
-    A pipe would do for most, but block here at its capacity. Whoever gets it cannot change it, nor
-    keep more in memory with it (memfd_create(2), F_SEAL_GROW).
+    A pipe would mostly do, but would block here at its capacity. Its receiver can neither change
+    the content nor keep more in memory with it (memfd_create(2), F_SEAL_GROW).
     """
     fd = os.memfd_create("nsm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     owned.callback(os.close, fd)

@@ -1,4 +1,4 @@
-"""The host's user as whom jails run."""
+"""The host user that jails run as."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsmd.jail.mounts import PrivateMounts
 
 
 class Credentials(NamedTuple):
-    """Arguments of `subprocess.Popen`; None leaves what we have."""
+    """Arguments of `subprocess.Popen`; None for no change."""
 
     user: int | None
     group: int | None
@@ -18,14 +18,15 @@ class Credentials(NamedTuple):
 
 
 class JailUser:
-    """Root's jails run as an ordinary user, everyone else's as themselves.
+    """The host user that jails run as: an ordinary one if the supervisor runs as root, else its
+    own.
 
-    Inside a user namespace too, host uid 0 owns what the kernel protects by owner, such as
-    /proc/sys, so it is no prisoner.
+    Even inside a user namespace, host uid 0 owns what the kernel protects by owner, such as
+    /proc/sys, so a jail cannot hold it.
 
     Args:
-        uid: user and group of jails, where the supervisor runs as root; else it has no choice.
-        mounts: ways to directories that this user cannot reach.
+        uid: user and group of jails, if the supervisor runs as root; else ignored.
+        mounts: paths to directories that this user cannot reach.
 
     Raises:
         ValueError: jails would run as root.
@@ -47,7 +48,7 @@ class JailUser:
 
     @property
     def has_mounts(self) -> bool:
-        """True if there is a way to directories that this user cannot reach."""
+        """True if there can be paths to directories that this user cannot reach."""
         return self._mounts is not None
 
     def credentials(self) -> Credentials:
@@ -57,10 +58,10 @@ class JailUser:
         return Credentials(user=self.uid, group=self.uid, extra_groups=[])
 
     def why_impossible(self, proc: str = "/proc") -> str | None:
-        """Why root cannot become this user here; None if it seems to be able to.
+        """Why root cannot become this user here; None if it probably can.
 
         Args:
-            proc: where procfs is; other than `/proc` in tests only.
+            proc: directory of procfs; other than `/proc` in tests only.
         """
         if not self._changes:
             return None
@@ -76,7 +77,7 @@ class JailUser:
         return "this user namespace denies setgroups" if groups_denied else None
 
     def why_unreadable(self, path: str) -> str | None:
-        """Why this user cannot be shown a directory or file; None if it can.
+        """Why this user cannot read a directory or file; None if it can.
 
         Args:
             path: absolute, symlinks resolved.
@@ -92,35 +93,37 @@ class JailUser:
             return f"{path}: {error.strerror}"
 
     def why_no_way(self, path: str) -> str | None:
-        """Why this user cannot go to a file by its own path; None if it can, or there is no file.
+        """Why this user cannot reach a file by its own path; None if it can, or if there is no
+        file.
 
         Args:
             path: absolute, symlinks resolved.
         """
         if not self._changes:
-            return None  # the attempt will tell
+            return None  # the attempt will show
         try:
             return why_unreachable(path, self.uid, self.uid)
         except OSError:
             return None
 
     def give(self, path: str) -> None:
-        """Make a directory this user's own.
+        """Make this user the owner of a directory.
 
         Raises:
-            OSError: it cannot be.
+            OSError: that fails.
         """
         if self._changes:
             os.chown(path, self.uid, self.uid)
 
     def way_to_own(self, directory: str) -> str:
-        """A path by which the files of a directory's owner are this user's own.
+        """Return a path by which the files of a directory's owner belong to this user.
 
-        In a user namespace nobody else's can be copied: their owners have no number there.
+        In a user namespace no other user's files can be changed in an overlay: their owners have no
+        number there.
 
         Raises:
-            PermissionError: there is none; the message says whose it is.
-            OSError: the directory is not there, or its file system translates no owners.
+            PermissionError: there is none; the message names the owner.
+            OSError: the directory is not there, or its file system does not translate owners.
         """
         found = os.stat(directory)
         if (found.st_uid, found.st_gid) == (self.uid, self.gid):
@@ -138,7 +141,8 @@ class JailUser:
         return self._mounts.expose(directory, self.uid)
 
     def way_to(self, directory: str) -> str:
-        """A path by which this user reaches a directory; itself where it can go there.
+        """Return a path by which this user reaches a directory; the path itself if the user can use
+        it.
 
         Raises:
             OSError: there is none.

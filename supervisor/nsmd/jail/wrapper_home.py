@@ -1,8 +1,8 @@
-"""A home for older artifacts' wrappers, which keep files there: our directory, not the user's home.
+"""HOME for older artifacts' wrappers, which keep files there: our directory, not the user's home.
 
-jail.nix has each wrapper make a `passwd` and a `group` of its HOME's user once, and shows them in
-every jail. In this one they are there already: they name nobody, and wrappers that start at once
-don't stumble over each other.
+jail.nix makes each wrapper create a `passwd` and a `group` for its HOME's user once, and shows them
+in every jail. In this directory they already exist: they name nobody, and wrappers that start at
+once do not disturb each other.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from nsm.wire.errors import StartFailedError
 from nsmd.jail.user import JailUser
 
 DATA = (".local", ".local/share", ".local/share/jail.nix")
-"""Where jail.nix keeps them."""
+"""Directory in which jail.nix keeps them."""
 
 
 class WrapperHome:
     """Home directory for older artifacts' wrappers.
 
     Args:
-        user: as whom wrappers run.
-        path: of the directory, made when it is needed.
+        user: user that wrappers run as.
+        path: path of the directory, made when needed.
     """
 
     def __init__(self, user: JailUser, path: str) -> None:
@@ -34,7 +34,7 @@ class WrapperHome:
         return f"<WrapperHome {self._path}>"
 
     def path(self) -> str:
-        """Where that user finds it.
+        """Path of the directory for that user.
 
         Raises:
             StartFailedError: it cannot be made, or that user cannot go there.
