@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 Status = Literal["ok", "warn", "fail"]
@@ -27,8 +28,8 @@ class Check:
     fix: str = ""
 
 
-def ok(detail: str, *, of: str = "") -> Check:
-    return Check(name=of, status="ok", detail=detail)
+def ok(detail: str, fix: str = "", *, of: str = "") -> Check:
+    return Check(name=of, status="ok", detail=detail, fix=fix)
 
 
 def warn(detail: str, fix: str = "", *, of: str = "") -> Check:
@@ -71,6 +72,12 @@ def render_text(checks: Sequence[Check], columns: int | None = None) -> str:
             first, *more = _wrapped(f"-> {check.fix}", room)
             text += "".join(f"{margin}{line}\n" for line in (first, *more))
     return text
+
+
+def render_json(checks: Sequence[Check]) -> str:
+    """For programs: `{"ok": bool, "checks": [{name, status, detail, fix}]}`."""
+    well = all(check.status != "fail" for check in checks)
+    return json.dumps({"ok": well, "checks": [asdict(check) for check in checks]}, indent=2) + "\n"
 
 
 def _wrapped(text: str, room: int | None) -> list[str]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nsm.checks import Check
+from nsm.checks import Check, fail, ok, warn
 from nsmbox.model.plan import BoxError
 from nsmbox.protection.secrets import printable, within
 
@@ -116,20 +116,17 @@ def row(names: Sequence[str], *, running: bool, client: str) -> Check:
         running: there is a supervisor, which can be asked.
         client: as which to ask.
     """
-    name = "programs"
     try:
         refuse_without_supervisor()
         if not running:
-            return Check(
-                name=name,
-                status="warn",
-                detail=f"{', '.join(names)}: not looked for without a supervisor",
-                fix="`nsm bridge check` looks at the definitions without one.",
+            return warn(
+                f"{', '.join(names)}: not looked for without a supervisor",
+                "`nsm bridge check` looks at the definitions without one.",
             )
         check(names, _asked(client, start=False))
     except BoxError as error:
-        return Check(name=name, status="fail", detail=error.message, fix=error.hint)
-    return Check(name=name, status="ok", detail=f"of the host: {', '.join(names)}")
+        return fail(error.message, error.hint)
+    return ok(f"of the host: {', '.join(names)}")
 
 
 def _asked(client: str, *, start: bool = True) -> ProgramsReport:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsm import paths
-from nsm.checks import Check, Status, render_text
+from nsm.checks import Check, fail, ok, render_text, rows, warn
 from nsm.jail import landlock
 from nsm.jail.failure import explain, read_host_facts
 from nsmbox.host import bridge_programs, lookup, nix_host, program_links
@@ -66,107 +66,94 @@ def examine(
     """The rows."""
     directory, place = check_directory(variables)
     facts, command = check_command(request, variables, directory)
-    first = [
-        *([_failed("configuration", mistake)] if mistake else []),
-        check_user(os.geteuid(), request, program),
-    ]
+    first = rows(
+        ("configuration", _failed(mistake) if mistake else None),
+        ("user", check_user(os.geteuid(), request, program)),
+    )
+    of_command = rows(
+        ("directory", place),
+        (request.profile.program or "command", command),
+        ("variables", check_variables(request, variables)),
+        ("git identity", check_git(facts)),
+    )
+    certificates = check_certificates(request, variables, CERTIFICATES)
     if platform.system() == "Darwin":
         return [
             *first,
-            check_seatbelt(seatbelt.PROGRAM),
-            place,
-            *command,
-            *check_variables(request, variables),
-            *check_git(facts),
-            check_certificates(request, variables, CERTIFICATES),
-            *check_programs(request, program),
+            *rows(("sandbox-exec", check_seatbelt(seatbelt.PROGRAM))),
+            *of_command,
+            *rows(("certificates", certificates), ("programs", check_programs(request, program))),
         ]
+    uid = os.geteuid()
     bwrap, jail = check_bwrap(variables.get("PATH", ""), directory)
+    trusted = facts.nix.trusted if facts and facts.nix else ""
     return [
         *first,
-        jail,
-        check_namespaces(bwrap, os.geteuid()),
-        check_system_calls(platform.machine()),
-        check_nix(variables, facts.nix.trusted if facts and facts.nix else ""),
-        place,
-        *command,
-        *check_variables(request, variables),
-        *check_git(facts),
-        check_names(request, "/etc/resolv.conf"),
-        check_certificates(request, variables, CERTIFICATES),
-        check_socket(variables, needed=request.network.mode == "allow"),
-        *check_programs(request, program),
-        check_abstract_sockets(request, landlock.version()),
-        *check_trial(request, facts, bwrap, os.geteuid()),
+        *rows(
+            ("bwrap", jail),
+            ("user namespaces", check_namespaces(bwrap, uid)),
+            ("system calls", check_system_calls(platform.machine())),
+            ("nix daemon", check_nix(variables, trusted)),
+        ),
+        *of_command,
+        *rows(
+            ("DNS", check_names(request, "/etc/resolv.conf")),
+            ("certificates", certificates),
+            ("socket", check_socket(variables, needed=request.network.mode == "allow")),
+            ("programs", check_programs(request, program)),
+            ("abstract sockets", check_abstract_sockets(request, landlock.version())),
+            ("box", check_trial(request, facts, bwrap, uid)),
+        ),
     ]
 
 
 def check_user(uid: int, request: Request, program: str) -> Check:
     """Root has no boxes."""
     if uid != 0:
-        return Check(name="user", status="ok", detail=f"user {uid}, not root")
+        return ok(f"user {uid}, not root")
     why = request.profile.root or "a box of root's would keep root's rights over the host"
-    return Check(
-        name="user",
-        status="fail",
-        detail=f"root: {why}",
-        fix=f"Run it as an ordinary user: `runuser -u USER -- {program} ...`.",
-    )
+    return fail(f"root: {why}", f"Run it as an ordinary user: `runuser -u USER -- {program} ...`.")
 
 
 def check_bwrap(search_path: str, directory: str) -> tuple[str | None, Check]:
     """The bwrap that makes boxes, and its path."""
-    name = "bwrap"
     try:
         path = lookup.find_bwrap(search_path, directory)
     except BoxError as error:
-        return None, _failed(name, error)
+        return None, _failed(error)
     try:
         version, options = _told(path, "--version"), _told(path, "--help")
     except (OSError, subprocess.SubprocessError) as error:
-        return None, Check(
-            name=name, status="fail", detail=f"{path}: {error}", fix="Reinstall bubblewrap."
-        )
+        return None, fail(f"{path}: {error}", "Reinstall bubblewrap.")
     detail = f"{version.removeprefix('bubblewrap').strip()}, {path}"
     if "--disable-userns" not in options:
-        return path, Check(
-            name=name,
-            status="fail",
-            detail=f"{detail}: lacks --disable-userns",
-            fix="Install bubblewrap 0.8 or newer.",
-        )
-    return path, Check(name=name, status="ok", detail=detail)
+        return path, fail(f"{detail}: lacks --disable-userns", "Install bubblewrap 0.8 or newer.")
+    return path, ok(detail)
 
 
 def check_seatbelt(program: str) -> Check:
     """Check by a trial whether boxes on macOS can be made."""
-    name = "sandbox-exec"
     tried = _run([program, "-p", "(version 1)(allow default)", "/usr/bin/true"])
     if tried.returncode == 0:
-        return Check(
-            name=name, status="ok", detail=f"{program} works; there are no sessions of nsm"
-        )
+        return ok(f"{program} works; there are no sessions of nsm")
     said = tried.stderr.strip() or f"exit code {tried.returncode}"
-    return Check(
-        name=name,
-        status="fail",
-        detail=f"{program}: {said}",
-        fix="It belongs to macOS; inside another sandbox it cannot be used: start it outside.",
+    return fail(
+        f"{program}: {said}",
+        "It belongs to macOS; inside another sandbox it cannot be used: start it outside.",
     )
 
 
 def check_namespaces(bwrap: str | None, uid: int) -> Check:
     """Check by a trial whether the kernel lets this user have namespaces."""
-    name = "user namespaces"
     if bwrap is None or uid == 0:
         why = "there is no bwrap to try them with" if bwrap is None else "root is not to try"
-        return Check(name=name, status="warn", detail=f"not tried: {why}")
+        return warn(f"not tried: {why}")
     options = ("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent")
     tried = _run([bwrap, *options, "--ro-bind", "/", "/", "--proc", "/proc", bwrap, "--version"])
     if tried.returncode == 0:
-        return Check(name=name, status="ok", detail="allowed")
+        return ok("allowed")
     error = explain(tried.stderr, read_host_facts(), bwrap)
-    return Check(name=name, status="fail", detail=error.message, fix=error.hint)
+    return fail(error.message, error.hint)
 
 
 def check_system_calls(machine: str) -> Check:
@@ -174,12 +161,8 @@ def check_system_calls(machine: str) -> Check:
     from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # only here
 
     if filter_program(machine) is not None:
-        return Check(name="system calls", status="ok", detail="filtered")
-    return Check(
-        name="system calls",
-        status="warn",
-        detail=f"not filtered: there is no table for {machine}; a box can type into its terminal",
-    )
+        return ok("filtered")
+    return warn(f"not filtered: there is no table for {machine}; a box can type into its terminal")
 
 
 def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
@@ -188,149 +171,124 @@ def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
     Args:
         trusted: as `nsmbox.host.nix_host.Nix` has it.
     """
-    name = "nix daemon"
     store = variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE
     if not os.path.isdir(store):
-        return Check(name=name, status="ok", detail=f"no {store} here, none needed")
+        return ok(f"no {store} here, none needed")
     path = os.path.join(os.path.dirname(store), "var/nix/daemon-socket/socket")
     if problem := _why_unreachable(path):
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{path}: {problem}; programs of the store run, `nix shell` does not",
-            fix="Start it: sudo systemctl start nix-daemon.socket",
+        return warn(
+            f"{path}: {problem}; programs of the store run, `nix shell` does not",
+            "Start it: sudo systemctl start nix-daemon.socket",
         )
     if trusted:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{path}: it trusts you, and code in a box can become root through it",
-            fix=f"Take {trusted} out of trusted-users in nix.conf, and restart the daemon.",
+        return warn(
+            f"{path}: it trusts you, and code in a box can become root through it",
+            f"Take {trusted} out of trusted-users in nix.conf, and restart the daemon.",
         )
-    return Check(name=name, status="ok", detail=path)
+    return ok(path)
 
 
 def check_directory(variables: Mapping[str, str]) -> tuple[str, Check]:
     """The working directory, and whether a box may have it; empty where it may not."""
-    name = "directory"
     try:
         known = secrets.look(paths.home(), variables, os.geteuid())
         directory = secrets.working_directory(known)
     except BoxError as error:
-        return "", _failed(name, error)
+        return "", _failed(error)
     except OSError as error:
-        return "", Check(name=name, status="fail", detail=str(error), fix="Set HOME.")
-    return directory, Check(name=name, status="ok", detail=directory)
+        return "", fail(str(error), "Set HOME.")
+    return directory, ok(directory)
 
 
 def check_command(
     request: Request, variables: Mapping[str, str], directory: str
-) -> tuple[Facts | None, list[Check]]:
+) -> tuple[Facts | None, Check | None]:
     """Find the command by its name; return all facts that were looked up."""
     name = request.profile.program or "command"
     if not directory:
-        return None, [Check(name=name, status="warn", detail="not looked for without a directory")]
+        return None, warn("not looked for without a directory")
     if not (request.profile.program or request.command):
         request = replace(request, command=("sh",))
     try:
         facts = lookup.look(request, variables)
     except BoxError as error:
-        return None, [_failed(name, error)]
+        return None, _failed(error)
     except OSError as error:
-        return None, [Check(name=name, status="fail", detail=str(error))]
+        return None, fail(str(error))
     if name == "command" and request.command == ("sh",):
-        return facts, []
+        return facts, None
     program = facts.command[0]
     real = next((t.path for t in facts.tools if t.name == os.path.basename(program)), program)
-    return facts, [Check(name=name, status="ok", detail=real)]
+    return facts, ok(real)
 
 
-def check_variables(request: Request, variables: Mapping[str, str]) -> list[Check]:
-    """Variables that were asked for and are not set."""
-    missing = [name for name in request.extra if name not in variables]
+def check_variables(request: Request, variables: Mapping[str, str]) -> Check | None:
+    """Check whether variables that were asked for are set."""
     if not request.extra:
-        return []
-    if missing:
-        return [
-            Check(
-                name="variables",
-                status="warn",
-                detail=f"not set, so that the box does not have them: {', '.join(missing)}",
-                fix="Set and export them, or take them out of CLAUDEBOX_EXTRA_ENV.",
-            )
-        ]
-    return [Check(name="variables", status="ok", detail=f"passed too: {', '.join(request.extra)}")]
+        return None
+    if missing := [name for name in request.extra if name not in variables]:
+        return warn(
+            f"not set, so that the box does not have them: {', '.join(missing)}",
+            "Set and export them, or take them out of CLAUDEBOX_EXTRA_ENV.",
+        )
+    return ok(f"passed too: {', '.join(request.extra)}")
 
 
-def check_git(facts: Facts | None) -> list[Check]:
-    """Whose name commits get."""
-    name = "git identity"
+def check_git(facts: Facts | None) -> Check | None:
+    """Check under whose name commits are made."""
     if facts is None:
-        return []
+        return None
     who = facts.git.identity
     if who.known:
-        return [Check(name=name, status="ok", detail=f"{who.name} <{who.email}>")]
+        return ok(f"{who.name} <{who.email}>")
     detail = f"not set: commits are of {who.name} <{who.email}>, if the repository has none either"
     if who.problem:
         detail = f"{detail}; git's configuration cannot be read: {who.problem}"
-    return [
-        Check(
-            name=name,
-            status="warn",
-            detail=detail,
-            fix="git config --global user.name NAME; git config --global user.email ADDRESS",
-        )
-    ]
+    return warn(
+        detail, "git config --global user.name NAME; git config --global user.email ADDRESS"
+    )
 
 
 def check_names(request: Request, path: str) -> Check:
     """Check whether names of hosts can be resolved: the configuration is read, and nobody is
     asked."""
-    name = "DNS"
     if request.network.mode != "host":
         of_proxy = request.network.mode == "allow"
         detail = "names are the proxy's business" if of_proxy else "not needed: no network"
-        return Check(name=name, status="ok", detail=detail)
+        return ok(detail)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]
     except OSError as error:
-        return Check(
-            name=name,
-            status="warn",
-            detail=f"{path}: {error.strerror}; only names of /etc/hosts are found",
-            fix="A nameserver is set by a line `nameserver ADDRESS` in it.",
+        return warn(
+            f"{path}: {error.strerror}; only names of /etc/hosts are found",
+            "A nameserver is set by a line `nameserver ADDRESS` in it.",
         )
     servers = [line[1] for line in lines if line[:1] == ["nameserver"] and len(line) > 1]
     if not servers:  # resolv.conf(5): then one on this machine is asked
-        return Check(name=name, status="ok", detail=f"{path} names no server: this machine's own")
-    return Check(name=name, status="ok", detail=f"{', '.join(servers)} ({os.path.realpath(path)})")
+        return ok(f"{path} names no server: this machine's own")
+    return ok(f"{', '.join(servers)} ({os.path.realpath(path)})")
 
 
 def check_certificates(
     request: Request, variables: Mapping[str, str], usual: Sequence[str]
 ) -> Check:
     """Check whether TLS finds certificates of authorities."""
-    name = "certificates"
     for variable in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE"):
         path = variables.get(variable, "")
         if path and variable in request.profile.variables and not _is_file(path):
-            return Check(
-                name=name,
-                status="warn",
-                detail=f"{variable} is {path}, which is no file that can be read",
-                fix=f"Set {variable} to a file of certificates, or unset it.",
+            return warn(
+                f"{variable} is {path}, which is no file that can be read",
+                f"Set {variable} to a file of certificates, or unset it.",
             )
         if path and _is_file(path):
-            return Check(name=name, status="ok", detail=f"{path} ({variable})")
+            return ok(f"{path} ({variable})")
     for path in usual:
         if _is_file(path):
-            return Check(name=name, status="ok", detail=path)
-    return Check(
-        name=name,
-        status="warn",
-        detail="none in the usual places, so that TLS knows no authority",
-        fix="Install them (`apt install ca-certificates`), or set SSL_CERT_FILE.",
+            return ok(path)
+    return warn(
+        "none in the usual places, so that TLS knows no authority",
+        "Install them (`apt install ca-certificates`), or set SSL_CERT_FILE.",
     )
 
 
@@ -340,68 +298,61 @@ def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
     Args:
         needed: the box's network is a list, which only the supervisor serves.
     """
-    name = "socket"
-    bad: Status = "fail" if needed else "warn"
+    bad = fail if needed else warn
     without = "the network has no way out" if needed else "the box has no sessions of nsm"
     try:
         path = paths.socket_path()
     except OSError as error:
-        return Check(name=name, status=bad, detail=f"{error}; {without}")
+        return bad(f"{error}; {without}")
     problem = _why_unreachable(path)
     if problem is None:
-        return Check(name=name, status="ok", detail=f"a supervisor listens on {path}")
+        return ok(f"a supervisor listens on {path}")
     if variables.get("NSM_AUTOSTART") == "0":
-        return Check(
-            name=name,
-            status=bad,
-            detail=f"{path}: {problem}; {without}",
-            fix="Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
+        return bad(
+            f"{path}: {problem}; {without}",
+            "Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
         )
-    return Check(name=name, status="ok", detail=f"{path}: a supervisor is started with the box")
+    return ok(f"{path}: a supervisor is started with the box")
 
 
-def check_programs(request: Request, program: str) -> list[Check]:
+def check_programs(request: Request, program: str) -> Check | None:
     """Check whether the bridge has the programs that the box is to start."""
     if not request.programs:
-        return []
+        return None
     try:
         running = _why_unreachable(paths.socket_path()) is None
     except OSError:
         running = False
-    return [bridge_programs.row(request.programs, running=running, client=program)]
+    return bridge_programs.row(request.programs, running=running, client=program)
 
 
 def check_abstract_sockets(request: Request, version: int) -> Check:
     """Check whether the host's abstract sockets (X11, D-Bus) are out of reach."""
-    name = "abstract sockets"
     if request.network.mode != "host":
-        return Check(name=name, status="ok", detail="out of reach: the box has its own network")
+        return ok("out of reach: the box has its own network")
     if version >= landlock.SCOPES_SOCKETS:
-        return Check(name=name, status="ok", detail="shut off by Landlock")
-    return Check(
-        name=name,
-        status="warn",
-        detail="those of the host's programs can be reached: this kernel cannot shut them off",
-        fix="Linux 6.12 can; or take the host's network away: --network off, or a list of hosts",
+        return ok("shut off by Landlock")
+    return warn(
+        "those of the host's programs can be reached: this kernel cannot shut them off",
+        "Linux 6.12 can; or take the host's network away: --network off, or a list of hosts",
     )
 
 
-def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: int) -> list[Check]:
+def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: int) -> Check:
     """Check whether the very box starts."""
-    name = "box"
     if facts is None or bwrap is None or uid == 0:
-        return [Check(name=name, status="fail", detail="not tried, for what is missing above")]
+        return fail("not tried, for what is missing above")
     plan = planning.plan(replace(request, network=replace(request.network, mode="none")), facts)
     if facts.links is not None:
         try:
             program_links.make(facts.links)  # kept for the next box
         except BoxError as without:
-            return [_failed(name, without)]
+            return _failed(without)
     tried = _try(plan, bwrap)
     if tried.returncode == 0:
-        return [Check(name=name, status="ok", detail=f"{request.profile.name}: starts")]
+        return ok(f"{request.profile.name}: starts")
     error = explain(tried.stderr, read_host_facts(), bwrap)
-    return [Check(name=name, status="fail", detail=error.message, fix=error.hint)]
+    return fail(error.message, error.hint)
 
 
 def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
@@ -482,8 +433,8 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _failed(name: str, error: BoxError) -> Check:
-    return Check(name=name, status="fail", detail=error.message, fix=error.hint)
+def _failed(error: BoxError) -> Check:
+    return fail(error.message, error.hint)
 
 
 def _visible(check: Check) -> Check:

@@ -6,18 +6,16 @@ the two renderings and the exit code come from that.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 import trio
 
 from nsm import paths
-from nsm.checks import Check, fail, ok, render_text, rows, warn
+from nsm.checks import Check, fail, ok, render_json, render_text, rows, warn
 from nsm.wire.errors import NixUnavailableError, NsmError
 from nsmd.doctor.bridge import check_bridge
 from nsmd.doctor.clients import check_clients
@@ -227,12 +225,6 @@ def _columns() -> int | None:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError):
         return None
-
-
-def render_json(checks: Sequence[Check]) -> str:
-    """For programs: `{"ok": bool, "checks": [{name, status, detail, fix}]}`."""
-    well = all(check.status != "fail" for check in checks)
-    return json.dumps({"ok": well, "checks": [asdict(check) for check in checks]}, indent=2) + "\n"
 
 
 def _ensure_state_dir() -> str:

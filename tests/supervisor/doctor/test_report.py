@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fake_nix import FakeNix
-from nsm.checks import Check, render_text
+from nsm.checks import Check, render_json, render_text
 from nsm.paths import PathError
 from nsm.wire.errors import StartFailedError
 from nsmd.doctor.report import (
@@ -20,7 +20,6 @@ from nsmd.doctor.report import (
     check_directory,
     check_network,
     check_nix,
-    render_json,
     safe_runtime_dir,
 )
 from nsmd.doctor.trials import (

@@ -5,15 +5,13 @@ The supervisor is not in a box, and what it needs of the host cannot be seen fro
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from nsm import paths
-from nsm.checks import Check, render_text
+from nsm.checks import Check, fail, ok, render_json, render_text, warn
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.client.blocking import Client
@@ -37,13 +35,9 @@ def in_a_box() -> bool:
 def show(*, as_json: bool) -> int:
     """Check, and print what was found. Returns the exit code: 0 when code can be run."""
     checks = list(look())
-    ok = all(check.status != "fail" for check in checks)
-    if as_json:
-        found = {"ok": ok, "checks": [asdict(check) for check in checks]}
-        terminal.out(json.dumps(found, indent=2))
-    else:
-        terminal.out(render_text(checks, terminal.width()).rstrip("\n"))
-    return EXIT_OK if ok else EXIT_FAILED
+    shown = render_json(checks) if as_json else render_text(checks, terminal.width())
+    terminal.out(shown.rstrip("\n"))
+    return EXIT_FAILED if any(check.status == "fail" for check in checks) else EXIT_OK
 
 
 def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
@@ -52,33 +46,31 @@ def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
     Args:
         tools: where nsm's programs are.
     """
-    yield Check(
-        name="box",
-        status="ok",
-        detail="this is a box of nsm's; what it needs of the host is not to be seen from in here",
-        fix="Outside of the box, `nsm doctor` tells that.",
+    yield ok(
+        "this is a box of nsm's; what it needs of the host is not to be seen from in here",
+        "Outside of the box, `nsm doctor` tells that.",
+        of="box",
     )
     yield _programs_here(tools)
     try:
         with Client(name="nsm doctor", autostart=False) as client:
-            yield Check(
-                name="supervisor",
-                status="ok",
-                detail=f"version {client.server.program_version} answers on {paths.socket_path()}",
+            yield ok(
+                f"version {client.server.program_version} answers on {paths.socket_path()}",
+                of="supervisor",
             )
             yield from _code(client)
             yield from _bridge(client)
     except (NsmError, OSError) as error:
         message = error.message if isinstance(error, NsmError) else str(error)
-        yield Check(name="supervisor", status="fail", detail=message, fix=_OUTSIDE)
+        yield fail(message, _OUTSIDE, of="supervisor")
     yield from _network()
 
 
 def _programs_here(tools: str) -> Check:
     missing = [name for name in ("nsm", "nsm-mcp") if not shutil.which(name, path=tools)]
     if missing:
-        return Check(name="programs", status="warn", detail=f"not in {tools}: {', '.join(missing)}")
-    return Check(name="programs", status="ok", detail=f"nsm and nsm-mcp are in {tools}")
+        return warn(f"not in {tools}: {', '.join(missing)}", of="programs")
+    return ok(f"nsm and nsm-mcp are in {tools}", of="programs")
 
 
 def _code(client: Client) -> Iterator[Check]:
@@ -87,11 +79,9 @@ def _code(client: Client) -> Iterator[Check]:
     for row in rows:
         if not row.available:
             name = f"environment {row.name}" if row.name else "environments"
-            yield Check(name=name, status="warn", detail=row.problem or "cannot be used")
+            yield warn(row.problem or "cannot be used", of=name)
     if not usable:
-        yield Check(
-            name="code", status="fail", detail="there is no environment to run it in", fix=_OUTSIDE
-        )
+        yield fail("there is no environment to run it in", _OUTSIDE, of="code")
         return
     yield _trial(client, usable[0], usable)
 
@@ -102,52 +92,42 @@ def _trial(client: Client, row: EnvironmentRow, usable: Sequence[EnvironmentRow]
             _TRIALS.get(row.interpreter, "1"), env=row.name, timeout_s=_RUN_TIMEOUT_S
         )
     except NsmError as error:
-        return Check(
-            name="code", status="fail", detail=f"{row.name}: {error.message}", fix=error.hint
-        )
+        return fail(f"{row.name}: {error.message}", error.hint, of="code")
     if result.exit_code != 0:
         said = (result.stderr or result.stdout).strip()[-200:]
-        return Check(
-            name="code",
-            status="fail",
-            detail=f"{row.name}: code that does nothing ended with {result.exit_code}: {said}",
-            fix=_OUTSIDE,
+        return fail(
+            f"{row.name}: code that does nothing ended with {result.exit_code}: {said}",
+            _OUTSIDE,
+            of="code",
         )
     names = ", ".join(each.name for each in usable)
-    return Check(name="code", status="ok", detail=f"runs in {row.name}; there are {names}")
+    return ok(f"runs in {row.name}; there are {names}", of="code")
 
 
 def _bridge(client: Client) -> Iterator[Check]:
     try:
         names = [row.name for row in client.bridge.programs().programs]
     except ForbiddenError:
-        yield Check(name="bridge", status="ok", detail="no programs of the host for this box")
+        yield ok("no programs of the host for this box", of="bridge")
         return
-    yield Check(
-        name="bridge", status="ok", detail=f"programs of the host: {', '.join(names) or 'none'}"
-    )
+    yield ok(f"programs of the host: {', '.join(names) or 'none'}", of="bridge")
 
 
 def _network() -> Iterator[Check]:
     port = proxyvariables.PROXY_PORT
     if all(os.environ.get(name) == value for name, value in proxyvariables.WITHOUT_NETWORK):
-        yield Check(name="network", status="ok", detail="none, as was asked for")
+        yield ok("none, as was asked for", of="network")
         return
     if f":{port}" not in os.environ.get("https_proxy", ""):
-        yield Check(name="network", status="ok", detail="the host's, or what variables say")
+        yield ok("the host's, or what variables say", of="network")
         return
     try:
         socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        yield Check(
-            name="network",
-            status="warn",
-            detail=f"the proxy on port {port} does not answer: {error.strerror or error}",
-            fix=_OUTSIDE,
+        yield warn(
+            f"the proxy on port {port} does not answer: {error.strerror or error}",
+            _OUTSIDE,
+            of="network",
         )
         return
-    yield Check(
-        name="network",
-        status="ok",
-        detail=f"the hosts of a list, by the proxy on port {port}",
-    )
+    yield ok(f"the hosts of a list, by the proxy on port {port}", of="network")
