@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -76,29 +75,15 @@ async def serve(
     await Router(stream, endpoint, attach.id).run(first_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Passed:
-    """A call that the SDK let pass, as far as it decides over others.
-
-    Attributes:
-        meta: its envelope; without a progress token.
-        modern: it is answered as the latest revision has it.
-    """
-
-    era: Era
-    meta: object
-    client: Client
-    modern: bool
-
-
 class Endpoint:
     """The handlers of one client, for both eras.
 
+    A tool call is answered in one of two ways. The general way is the SDK's, and ends in `_reply`.
     The SDK's server opens a task, scopes and a context for each request, checks its envelope and
     moves it through five streams: three quarters of what the supervisor does for a call of code
-    that does little. All of that depends on the envelope and on what came before. So a call with
-    the very envelope of one that passed is answered without, as long as the client says nothing
-    but calls in between.
+    that does little. All of that depends on the envelope and on what came before. So there is a
+    fast way, `answer_at_once`: it takes a call of `run` with the very envelope of one that passed
+    the SDK, as long as the client says nothing but calls in between. Both end in the same words.
 
     Behind other transports than a shim's, one endpoint may have several clients, all of which are
     what `attach` says. It must be confined then: roots are one client's.
@@ -131,7 +116,7 @@ class Endpoint:
         self._mount: tuple[str | None, ProjectMount] | None = None
         self._described: tuple[ProjectMount | None] | None = None  # once the tools were listed
         self._info = {"name": _NAME, "version": __version__}
-        self._passed: _Passed | None = None
+        self._passed: tuple[object, Client] | None = None  # envelope of a call, and who sent it
         self._forgotten = 0
         self._listed = Listed(self._view)
         self.server = self._make_server()
@@ -154,33 +139,30 @@ class Endpoint:
     def answer_at_once(
         self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
     ) -> bool:
-        """Answer a tool call without the SDK, now or later; False if that must not be.
+        """Answer a tool call in the fast way, now or later; False if it has to go the general one.
 
         Args:
             call: gets the execution; to be cancelled and abandoned by who has it.
             params: of the call.
             answer: takes the result.
         """
-        passed = self._passed
-        if (
-            passed is None
-            or passed.era is not call.era
-            or passed.meta != call.meta
-            or params.get("name") != describe.TOOL_NAME
-        ):
+        if self._passed is None or params.get("name") != describe.TOOL_NAME:
+            return False
+        meta, client = self._passed
+        if meta != call.meta:
             return False
         if call.number is not None and call.number.again_s is not None:
             return False  # somebody may wait for its execution already, see `Execution.tell`
-        modern = passed.modern
+        modern = call.era is Era.MODERN
         try:
             arguments = parse_arguments(params.get("arguments"))
-            request = self._request(passed.client, arguments, call.number)
+            request = self._request(client, arguments, call.number)
             execution = self._runner.submit(request, None)
         except BadProjectError:
-            self.forget()  # the usual way finds another directory, or says what is wrong
+            self.forget()  # the general way finds another directory, or says what is wrong
             return False
         except NO_ENVIRONMENT:
-            return False  # the usual way looks for it
+            return False  # the general way looks for it
         except Exception as error:  # noqa: BLE001  # the boundary of a call, see `_reply`
             answer(self._result(render_failure(error, describe.TOOL_NAME), modern))
             return True
@@ -242,11 +224,11 @@ class Endpoint:
         return ListToolsResult(tools=[tool, *(self._tools.tools(meta) if has_programs else ())])
 
     async def _answer_calls(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware: answers a tool call before the SDK checks its shape.
+        """Take a tool call to `_reply` before the SDK checks its shape (a middleware).
 
         The SDK would refuse arguments that are no object with an error that says nothing, and its
-        checks of both directions cost a fifth of a call that does little. What it alone can say
-        (before the handshake; no name at all) is left to it.
+        checks of both directions cost a fifth of a call that does little. Calls without a name and
+        of clients that have not told theirs it has to check; what it lets pass is `_call_tool`'s.
         """
         params = ctx.params or {}
         name = params.get("name")
@@ -268,6 +250,7 @@ class Endpoint:
         return CallToolResult.model_validate(wire.result_map(reply), by_name=False)
 
     async def _reply(self, ctx: Context, name: str, arguments: object) -> ToolReply:
+        """Carry out a tool call in the general way."""
         try:
             if name == describe.TOOL_NAME:
                 return await self._run(ctx, parse_arguments(arguments))
@@ -326,12 +309,7 @@ class Endpoint:
             raise
         call = call_of(ctx)
         if feed is None and forgotten == self._forgotten and call is not None:
-            self._passed = _Passed(
-                era=call.era,
-                meta=call.meta,
-                client=client,
-                modern=ctx.protocol_version in MODERN_PROTOCOL_VERSIONS,
-            )
+            self._passed = call.meta, client
         return self._render(await result_of(execution, ctx, feed), arguments)
 
     def _request(

@@ -12,17 +12,17 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import trio
 from anyio.streams.memory import MemoryObjectSendStream
-from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.lowlevel import NotificationOptions
 from mcp.server.runner import serve_loop
 from mcp.shared import subscriptions
 from mcp.shared.dispatcher import coerce_request_id
@@ -45,6 +45,9 @@ from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.ports import Execution
 from nsmd.model.read_rate import TURN, ReadRate
 
+if TYPE_CHECKING:
+    from nsmd.mcp.endpoint import Endpoint
+
 log = logging.getLogger(__name__)
 
 MAX_CALLS = 128
@@ -58,29 +61,6 @@ _CHUNK_BYTES = 65536
 
 _MARK = "="
 """Prefix of an id that the SDK would take for a number."""
-
-
-class Endpoint(Protocol):
-    """Interface that answers a client's requests.
-
-    Attributes:
-        server: has the handlers; the loops of both eras run it.
-    """
-
-    server: Server[Any]
-
-    def answer_at_once(
-        self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
-    ) -> bool:
-        """Answer a tool call without the SDK, now or later; False if that must not be."""
-        ...
-
-    async def announce(self, send: Callable[[JSONRPCMessage], Awaitable[None]]) -> None:
-        """Tell the client of changes that it did not ask about, until cancelled."""
-        ...
-
-    def forget(self) -> None:
-        """The client says something by which its calls may have to be answered otherwise."""
 
 
 class Era(enum.Enum):
