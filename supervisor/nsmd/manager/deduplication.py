@@ -64,10 +64,10 @@ class Deduplication:
         Raises:
             BadRequestError, ResultLostError, FateUnknownError: as `find`.
         """
-        execution = self._under_way(request)
-        if execution is not None:
-            return execution
         wanted = _id_of(request)
+        execution = self._executions.get(wanted)
+        if execution is not None and _is_of(execution, request):
+            return execution
         raise _lost(wanted) if wanted in self._fates.done else _unknown(wanted)
 
     def make_way(self, execution_id: str, name: str | None, scope: str) -> None:
@@ -82,12 +82,6 @@ class Deduplication:
         claimed = self._executions.get(execution_id)
         if claimed is not None and claimed.earlier and not _is_in(claimed, name, scope):
             self._executions.rename(claimed, f"{claimed.session.id}.{execution_id}")
-
-    def _under_way(self, request: RunRequest) -> Execution | None:
-        execution = self._executions.get(_id_of(request))
-        if execution is None or not _is_of(execution, request):
-            return None
-        return execution
 
 
 def _is_of(execution: Execution, request: RunRequest) -> bool:

@@ -209,12 +209,19 @@ class RunService:
 
     # Running code.
 
-    def submit(self, request: RunRequest, on_output: OutputSink | None = None) -> Execution:
+    def submit(
+        self,
+        request: RunRequest,
+        on_output: OutputSink | None = None,
+        *,
+        session: Session | None = None,
+    ) -> Execution:
         """Queue one piece of code.
 
         Args:
             request: the code, and where to run it.
             on_output: receives output while the code runs.
+            session: a live session of any scope, in place of the one that `request` names.
 
         Returns:
             The handle, at once; if a session has to start, it starts in the background.
@@ -222,88 +229,42 @@ class RunService:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
+        name, scope = request.session, request.client.scope
+        if session is not None:
+            name, scope = session.name, session.tenancy.scope if session.tenancy else scope
         if request.again:
-            execution = self.retries.find(request, request.session)
+            execution = self.retries.find(request, name, scope)
             if execution is not None:
                 return execution.join(on_output)
-        if not request.env:
+        if session is None and not request.env:
             request = replace(request, env=self._env_left_open(request))
-        # A live session keeps its environment, even if that has changed or gone since.
-        live = self._meant(request)
+        live = session or self._meant(request)
         self._check_open(live=live is not None)
-        if live is not None:
-            check_same(request, live.network.rule, live.spec.project)
-            environment = live.spec.environment
-        else:
+        if live is None:
             environment = self.provider.find(request.client, request.env)
+        else:  # it keeps its environment, even if that has changed or gone since
+            environment = live.spec.environment
+            if session is None:
+                check_same(request, live.network.rule, live.spec.project)
         check_code(request.code)
-        limit = time_limit(request.timeout_s, environment)
-        execution_id = self._execution_id(
-            request.execution_id, request.session, request.client.scope
-        )
-        if live is not None:
-            session, created, replaced = live, False, None
-        else:
-            session, created, replaced = self._session_for(request, environment)
+        timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
+        execution_id = self._execution_id(request.execution_id, name, scope)
+        ran_in, replaced = (live, None) if live else self._session_for(request, environment)
         origin = Origin(
             env=environment.name,
-            created=created,
+            created=live is None,
             replaced=replaced,
-            timeout_s=limit[0],
-            clamped_from_s=limit[1],
-            one_shot=request.session is None,
+            timeout_s=timeout_s,
+            clamped_from_s=clamped_from_s,
+            one_shot=session is None and name is None,
             environments=self.environments(request.client),
         )
-        return self._queue(execution_id, request, origin, session, on_output)
-
-    def submit_in(
-        self, session: Session, request: RunRequest, on_output: OutputSink | None = None
-    ) -> Execution:
-        """Queue one piece of code in a live session of any scope.
-
-        Args:
-            session: from `find`.
-            request: as for `submit`; its `env` and `session` are ignored.
-            on_output: receives output while the code runs.
-
-        Raises:
-            NsmError: the request cannot be carried out; the type says why.
-        """
-        scope = session.tenancy.scope if session.tenancy is not None else request.client.scope
-        if request.again:
-            execution = self.retries.find(request, session.name, scope)
-            if execution is not None:
-                return execution.join(on_output)
-        self._check_open(live=True)
-        check_code(request.code)
-        environment = session.spec.environment
-        limit = time_limit(request.timeout_s, environment)
-        origin = Origin(
-            env=environment.name,
-            created=False,
-            replaced=None,
-            timeout_s=limit[0],
-            clamped_from_s=limit[1],
-            one_shot=False,  # it belongs to another client
-            environments=self.environments(request.client),
-        )
-        execution_id = self._execution_id(request.execution_id, session.name, scope)
-        return self._queue(execution_id, request, origin, session, on_output)
-
-    def _queue(
-        self,
-        execution_id: str,
-        request: RunRequest,
-        origin: Origin,
-        session: Session,
-        on_output: OutputSink | None,
-    ) -> Execution:
-        code, note = code_fences.take_off(request.code, session.spec.environment.interpreter)
+        code, note = code_fences.take_off(request.code, environment.interpreter)
         if note:
             request, origin = replace(request, code=code), replace(origin, notes=(note,))
         finished = self._first_finished if origin.created else self._executions.finished
-        execution = Execution(execution_id, request, origin, session, on_output, finished)
-        session.submit(execution)
+        execution = Execution(execution_id, request, origin, ran_in, on_output, finished)
+        ran_in.submit(execution)
         self._executions.add(execution)
         return execution
 
@@ -435,8 +396,7 @@ class RunService:
             BadRequestError: there is no obvious choice; the message lists the environments.
         """
         client, default = request.client, self._settings.defaults.env
-        live = request.session and self._directory.named(client.scope, request.session)
-        if live and live.live:
+        if request.session and (live := self.named(client.scope, request.session)):
             own = live.spec.environment
             if request.language not in ("", own.interpreter):
                 raise BadRequestError(
@@ -462,13 +422,11 @@ class RunService:
         )
 
     def _meant(self, request: RunRequest) -> Session | None:
-        """Find the live session that a call names, if it has the environment that the
-        call means.
-        """
+        """Find the live session that a call names, if its environment is the one that is meant."""
         if request.session is None:
             return None
-        session = self._directory.named(request.client.scope, request.session)
-        if session is None or not session.live or session.tenancy is None:
+        session = self.named(request.client.scope, request.session)
+        if session is None or session.tenancy is None:
             return None
         bound, env = session.spec.environment.name, request.env
         meant = bound in (env, OTHER_NAMES.get(env)) and session.tenancy.is_for(request.client)
@@ -476,11 +434,11 @@ class RunService:
 
     def _session_for(
         self, request: RunRequest, environment: Environment
-    ) -> tuple[Session, bool, str | None]:
-        """Make a session. Returns it, that it is new, and how an earlier one of the name ended."""
+    ) -> tuple[Session, str | None]:
+        """Make a session. Returns it, and how an earlier one of the name ended."""
         client, name = request.client, request.session
         if name is None:
-            return self._new_session(client, environment, None), True, None
+            return self._new_session(client, environment, None), None
         check_keeps_state(environment)
         if name == names.NEW:
             name = names.fresh(
@@ -496,7 +454,7 @@ class RunService:
                 client.scope, name, session.end_reason, lost=session.lost
             )
         self._directory.give_name(created)
-        return created, True, self.session_manager.ended.begin(client.scope, name)
+        return created, self.session_manager.ended.begin(client.scope, name)
 
     def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
         spec = self._spec(environment, client.project)

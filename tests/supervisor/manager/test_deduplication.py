@@ -94,8 +94,8 @@ async def test_in_a_session_of_any_scope_likewise() -> None:
     async with bench(behave=agent) as it:
         session = it.run_service.submit(request("other", again=False)).session
         await trio.testing.wait_all_tasks_blocked()
-        first = it.run_service.submit_in(session, request(again=False, client=BOB))
-        assert it.run_service.submit_in(session, request(client=BOB)) is first
+        first = it.run_service.submit(request(again=False, client=BOB), session=session)
+        assert it.run_service.submit(request(client=BOB), session=session) is first
         assert it.run_service.retries.find_of_gone(request(client=BOB)) is first
         agent.go_on.set()
         await first.wait()
@@ -142,7 +142,7 @@ async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
         it.session_manager.fates.complete = True
         it.session_manager.fates.surviving.add(("alice", "a"))
         session = it.run_service.submit(request("first", again=False)).session
-        await it.run_service.submit_in(session, request(client=BOB)).wait()
+        await it.run_service.submit(request(client=BOB), session=session).wait()
         with pytest.raises(FateUnknownError):
             it.run_service.submit(request("g", client=BOB))
 

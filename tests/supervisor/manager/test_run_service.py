@@ -129,7 +129,7 @@ async def test_a_markdown_fence_is_taken_off(autojump_clock: trio.abc.Clock) -> 
         )
         session = it.run_service.find(result.session_id)
         request = RunRequest(client=ALICE, env="", code="```\ny\n```")
-        result = await it.run_service.submit_in(session, request).wait()
+        result = await it.run_service.submit(request, session=session).wait()
         assert (result.outcome.stdout, len(result.notes)) == ("y\n", 1)
 
 

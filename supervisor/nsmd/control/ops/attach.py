@@ -81,7 +81,7 @@ def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
             raise
         return run_service.retries.find_of_gone(request).join(on_output)
     request = replace(request, env=session.spec.environment.name, session=session.name)
-    return run_service.submit_in(session, request, on_output)
+    return run_service.submit(request, on_output, session=session)
 
 
 async def complete(call: Call) -> dict[str, Any]:
