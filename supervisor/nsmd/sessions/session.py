@@ -16,15 +16,7 @@ import trio
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsmd.agent_link.frames import (
     AgentFrame,
-    CheckedFrame,
-    CompletionsFrame,
     ErrorFrame,
-    FileClosedFrame,
-    FileDataFrame,
-    FileDirectoryFrame,
-    FileErrorFrame,
-    FileFrame,
-    ListeningFrame,
     Noted,
     OtherFrame,
     OutputFrame,
@@ -410,21 +402,10 @@ class Session:
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
                 self._disuse.told(frame, idle=self.state is State.IDLE)
-            case (
-                FileFrame()
-                | FileDataFrame()
-                | FileClosedFrame()
-                | FileDirectoryFrame()
-                | FileErrorFrame()
-                | CompletionsFrame()
-                | CheckedFrame()
-                | ListeningFrame()
-            ):
-                self.requests.take(frame)
             case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
             case _:
-                assert_never(frame)
+                self.requests.take(frame)
 
     def _changed(self) -> None:
         self._watcher.session_changed(self)
