@@ -5,7 +5,7 @@ once no client is connected.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,6 @@ from nsmd.host.watching.source_watcher import SourceWatcher as Watching
 from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
 from nsmd.http.held_port import NAME as PORT
 from nsmd.http.held_port import HeldPort
-from nsmd.jail import Launcher
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.cgroups import session_scope
 from nsmd.jail.templates import TemplateLauncher
@@ -93,6 +92,8 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             output_bytes=lambda: configuration.settings.mcp.max_result_chars - LEFT_OUT_CHARS,
         ) as bridge,
     ):
+        launcher = resources.launcher
+        forking = launcher if isinstance(launcher, TemplateLauncher) else None
         provider = await _provide(setup, resources, watching, builder)
         takeover = sort_out(setup.kept)
         for name in takeover.over:
@@ -113,7 +114,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             Surroundings(
                 connections=lambda: frontends.connections,
                 max_connections=setup.shares.connections,
-                templates=_templates_of(resources.launcher),
+                templates=lambda: len(forking.templates) if forking else 0,
                 audit_lost=lambda: resources.journal.dropped,
                 programs_running=lambda: bridge.calls,
                 unaudited=lambda: bridge.audit_problem,
@@ -137,9 +138,9 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
         drop_earlier(setup.store, setup.kept)
         await session_manager.take_up(takeover, all_seen=not isinstance(setup.store, SilentHolder))
-        if isinstance(resources.launcher, TemplateLauncher):
-            resources.launcher.tell(session_manager.template_changed)
-            session_manager.catch_up = resources.launcher.catch_up
+        if forking is not None:
+            forking.tell(session_manager.template_changed)
+            session_manager.catch_up = forking.catch_up
         pressure = Pressure(
             setup.settings.memory_pressure, memory, run_service, session_manager.pool
         )
@@ -155,9 +156,9 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             jail=setup.jail,
             limits=resources.keeper.facts(),
             audit=resources.journal.facts,
-            cold_starts=_cold_starts_of(resources.launcher),
-            unloaded=_unloaded_of(resources.launcher),
-            try_preloading=_try_preloading_of(resources.launcher),
+            cold_starts=forking.reasons if forking else {},
+            unloaded=forking.unloaded if forking else {},
+            try_preloading=forking.try_preloading if forking else None,
             started_s=resources.started_s,
             shutdown=partial(resources.ending.ask, "end"),
             ending=resources.ending,
@@ -259,21 +260,3 @@ def _everything_kept(
         yield session_scope.NAME, resources.keeper.anchor.descriptors()
     if isinstance(resources.launcher, TemplateLauncher):
         yield from resources.launcher.everything_kept()
-
-
-def _templates_of(launcher: Launcher) -> Callable[[], int]:
-    if not isinstance(launcher, TemplateLauncher):
-        return lambda: 0
-    return lambda: len(launcher.templates)
-
-
-def _unloaded_of(launcher: Launcher) -> Mapping[str, Sequence[str]]:
-    return launcher.unloaded if isinstance(launcher, TemplateLauncher) else {}
-
-
-def _try_preloading_of(launcher: Launcher) -> Callable[[Environment], Awaitable[None]] | None:
-    return launcher.try_preloading if isinstance(launcher, TemplateLauncher) else None
-
-
-def _cold_starts_of(launcher: Launcher) -> Mapping[str, str]:
-    return launcher.reasons if isinstance(launcher, TemplateLauncher) else {}
