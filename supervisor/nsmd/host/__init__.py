@@ -1,17 +1,17 @@
-"""Linux, for the rest of nsmd: the only package that may not know what a session is.
+"""Linux, for the rest of nsmd. This package knows nothing of sessions.
 
-descriptors      how many descriptors there are, and what each use may take
+descriptors      division of the supervisor's descriptors between their uses
 heap             give freed memory back to the system
-journald         log lines as systemd's journal takes them
+journald         log lines in the format of systemd's journal
 locales          the user's language and time zone, for jails
 log_file         the log file, which never blocks and never fails its caller
 log_flood        a limit for log lines that strangers can cause
 package_manager  the command that installs a package here
-paths            questions about paths: may this be run, shown, trusted
+paths            checks of paths: may this be run, shown, trusted
 processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc
 timer            one task that waits for the timers of all sessions; a clock that ignores sleep
 unix_listener    the lock and the socket of a supervisor
 monitors         processes that end a program of the host with all that it started
-watching         files and directories, looked at again when they change
+watching         files and directories that are read again when they change
 """

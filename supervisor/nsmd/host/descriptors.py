@@ -1,7 +1,7 @@
-"""How the supervisor's descriptors are shared out, so that it does not run out of them.
+"""Division of the supervisor's descriptors between their uses, so that it does not run out of them.
 
-Running out shows where nobody expects it, and in sessions that were there first. So the limit is
-divided beforehand, and what goes beyond a share is refused with what to do.
+Running out would hit unexpected places, and sessions that already exist. So the limit is divided in
+advance, and requests beyond a share are refused, with what to do.
 """
 
 from __future__ import annotations
@@ -11,41 +11,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_CONNECTIONS = 1024
-"""Connections at once, however many descriptors there are."""
+"""Largest number of connections at once, however many descriptors there are."""
 
 MAX_PROXIED = 512
-"""Connections of all sessions' code at once, through their proxies; each has two descriptors."""
+"""Largest number of connections of all sessions' code through their proxies; each has two
+descriptors.
+"""
 
 MAX_BOXES = 64
-"""At once, however many descriptors there are."""
+"""Largest number of boxes at once, however many descriptors there are."""
 
 PER_BOX = 10
-"""Its process, its two sockets, listened on through a copy of each, that of its proxy, and four
-connections on which one may come. Its other connections are among those of clients, or of proxies.
+"""Descriptors of a box: its process, its two sockets and a copy of each to listen on, the socket of
+its proxy, and four connections on which that may come. Its other connections count among those of
+clients or of proxies.
 """
 
 PER_SESSION = 5
-"""Its agent's socket and its PID 1; what a jail of its own writes to stderr, or two of the project
-that a fork has copied on write; where its proxy is connected to."""
+"""Descriptors of a session: its agent's socket and its PID 1; the stderr of a jail of its own, or
+two of a fork's overlay; and the socket of its proxy.
+"""
 
 RESERVED = 192
-"""Sockets, epolls and logs of the supervisor itself, 20; templates, 4 each; jails that are being
-launched, up to 20 each; connections that are told that there are too many."""
+"""Descriptors for sockets, epolls and logs of the supervisor itself, 20; templates, 4 each; jails
+during their launch, up to 20 each; and connections that are refused because there are too many.
+"""
 
 LEAST = 8
-"""Sessions and connections that are always tried for: with fewer it is of no use."""
+"""Smallest number of sessions and connections to aim for: with fewer nsm is useless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Shares of the descriptors: how many of each use there may be at once.
+    """Shares of the descriptors: largest number for each use.
 
     Attributes:
-        limit: descriptors.
-        sessions: spares included.
-        connections: of clients, those in boxes included.
+        limit: limit of descriptors.
+        sessions: sessions, spares included.
+        connections: connections of clients, those in boxes included.
         proxied: connections through the proxies of sessions and boxes.
-        boxes: that have sockets.
+        boxes: boxes with sockets.
     """
 
     limit: int
@@ -56,14 +61,14 @@ class Shares:
 
 
 class Quota:
-    """Limit on a number in use at once, shared by all who draw on it.
+    """Limit of a number in use at once, shared by all its users.
 
     Args:
-        most: how many.
-        whose: begins the sentence that there are so many already: "The box has".
+        most: largest number.
+        whose: beginning of the sentence for a refusal: "The box has".
 
     Attributes:
-        taken: how many there are, those that are told that there are too many included.
+        taken: present number, including those that are about to be refused.
     """
 
     def __init__(self, most: int, whose: str) -> None:
@@ -76,10 +81,10 @@ class Quota:
 
 
 def draw(quotas: Sequence[Quota]) -> tuple[Sequence[Quota], Quota | None]:
-    """Count one more, up to the first of these of which there are too many.
+    """Count one more in each quota, up to the first one that is full.
 
     Returns:
-        Those in which it is counted, for the caller to take it off, and the one that is full.
+        The quotas in which it was counted, for the caller to count it down, and the full one.
     """
     for number, quota in enumerate(quotas, 1):
         quota.taken += 1
@@ -105,7 +110,7 @@ def share_out(limit: int, http: int = 0) -> Shares:
 
 
 def raise_limit() -> int:
-    """Allow as many descriptors as the system lets us; returns the limit."""
+    """Raise the limit of descriptors as far as the system permits; returns the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -1,4 +1,4 @@
-"""Memory that is not used any more goes back to the system."""
+"""Unused memory goes back to the system."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import ctypes
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _LARGE_BYTES = 96 * 1024
-"""Above what a read from a socket takes (64 KiB), which each call does; below a piece of output."""
+"""Larger than a read from a socket (64 KiB), which each call does; smaller than a piece
+of output.
+"""
 
 
 def map_large_blocks() -> None:
     """Give each large block pages of its own (mallopt(3), M_MMAP_THRESHOLD).
 
     glibc does so at first, but raises the threshold to 32 MiB as such blocks are freed. Outputs of
-    megabytes then lie in the heap between small objects that last, and after a burst of them the
-    supervisor kept three times the memory that it used.
+    megabytes then lie in the heap between small objects that stay, and after a burst the supervisor
+    kept three times the memory that it used.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have none, and no such habit
+    if mallopt is not None:  # other C libraries have neither this function nor this habit
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

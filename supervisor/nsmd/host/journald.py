@@ -1,8 +1,8 @@
-"""Lines of the log as systemd's journal takes them: with a priority, and facts to search for.
+"""Log lines in the format of systemd's journal: with a priority, and facts to search for.
 
-Where standard error is the journal's own stream, it puts time and program beside each line, and
-takes a level from ``<N>`` at its beginning (sd-daemon(3)). What a line is about follows it as
-``key=value``, so that `journalctl --user -u nsm-supervisor -g session=ID` finds a session's.
+If standard error is the journal's own stream, the journal adds time and program to each line, and
+reads a level from ``<N>`` at its beginning (sd-daemon(3)). The subject of a line follows it as
+``key=value``, so that `journalctl --user -u nsm-supervisor -g session=ID` finds a session's lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import NamedTuple, TextIO
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-"""Where nobody puts the time beside it."""
+"""Format if nothing else adds the time."""
 
 
 class About(NamedTuple):
@@ -32,9 +32,9 @@ def about(*, session: str | None = None, client: str | None = None, box: str | N
     """Set the subject of this task, and of those that it starts from now on.
 
     Args:
-        session: an id; None for no other than before.
+        session: an id; None to keep the present one.
         client: a name; likewise.
-        box: the scope of one from which somebody has connected; likewise.
+        box: the scope of the box of a connection; likewise.
     """
     before = _ABOUT.get()
     _ABOUT.set(
@@ -52,7 +52,7 @@ def current() -> About:
 
 
 def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Return whether the journal reads what is written there (systemd.exec(5), JOURNAL_STREAM)."""
+    """Return whether the journal reads this stream (systemd.exec(5), JOURNAL_STREAM)."""
     try:
         found = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -61,16 +61,16 @@ def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def formatter_for(stream: TextIO, environment: Mapping[str, str]) -> logging.Formatter:
-    """How lines look there.
+    """Return the format of lines for a stream.
 
     Args:
-        environment: of this process, as the service manager has set it.
+        environment: variables of this process, as the service manager has set them.
     """
     return JournalFormatter() if goes_to_journal(stream, environment) else TailFormatter(PLAIN)
 
 
 class TailFormatter(logging.Formatter):
-    """Lines with what they are about at their end."""
+    """Format with the subject at the end of a line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         about = _ABOUT.get()
@@ -80,7 +80,9 @@ class TailFormatter(logging.Formatter):
 
 
 class JournalFormatter(TailFormatter):
-    """Each line begins with its priority: a line is an entry of the journal."""
+    """Format with the priority at the beginning of each line: a line is one entry of
+    the journal.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(name)s: %(message)s")
@@ -91,7 +93,7 @@ class JournalFormatter(TailFormatter):
 
 
 def _priority(level: int) -> int:
-    """syslog(3)'s, of a level of Python's."""
+    """Priority of syslog(3) for a level of Python."""
     if level >= logging.CRITICAL:
         return 2
     if level >= logging.ERROR:
@@ -102,7 +104,7 @@ def _priority(level: int) -> int:
 
 
 def _quoted(value: str) -> str:
-    """One word, whatever clients call themselves."""
+    """Quote a value as one word, since clients choose their names."""
     if value.isascii() and value.isprintable() and not set(value) & set(' "='):
         return value
     text = value.encode("unicode_escape").decode().replace('"', '\\"')

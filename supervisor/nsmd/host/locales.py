@@ -1,8 +1,8 @@
-"""The user's language and time zone: all that jails have of the supervisor's own environment.
+"""The user's language and time zone: all that jails get of the supervisor's own environment.
 
-A value passes only where it means the same in a jail: for a locale that is not there, shells would
-complain at each start, and for a time zone that is not there the C library takes UTC under another
-name (tzset(3)). Text goes in and out as UTF-8, so other encodings don't pass.
+A value is passed on only if it means the same in a jail. For a missing locale, shells would
+complain at each start; for a missing time zone, the C library uses UTC under another name
+(tzset(3)). Text is UTF-8 in both directions, so other encodings are not passed on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOCALE_NAMES = (
     "LC_TELEPHONE",
     "LC_TIME",
 )
-"""As in locale(7)."""
+"""Names as in locale(7)."""
 
 _LOCALE = re.compile(r"[A-Za-z0-9_]{1,32}\.(?:UTF-8|utf8)(?:@[A-Za-z0-9]{1,16})?", re.IGNORECASE)
 _ZONE = re.compile(r":?([A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,3})")
@@ -49,11 +49,11 @@ def passed_on(
     root: str = "/",
     is_locale: Callable[[str], bool] | None = None,
 ) -> Variables:
-    """Those variables of the supervisor's environment that its sessions have, too.
+    """Choose the variables of the supervisor's environment for its sessions.
 
     Args:
-        variables: its environment.
-        root: of the host; other than `/` in tests only.
+        variables: environment of the supervisor.
+        root: root directory of the host; other than `/` in tests only.
         is_locale: whether the C library knows a locale; its own answer by default.
     """
     known = is_locale or _is_locale
@@ -61,7 +61,7 @@ def passed_on(
     for name in _LOCALE_NAMES:
         value = variables.get(name, "")
         if (name, value) == ("LC_CTYPE", "C.UTF-8"):
-            continue  # what jails have; mostly it is our own Python that set it (PEP 538)
+            continue  # the default of jails; mostly our own Python set it (PEP 538)
         if _LOCALE.fullmatch(value) and _is_shown(value, root) and known(value):
             chosen.append((name, value))
     zone = variables.get("TZ", "")
@@ -71,16 +71,16 @@ def passed_on(
 
 
 def locale_part(variables: Iterable[tuple[str, str]]) -> Variables:
-    """Those of an environment's variables that are about language and time zone."""
+    """Variables of an environment for language and time zone."""
     return tuple((name, value) for name, value in variables if name in (*_LOCALE_NAMES, "TZ"))
 
 
 def _is_shown(locale: str, root: str) -> bool:
-    """Return whether a jail, which has the host's /usr, may have that locale."""
+    """Return whether a jail, which has the host's /usr, can have that locale."""
     folder = os.path.join(root, "usr/lib/locale")
     name, _, rest = locale.partition(".")
     _, at, modifier = rest.partition("@")
-    normal = f"{name}.utf8{at}{modifier}"  # as localedef(1) names what it compiles
+    normal = f"{name}.utf8{at}{modifier}"  # localedef(1) uses this name for compiled locales
     return any(
         os.path.exists(os.path.join(folder, each)) for each in ("locale-archive", locale, normal)
     )
@@ -94,7 +94,7 @@ def _is_zone(value: str, root: str) -> bool:
 
 
 def _is_locale(name: str) -> bool:
-    """Asks the C library (newlocale(3)); the process's own locale stays."""
+    """Ask the C library (newlocale(3)); the process's own locale stays unchanged."""
     libc = ctypes.CDLL(None)
     libc.newlocale.restype = ctypes.c_void_p
     libc.newlocale.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)

@@ -1,9 +1,9 @@
-"""The log, written so that nothing it goes to can stop the supervisor.
+"""Log handler that cannot stop the supervisor, whatever the log is written to.
 
-A full disk, a closed pipe, a reader that has stopped: a line that cannot be written now is counted,
-and the next one that can be says how many are missing. Standard error may be anything: a file, a
-pipe, a terminal, the journal's socket; it is shared, so its mode is left alone, and it is asked
-whether it takes something first.
+A disk may be full, a pipe closed, a reader stopped. A line that cannot be written now is counted,
+and the next one that can be written says how many are missing. Standard error may be a file, a
+pipe, a terminal or the journal's socket. It is shared, so its mode stays unchanged; instead the
+handler checks first whether it accepts data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_LOG_BYTES = 10 * 1024 * 1024
 """A larger log of ours is set aside as `supervisor.log.1` at the start (`nsm.startup.spawn`)."""
 
 PIECE_BYTES = select.PIPE_BUF
-"""What a pipe takes at once if it takes something at all (pipe(7))."""
+"""Bytes that a pipe takes at once if it takes anything (pipe(7))."""
 
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -29,12 +29,12 @@ class LogHandler(logging.Handler):
     """Handler of log lines that never blocks or fails its caller.
 
     Args:
-        descriptor: where lines go; of standard error, mostly.
-        path: of our own log. If the descriptor leads there, the file is rotated by size; other
-            files are whoever's who chose them.
+        descriptor: descriptor for lines, mostly standard error.
+        path: path of our own log. If the descriptor is this file, the file is rotated by size;
+            other files are left alone.
 
     Attributes:
-        lost: lines that could not be written and have not been told of yet.
+        lost: number of lost lines that were not reported yet.
     """
 
     def __init__(self, descriptor: int, path: str, *, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -58,7 +58,7 @@ class LogHandler(logging.Handler):
             line = f"{record.levelname} {record.name}: {record.msg!r} (cannot be put: {error!r})"
         try:
             if self._ours:
-                with suppress(OSError):  # then the file that is open grows
+                with suppress(OSError):  # then the open file grows
                     self._rotate()
             if self.lost:
                 self._write(f"{self.lost} lines of the log are missing here: {self._why}")
@@ -80,7 +80,7 @@ class LogHandler(logging.Handler):
             self._cut = bool(data)
 
     def _is_at_path(self) -> bool:
-        """Return whether the descriptor leads to our own log."""
+        """Return whether the descriptor is our own log."""
         try:
             found, ours = os.lstat(self._path), os.fstat(self._descriptor)
         except OSError:
@@ -89,11 +89,13 @@ class LogHandler(logging.Handler):
         return same and stat.S_ISREG(found.st_mode)
 
     def _rotate(self) -> None:
-        """Have the descriptor lead to the file at the path, and that not be too large."""
+        """Make the descriptor refer to the file at the path, and rotate a file that is
+        too large.
+        """
         if self._is_at_path():
             if os.fstat(self._descriptor).st_size <= self._max_bytes:
                 return
-            # Several supervisors of one user may have it open; whoever comes second finds another.
+            # Several supervisors of one user may have it open; the second one finds a new file.
             with suppress(BlockingIOError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_at_path():
@@ -101,7 +103,7 @@ class LogHandler(logging.Handler):
         fresh = os.open(self._path, _LOG_FLAGS, 0o600)
         try:
             before = os.fstat(self._descriptor)
-            for other in (1, 2):  # what we say without logging goes to the same place
+            for other in (1, 2):  # output without logging goes to the same place
                 with suppress(OSError):
                     found = os.fstat(other)
                     if (found.st_dev, found.st_ino) == (before.st_dev, before.st_ino):

@@ -1,10 +1,11 @@
-"""Lines that clients can cause as often as they like: a few in full, then how many there were.
+"""Limit of log lines that clients can cause at will: a few in full, then their number.
 
-What is sent to a control socket costs its sender nothing, and each connection that is closed for it
-costs the log a line: hundreds of kilobytes a second. Of each kind of line and each source there are
-`FULL` in an interval; of the others every first, second, fourth, eighth, ... says how many it
-stands for, and the first one of a later interval how many are missing in the one before. So nothing
-waits for an interval's end, and lines of other kinds and about other clients come as before.
+Requests to a control socket cost their sender nothing, but each closed connection costs a line in
+the log: hundreds of kilobytes a second. In an interval, each kind of line from each source appears
+`FULL` times. Of further ones, the first, second, fourth, eighth, ... appears and says how many it
+stands for; the first one of a later interval says how many are missing in the one before. So
+nothing waits for an interval's end, and other kinds of lines and lines about other clients appear
+as before.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from collections.abc import Callable
 from nsmd.host import journald
 
 FULL = 10
-"""Of a kind, in each interval: enough to see what somebody does wrong."""
+"""Lines of a kind in each interval: enough to see the mistake."""
 
 INTERVAL_S = 60.0
 
 MAX_KINDS = 128
-"""That are told apart: clients choose their names. More are of one kind for each line of code."""
+"""Largest number of kinds, since clients choose their names. Beyond that, all lines of one
+statement are one kind.
+"""
 
 LOGGERS = ("nsmd.control.connection", "nsmd.control.server", "nsmd.mcp.attachment")
-"""Whose lines strangers can cause without having been let in, or before anything is known of them.
-Others tell of what was done, and all of it."""
+"""Loggers whose lines strangers can cause before they are let in, or before anything is known of
+them. All lines of other loggers are written: they report what was done.
+"""
 
 _Key = tuple[str, int, str, journald.About | None]
 
@@ -42,7 +46,7 @@ class FloodFilter(logging.Filter):
     """Filter of repeated log lines: a few in full, then their number.
 
     Args:
-        clock: seconds, from any beginning.
+        clock: returns seconds from any beginning.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,7 +93,7 @@ class FloodFilter(logging.Filter):
 
 
 def install() -> None:
-    """Have the lines of `LOGGERS` bounded in this process."""
+    """Limit the lines of `LOGGERS` in this process."""
     flood = FloodFilter()
     for name in LOGGERS:
         logging.getLogger(name).addFilter(flood)

@@ -1,4 +1,4 @@
-"""How something is installed on this host."""
+"""The command that installs a package on this host."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "python3": {"pacman": "python"},
     "nodejs": {"pacman": "nodejs"},
 }
-"""Packages whose name is another one somewhere."""
+"""Packages with other names in some package managers."""
 
 _FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
 
 def install_command(package: str, folders: tuple[str, ...] = _FOLDERS) -> str:
-    """The command that installs a package with the package manager found here.
+    """Find the command that installs a package here.
 
     Args:
         package: its name on Debian.
-        folders: where managers are looked for.
+        folders: directories to search for package managers.
 
     Returns:
-        One command line; where no known manager is found, a sentence without one.
+        One command line; if no known manager is found, a sentence.
     """
     for manager, command in _MANAGERS.items():
         if any(os.access(os.path.join(folder, manager), os.X_OK) for folder in folders):

@@ -1,6 +1,6 @@
-"""Questions about host paths: may this be executed, may this be shown, can this user reach it.
+"""Checks of host paths: may this be executed, may this be shown, can this user reach it.
 
-Each answer is a reason for people, or None where nothing speaks against it.
+Each answer is a reason for people, or None if nothing speaks against it.
 """
 
 from __future__ import annotations
@@ -37,38 +37,41 @@ SECRETS = (
     ".terraform.d",
     ".thunderbird",
 )
-"""Where people's programs keep keys and tokens, below HOME."""
+"""Directories below HOME in which programs keep keys and tokens."""
 
 _SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/run/user", "/sys")
-"""Never shown, nor anything below: they hold the host's configuration, devices and sockets."""
+"""Never shown, with everything below: the host's configuration, devices and sockets."""
 
 _SHARED = ("/run", "/tmp", "/var/run", "/var/tmp")  # noqa: S108 - they are refused, not used
-"""Not shown as a whole: other programs' sockets lie there, and a socket that can be seen can be
-connected to from a jail without network. Directories below may be shown."""
+"""Not shown as a whole: other programs' sockets lie there, and a jail without network can connect
+to any socket that it sees. Directories below may be shown.
+"""
 
 _HOME_MARKS = (".ssh", ".gnupg")
-"""A directory that holds one is somebody's home, whatever HOME says."""
+"""A directory that contains one of these is somebody's home, whatever HOME says."""
 
 
 _READ, _SEARCH = 0o4, 0o1
 
 _MAX_DEPTH = 100
-"""Components of a path that is looked for."""
+"""Largest number of components of a path to look for."""
 
 
 def printable(path: str) -> str:
-    """A path for people, whatever bytes it has."""
+    """Format a path with any bytes for people."""
     return path if path.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in path)
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Return whether a normalised absolute path is that directory or lies below; by components, so
-    `/work-evil` does not lie in `/work`."""
+    """Return whether a normalised absolute path is that directory or lies below. It compares
+    components, so `/work-evil` is not in `/work`.
+    """
     return directory == "/" or path == directory or path.startswith(directory + "/")
 
 
 def has_below(directory: str, path: str) -> bool:
-    """Tell whether a directory has a file at a path below it; follow no link, open nothing else.
+    """Return whether a directory has a file at a path below it; follows no link, opens nothing
+    else.
 
     Args:
         directory: its real path.
@@ -154,7 +157,7 @@ def why_untrusted(path: str, owners: Collection[int]) -> str | None:
 
     Args:
         path: absolute, symlinks resolved.
-        owners: user ids that are trusted with it.
+        owners: user ids that may own it.
 
     Raises:
         OSError: a part of the path cannot be examined.
@@ -170,18 +173,18 @@ def why_untrusted(path: str, owners: Collection[int]) -> str | None:
 def why_replaceable(
     part: str, found: os.stat_result, owners: Collection[int], *, may_be_shared: bool
 ) -> str | None:
-    """Why somebody else could exchange one part of a path, or what lies in it.
+    """Why somebody else could exchange one part of a path, or its content.
 
     Args:
         part: absolute.
         found: its status.
-        owners: user ids that are trusted with it.
+        owners: user ids that may own it.
         may_be_shared: it may be a directory of many users, like /tmp or /nix/store.
     """
     if found.st_uid not in owners:
         return f"{part} belongs to user {found.st_uid}"
-    # In a sticky directory such as /tmp others cannot rename what is ours; Nix's store is one,
-    # which its builders' group may write to.
+    # In a sticky directory such as /tmp others cannot rename our files; Nix's store is one, which
+    # its builders' group may write to.
     if stat.S_ISLNK(found.st_mode) or (may_be_shared and found.st_mode & stat.S_ISVTX):
         return None
     if found.st_mode & stat.S_IWOTH:
@@ -196,7 +199,8 @@ def why_not_run(program: str, *, configured: bool = False) -> str | None:
 
     Args:
         program: absolute; may be a symlink.
-        configured: the user named it: it may belong to whom it likes, but not be open to everyone.
+        configured: the user named it. Then it may belong to anybody, but not be writable for
+            everybody.
     """
     real = os.path.realpath(program)
     listed = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
@@ -212,7 +216,7 @@ def why_not_run(program: str, *, configured: bool = False) -> str | None:
 def why_unreachable(path: str, uid: int, gid: int) -> str | None:
     """Why a user without further groups cannot read a directory or file.
 
-    By mode bits only: access lists that say otherwise are not seen.
+    It reads mode bits only, no access lists.
 
     Args:
         path: absolute, symlinks resolved.
@@ -227,7 +231,7 @@ def why_unreachable(path: str, uid: int, gid: int) -> str | None:
 
 
 def why_unreadable(path: str, uid: int, gid: int) -> str | None:
-    """Like `why_unreachable`, for someone who is there already: the way to it is not asked."""
+    """Like `why_unreachable`, but without the directories on the way."""
     is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     return _why_closed(path, uid, gid, _READ | _SEARCH if is_directory else _READ)
 
@@ -252,10 +256,10 @@ def _why_closed(path: str, uid: int, gid: int, needed: int) -> str | None:
 
 
 def _is_own_group(gid: int, path: str) -> bool:
-    """Return whether writing by that group means writing by us or root.
+    """Return whether only we or root can write with that group's rights.
 
-    Ours is the group of our own name (user private groups). Below /usr (Debian: /usr/local of
-    group staff) a group that writes could take over everything anyway.
+    This holds for the group with our own name (user private groups). Below /usr (Debian: /usr/local
+    of group staff) a group that can write could take over everything anyway.
     """
     if gid == 0 or is_within(path, "/usr"):
         return True

@@ -1,7 +1,7 @@
 """Memory and CPU time of the processes in a jail, read from /proc.
 
 In a PID namespace every orphan becomes a child of PID 1, so a jail is its PID 1 and the tree below
-it. Reading takes some 30 microseconds a process: call it in a thread for many.
+it. Reading takes some 30 microseconds per process: for many, call it in a thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nsmd.host.processes import children_of, inner_pids, read, stat_fields
 
 _COMMAND_BYTES = 300
-"""Of a command line, for people."""
+"""Bytes of a command line to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,11 @@ class Usage:
     """Memory and CPU time of all a jail's processes together.
 
     Attributes:
-        memory_bytes: about what they take that is theirs alone: see `_own_pages`. The proportional
-            share (PSS) would be exact, costs ten times as much to ask for, and is not told of
-            processes that must not be traced, as agents are.
-        cpu_s: seconds of user and system time, that of children that ended included.
-        processes: how many there are, zombies included.
+        memory_bytes: approximate memory that they share with nothing else (`_own_pages`). The
+            proportional share (PSS) would be exact, but costs ten times as much, and cannot be read
+            for processes that must not be traced, such as agents.
+        cpu_s: seconds of user and system time, ended children included.
+        processes: number of processes, zombies included.
     """
 
     memory_bytes: int
@@ -38,12 +38,12 @@ class Process:
     """One process of a jail.
 
     Attributes:
-        pid: on the host; `inside`: as the jail numbers it.
-        name: the kernel's, at most 15 bytes; `command`: its arguments, the beginning. Both are the
-            process's own to choose.
+        pid: process id on the host; `inside`: in the jail.
+        name: name in the kernel, at most 15 bytes; `command`: beginning of its arguments. The
+            process itself chooses both.
         state: a letter, proc_pid_stat(5).
-        memory_bytes: resident, and no file's.
-        cpu_s: user and system time of its own.
+        memory_bytes: resident memory that belongs to no file.
+        cpu_s: its own user and system time.
     """
 
     pid: int
@@ -57,11 +57,11 @@ class Process:
 
 
 def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
-    """The processes of one jail, parents before children; those that vanish meanwhile left out.
+    """List the processes of one jail, parents before children, without those that end meanwhile.
 
     Args:
         root: its PID 1, on the host.
-        most: of more, the rest is left out.
+        most: largest number to list.
         proc: as for `usage_of`.
     """
     page, tick_s = os.sysconf("SC_PAGE_SIZE"), 1 / os.sysconf("SC_CLK_TCK")
@@ -102,22 +102,24 @@ def _command(path: str) -> str:
 
 
 def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
-    """The usage of each tree of processes.
+    """Measure the usage of each tree of processes.
 
     Args:
-        pids: roots on the host: each jail's PID 1. What is no process id is passed over.
-        proc: where procfs is; other than `/proc` in tests only.
+        pids: roots on the host: each jail's PID 1. Invalid process ids are skipped.
+        proc: directory of procfs; other than `/proc` in tests only.
 
     Returns:
-        By root. One that is gone has no entry; one below it that vanishes meanwhile is left out.
+        Usage by root. A root that is gone has no entry; a process below that ends meanwhile is left
+            out.
     """
     page = os.sysconf("SC_PAGE_SIZE")
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     usages: dict[int, Usage] = {}
-    templates: dict[int, int] = {}  # by parent of a root: its anonymous pages
+    templates: dict[int, int] = {}  # anonymous pages by parent of a root
     for root in pids:
         found = pages = ticks = 0
-        # The kernel promises trees, but we read them while they change: visit nobody twice.
+        # The kernel promises trees, but we read them while they change: visit each process only
+        # once.
         seen = {root}
         queue: list[tuple[int, int | None]] = [(root, None)] if root > 0 else []
         while queue:
@@ -145,15 +147,16 @@ def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
 
 
 def _own_pages(anonymous: int, faults: int, inherited: int) -> int:
-    """About how many of a process's pages it does not share.
+    """Estimate how many of a process's pages it does not share.
 
-    A fork has all of its parent's pages and shares those that neither has written to. Whatever it
-    has made or copied took a page fault, so it has no more of its own than that; but a fault may
-    have brought a huge page of hundreds, so it has no less than what its parent cannot have given.
+    A fork has all of its parent's pages and shares those that neither has written to. Each page
+    that it made or copied took a page fault, so the number of faults is an upper bound. But a fault
+    may have brought a huge page of hundreds, so there are at least as many as its parent cannot
+    have given.
 
     Args:
-        anonymous: resident, and no file's.
-        faults: since it was forked (proc_pid_stat(5): minflt, majflt).
+        anonymous: resident pages that belong to no file.
+        faults: page faults since it was forked (proc_pid_stat(5): minflt, majflt).
         inherited: its parent's anonymous pages, which are the most that it was given.
     """
     return max(anonymous - inherited, min(anonymous, faults))
@@ -168,4 +171,4 @@ def _pages_of_parent(path: str) -> int:
     try:
         return _anonymous_pages(path)
     except (OSError, ValueError):
-        return 0  # not ours to see, or gone
+        return 0  # we may not read it, or it is gone

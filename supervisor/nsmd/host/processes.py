@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 _READ_BYTES = 4096
-"""One read is a consistent view, and these files are shorter; reading costs by the size asked for,
-and there are three reads for each of thousands of processes."""
+"""One read is a consistent view, and these files are shorter. The cost depends on the requested
+size, and there are three reads for each of thousands of processes.
+"""
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -26,7 +27,7 @@ class Process(NamedTuple):
 
 
 def read(path: str, size: int = _READ_BYTES, *, whole: bool = False) -> bytes:
-    """Read the beginning of a file of /proc, or all of it: a third of the cost of open().
+    """Read the beginning of a file of /proc, or all of it, at a third of the cost of open().
 
     Raises:
         OSError: as of open(2) and read(2).
@@ -43,21 +44,22 @@ def read(path: str, size: int = _READ_BYTES, *, whole: bool = False) -> bytes:
 
 
 def stat_fields(pid: int | str, proc: str = "/proc") -> tuple[bytes, list[bytes]]:
-    """The name of a process, and the fields of its `stat` from the third on (proc_pid_stat(5)).
+    """Read the name of a process, and the fields of its `stat` from the third on
+    (proc_pid_stat(5)).
 
     Raises:
         OSError: it is gone, or cannot be read.
     """
-    # The name in brackets may hold anything; what follows the last one is plain.
+    # The name in brackets may contain anything; the text after the last bracket is plain.
     head, _, tail = read(f"{proc}/{pid}/stat").rpartition(b")")
     return head.partition(b"(")[2], tail.split()
 
 
 def look_at(pid: int) -> Process | None:
-    """One process; None if it is gone, or hidden from us.
+    """Read one process; None if it is gone, or hidden from us.
 
     Raises:
-        OSError: there is no descriptor left to look with.
+        OSError: there is no free descriptor.
     """
     try:
         _, words = stat_fields(pid)
@@ -67,23 +69,23 @@ def look_at(pid: int) -> Process | None:
 
 
 def processes() -> list[Process]:
-    """All that this process can see."""
+    """All processes that this one can see."""
     found = (look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal())
     return [process for process in found if process is not None]
 
 
 def children_of(pid: int, proc: str = "/proc", *, threads: int = 0) -> set[int]:
-    """Process ids of the children of a process, those that nobody has collected among them.
+    """Process ids of the children of a process, unreaped ones included.
 
     Args:
         proc: where procfs is; other than `/proc` in tests only.
-        threads: how many it has, if that is known.
+        threads: number of its threads, if known.
 
     Returns:
-        None where it is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN).
+        None if it is gone, or if the kernel does not tell (CONFIG_PROC_CHILDREN).
 
     Raises:
-        OSError: there is no descriptor left to look with.
+        OSError: there is no free descriptor.
     """
     found: set[int] = set()
     with suppress(*_GONE):
@@ -93,7 +95,7 @@ def children_of(pid: int, proc: str = "/proc", *, threads: int = 0) -> set[int]:
 
 
 def tree_of(root: int, proc: str = "/proc") -> list[int]:
-    """Process ids of a process and all below it; those that cannot be read have nothing below."""
+    """Process ids of a process and all below it; children of unreadable processes are missing."""
     queue, seen = [root], {root}
     for parent in queue:
         with suppress(OSError):
@@ -104,7 +106,8 @@ def tree_of(root: int, proc: str = "/proc") -> list[int]:
 
 
 def inner_pids(pid: int, proc: str = "/proc") -> list[int]:
-    """The ids of a process in each namespace, from ours to its own (proc_pid_status(5): NSpid).
+    """Read the ids of a process in each namespace, from ours to its own (proc_pid_status(5):
+    NSpid).
 
     Raises:
         OSError: it is gone, or cannot be read.
@@ -114,8 +117,9 @@ def inner_pids(pid: int, proc: str = "/proc") -> list[int]:
 
 
 def pid_of(descriptor: int) -> int | None:
-    """Process id that a descriptor stands for (proc_pid_fdinfo(5)): -1 if the process is gone, 0 if
-    it is in no namespace of ours; None if the descriptor is of something else."""
+    """Process id of a pidfd (proc_pid_fdinfo(5)): -1 if the process is gone, 0 if it is in no
+    namespace of ours; None if the descriptor is no pidfd.
+    """
     with suppress(OSError, ValueError), open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
         for line in file:
             if line.startswith(b"Pid:"):
@@ -124,18 +128,18 @@ def pid_of(descriptor: int) -> int | None:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Return whether that process is gone."""
+    """Return whether the process of a pidfd is gone."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def send(process: Process, *numbers: signal.Signals) -> None:
-    """Send signals to a process that was seen, and to no successor with its number.
+    """Send signals to a process that was read before, and to no later one with its number.
 
     Raises:
         ProcessLookupError: it has ended.
-        PermissionError: it is not ours to end.
+        PermissionError: we may not signal it.
     """
     pidfd = os.pidfd_open(process.pid)
     try:

@@ -1,7 +1,8 @@
-"""Timers by the thousand, and the clock of the supervisor's event loop.
+"""Timers for thousands of sessions, and the clock of the supervisor's event loop.
 
-One task waits for all timers, and setting one again costs next to nothing. The clock stands still
-while the supervisor is stopped, so that no deadline passes meanwhile."""
+One task waits for all timers, and setting one again costs almost nothing. The clock stands still
+while the supervisor is stopped, so that no deadline passes meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +18,27 @@ import trio
 log = logging.getLogger(__name__)
 
 _WORTH_CLEARING = 64
-"""Entries that nobody waits for any more, before the heap is searched for them."""
+"""Number of obsolete entries before the heap is searched for them."""
 
 AHEAD_S = 10.0
-"""Entries of timers that are not due by then are taken out with the first of them: sessions that
-were busy together would each wake an idle supervisor once more."""
+"""Entries of timers that are not due within that time are removed with the first of them: otherwise
+sessions that were busy together would each wake an idle supervisor once more.
+"""
 
 
 STEP_S = 2.0
-"""Between two looks at the clock while somebody may soon be given up."""
+"""Time between two looks at the clock before a deadline."""
 
 WATCHED_S = 120.0
 """Seconds before each deadline in which the supervisor looks at the clock every `STEP_S`. Agents
 watch theirs for less (`sandbox.polling.WATCHED_S`), by more than the time they get beyond a limit.
-A supervisor whose deadlines are further away sleeps."""
+A supervisor with later deadlines sleeps.
+"""
 
 LATE_S = 1.0
-"""A look at the clock that comes later than that means that this process did not run meanwhile. It
-is less than agents allow (`sandbox.polling.LATE_S`): what counts for an agent counts for us."""
+"""If a look at the clock comes later than that, this process did not run meanwhile. It is less than
+agents allow (`sandbox.polling.LATE_S`): a pause that counts for an agent counts for us.
+"""
 
 WORTH_TELLING_S = 10.0
 
@@ -42,9 +46,9 @@ WORTH_TELLING_S = 10.0
 class AwakeClock(trio.abc.Clock):
     """Clock that stands still while this process is stopped.
 
-    All others are often stopped together with it: a frozen control group, `docker pause`, SIGSTOP.
-    Time in which nobody could say anything must not count against them, so no deadline passes in
-    it. (The kernel's monotonic clock stands still by itself while the machine is suspended.)
+    All other processes are often stopped together with it: a frozen control group, `docker pause`,
+    SIGSTOP. Time in which nobody could do anything must not count, so no deadline passes in it.
+    (The kernel's monotonic clock stands still by itself while the machine is suspended.)
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -62,10 +66,10 @@ class AwakeClock(trio.abc.Clock):
         self._due_s = self._seen_s + LATE_S
 
     def current_time(self) -> float:
-        """Seconds, without those in which this process was stopped."""
+        """Seconds without those in which this process was stopped."""
         now_s = self._monotonic()
         if now_s > self._due_s:
-            # Nobody knows how much of a step others had. A long sleep was ours but for its end.
+            # Nobody knows how much of a step the others ran. Of a long sleep, only the end counts.
             missed_s = now_s - (self._seen_s if self._watched else self._due_s - LATE_S)
             self._stopped_s += missed_s
             self._watched = True
@@ -85,16 +89,17 @@ class AwakeClock(trio.abc.Clock):
 
 
 class Timers:
-    """The task, and when it has to wake up for which timer.
+    """The task that wakes up for timers.
 
-    A task for each timer would take 4 KiB; moving trio's deadline with each setting, a tenth of a
-    call. So a timer that is put off keeps its place in the heap: it finds out when it comes up that
-    it is not due, and takes a new one. One that is never put off for long wakes nobody up.
+    A task for each timer would take 4 KiB; moving trio's deadline with each setting would cost a
+    tenth of a call. So a postponed timer keeps its place in the heap. When its entry comes up, it
+    finds that it is not due, and gets a new entry. A timer that is always postponed in time wakes
+    nobody.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
-        self._numbers = itertools.count()  # timers have no order among themselves
+        self._numbers = itertools.count()  # orders entries with the same time
         self._obsolete = 0
         self._scope: trio.CancelScope | None = None
 
@@ -125,7 +130,7 @@ class Timers:
     def _wakes_s(self) -> float:
         return self._heap[0][0] if self._heap else math.inf
 
-    # The timers' side.
+    # For timers.
 
     def wake(self, timer: Timer, wakes_s: float) -> int:
         """Call the timer's `came_up` at that time; returns the number of the entry."""
@@ -136,8 +141,9 @@ class Timers:
         return number
 
     def forget(self) -> None:
-        """An entry has become obsolete. They would be held until their time came: a session's
-        lifetime is a week."""
+        """Note an obsolete entry. Without this it would stay until its time: a session's lifetime
+        is a week.
+        """
         self._obsolete += 1
         if self._obsolete > max(_WORTH_CLEARING, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if entry[2].waits_for(entry[1])]
@@ -146,10 +152,10 @@ class Timers:
 
 
 class Timer:
-    """Calls a function once, some time after it was last armed.
+    """Timer that calls a function once, some time after it was last armed.
 
     Args:
-        timers: whose task calls it.
+        timers: the task that calls it.
         function: must not raise.
     """
 
@@ -163,7 +169,7 @@ class Timer:
         self._wakes_s = math.inf  # when that comes up
 
     def arm(self, seconds: float) -> None:
-        """Call the function in `seconds`, and not when it was due before."""
+        """Call the function in `seconds`, and not at an earlier set time."""
         self._due_s = due_s = trio.current_time() + seconds
         if due_s < self._wakes_s:
             self._drop_entry()
@@ -174,7 +180,7 @@ class Timer:
         self._due_s = math.inf
 
     def close(self) -> None:
-        """Never call anything again, and hold nothing."""
+        """Never call anything again, and release everything."""
         self._due_s = math.inf
         self._function = None
         self._drop_entry()
@@ -189,11 +195,11 @@ class Timer:
             self._wakes_s = math.inf
             self._timers.forget()
 
-    # The side of `Timers`.
+    # For `Timers`.
 
     @property
     def due_s(self) -> float:
-        """When the function is to be called; infinite for never."""
+        """Time of the call; infinite for never."""
         return self._due_s
 
     def waits_for(self, entry: int) -> bool:
@@ -201,7 +207,7 @@ class Timer:
         return self._entry == entry
 
     def came_up(self, now: float) -> None:
-        """The valid entry is out of the heap."""
+        """The valid entry has come up and is out of the heap."""
         self._entry, self._wakes_s = None, math.inf
         if self._due_s > now:
             if self._due_s < math.inf:

@@ -1,4 +1,4 @@
-"""The supervisor's place: one lock for its life, one socket that only its user can reach."""
+"""Lock and socket of the supervisor: a lock for its life, a socket that only its user can reach."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 
 BACKLOG = 1024
-"""Connections the kernel holds while the supervisor is busy; a herd of shims fits."""
+"""Connections that the kernel holds while the supervisor is busy; enough for many shims at once."""
 
 log = logging.getLogger(__name__)
 
 LOCK_S = 3.0
 LOCK_RETRY_S = 0.02
-"""Wait for the lock of a supervisor that was killed. A new one may start before the kernel has
-released it."""
+"""Pause before another try for the lock of a killed supervisor: a new one may start before the
+kernel has released it.
+"""
 
 LOCK = "supervisor.lock"
-"""Beside the socket: the supervisor's, for its life."""
+"""Name of the supervisor's lock, beside the socket."""
 
 KEEPER = "keeper.sock"
-"""Beside it: where a keeper of sessions listens. `nsm.startup.start` looks for it, too."""
+"""Name of the holder's socket, beside it. `nsm.startup.start` uses it, too."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """Linux, unix(7): sun_path has 108 bytes with its end."""
@@ -41,13 +42,13 @@ class PlaceError(Exception):
 
 
 def check_way(path: str, owners: Collection[int]) -> None:
-    """Refuse a directory that somebody else could put another one in place of.
+    """Refuse a directory that somebody else could replace.
 
-    Whoever can rename what leads there can do that, whatever the directory's own mode.
+    Anybody who can rename a directory on the way can do that, whatever the directory's own mode.
 
     Args:
-        path: absolute, of a directory that is there.
-        owners: users who are trusted with what leads there: us and root.
+        path: absolute path of an existing directory.
+        owners: users who may own the directories on the way: us and root.
 
     Raises:
         PlaceError: others own or may change a directory or a link on the way.
@@ -72,8 +73,8 @@ def _check_step(step: str, owners: Collection[int]) -> None:
     elif stat.S_ISDIR(status.st_mode) and status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == (
         stat.S_IWOTH
     ):
-        # Where it is sticky, nobody renames what is another's (unlink(2)); each step's owner is
-        # checked. A group is trusted by whoever made a directory the group's.
+        # In a sticky directory nobody renames others' files (unlink(2)); each step's owner is
+        # checked. Whoever gave a directory to a group trusts the group.
         why = f"everybody may write to {step}"
     if why is not None:
         raise PlaceError(
@@ -84,7 +85,7 @@ def _check_step(step: str, owners: Collection[int]) -> None:
 
 
 def check_passed(path: str, owners: Collection[int]) -> None:
-    """Refuse a socket that the service manager made so that others can reach it.
+    """Refuse a socket of the service manager that others can reach.
 
     Raises:
         PlaceError: its file is not ours, or its mode lets others in.
@@ -110,7 +111,7 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
     """Hold the supervisor's lock; gives its descriptor.
 
     Args:
-        held: the same, of the program that this process was before; owned from now on.
+        held: descriptor of the lock from the program before a reload; owned from now on.
 
     Raises:
         PlaceError: another supervisor holds it, or the file cannot be made.
@@ -132,16 +133,16 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:  # a full disk; the lock holds all the same
+        except OSError as error:  # a full disk; the lock still works
             log.warning("%s cannot be written (%s): it does not say who holds it", path, error)
         yield fd
     finally:
-        # The file stays: removing it would let two supervisors lock two files of one name.
+        # The file stays: after a removal, two supervisors could lock two files of one name.
         os.close(fd)
 
 
 def _lock_soon(fd: int) -> bool:
-    """Take a lock; False if another process holds on to it."""
+    """Take a lock soon; False if another process keeps it."""
     deadline = time.monotonic() + LOCK_S
     while True:
         try:
@@ -156,9 +157,9 @@ def _lock_soon(fd: int) -> bool:
 
 @contextmanager
 def listening_socket(path: str) -> Generator[socket.socket]:
-    """Listen at a path; a socket left behind by a dead supervisor of ours is replaced.
+    """Listen at a path, replacing a socket that a dead supervisor of ours left behind.
 
-    To be called under the supervisor's lock and in a directory that only we can write.
+    Call it under the supervisor's lock, in a directory that only we can write.
 
     Raises:
         PlaceError: something else is there, or the path is too long.
@@ -173,14 +174,14 @@ def listening_socket(path: str) -> Generator[socket.socket]:
 
 
 def bound(path: str) -> socket.socket:
-    """A new socket that listens at a path, as `listening_socket`; the caller's to close.
+    """Make a socket that listens at a path, as `listening_socket`; the caller closes it.
 
     Raises:
         PlaceError: something else is there.
     """
     _clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The mode comes from the umask: a chmod after bind would leave a moment for others.
+    # The mode comes from the umask: a chmod after bind would be a moment too late.
     before = os.umask(0o177)
     try:
         listener.bind(path)
@@ -196,7 +197,7 @@ def bound(path: str) -> socket.socket:
 
 @contextmanager
 def removed_at_the_end(path: str, identity: Identity | None) -> Generator[None]:
-    """Remove a socket of ours afterwards, unless somebody put another one in its place."""
+    """Remove our socket afterwards, unless somebody put another one in its place."""
     try:
         yield
     finally:
@@ -237,7 +238,7 @@ def _clear(path: str) -> None:
 
 
 def identity_of(path: str) -> Identity | None:
-    """Tells the file at a path from another one there; None where there is none."""
+    """Identity of the file at a path; None if there is none."""
     try:
         status = os.lstat(path)
     except OSError:

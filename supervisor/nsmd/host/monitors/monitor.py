@@ -25,17 +25,17 @@ class Monitor(ABC):
     """One run of a program.
 
     Args:
-        hold: becomes readable when the supervisor no longer wants it.
-        report: a descriptor for reports, which are lines of JSON.
-        signals: that ask for its end, one after the other; then all that is left is killed.
-        step_s: seconds from one to the next.
+        hold: becomes readable when the program should stop.
+        report: descriptor for reports, which are lines of JSON.
+        signals: signals that ask for its end, one after the other; then the rest is killed.
+        step_s: seconds between two of them.
 
     Attributes:
         interval_s: seconds between two reports, while it runs; `has_news`: there is one to send.
-        ends_rest: what it leaves behind is killed when it has ended; `sweep_s`: as for `sweep`.
-        pid: set by `start`, as are `outputs`: descriptors that are read, until they end.
+        ends_rest: processes that it leaves behind are killed; `sweep_s`: as for `sweep`.
+        pid: set by `start`, like `outputs`: descriptors to read until they end.
         status: wait status; None until it has ended.
-        ended_s: when, on the monotonic clock.
+        ended_s: time of its end, on the monotonic clock.
     """
 
     interval_s = 0.2
@@ -58,7 +58,7 @@ class Monitor(ABC):
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Start the program, watch it to its end, and tell of it."""
+        """Start the program, watch it to its end, and report that."""
         wake = watch_signals()
         die_with_parent = adopt_orphans()
         try:
@@ -76,7 +76,7 @@ class Monitor(ABC):
 
     @abstractmethod
     def start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
-        """Start the program, with what `adopt_orphans` has returned.
+        """Start the program, with the result of `adopt_orphans`.
 
         Raises:
             NotStartedError, OSError: it could not be started.
@@ -92,18 +92,18 @@ class Monitor(ABC):
 
     @abstractmethod
     def news(self) -> Mapping[str, Any]:
-        """Return what is to be reported while the program runs; updates `has_news`."""
+        """Return the next report while the program runs; updates `has_news`."""
 
     @abstractmethod
     def finish(self) -> None:
         """Send the last reports."""
 
     def ends_at_s(self) -> float:
-        """Return when there is nothing more to watch."""
+        """Return the time after which there is nothing to watch."""
         return self.ended_s if self.status is not None else float("inf")
 
     def how_it_ended(self) -> dict[str, Any]:
-        """Facts that every last report has."""
+        """Facts of every last report."""
         code = None if self.status is None else os.waitstatus_to_exitcode(self.status)
         return {
             "exit_code": code if code is not None and code >= 0 else None,
@@ -117,7 +117,7 @@ class Monitor(ABC):
             write(self._report, line(report))
 
     def reap(self) -> bool:
-        """Reap what has ended; whether there is anything left below."""
+        """Reap ended processes. Returns whether any remain below."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 self._reaped(*ended)
@@ -130,10 +130,10 @@ class Monitor(ABC):
             self.status, self.ended_s = status, time.monotonic()
 
     def _watch(self, wake: int) -> bool:
-        """Read its output until it has ended, and stop it when that is asked for.
+        """Read its output until it has ended, and stop it when asked.
 
         Returns:
-            Whether it has not ended, and is to be killed.
+            True if it has not ended, and must be killed.
         """
         for descriptor in (self._hold, wake, *self.outputs):
             self._poll.register(descriptor, select.POLLIN)
@@ -164,14 +164,14 @@ class Monitor(ABC):
                 self.ladder.begin(now_s)
 
     def _patience_ms(self, now_s: float) -> float | None:
-        """How long there is nothing to do; None for as long as nothing happens."""
+        """Milliseconds until there is something to do; None without a deadline."""
         due_s = min(self.ladder.due_s, self.ends_at_s())
         if not self._unsent and self.has_news:
             due_s = min(due_s, self._next_report_s)
         return None if due_s == float("inf") else max(0.0, due_s - now_s) * 1000
 
     def _tell(self, now_s: float) -> None:
-        """Report what is new, if it is time, as far as the supervisor takes it."""
+        """Report news, if it is time, as far as the supervisor reads it."""
         if not self._unsent and now_s >= self._next_report_s and self.has_news:
             self._unsent = line(self.news())
             self._next_report_s = now_s + self.interval_s
@@ -181,7 +181,7 @@ class Monitor(ABC):
             self._unsent = self._unsent[os.write(self._report, self._unsent) :]
         except BlockingIOError:
             pass
-        except BrokenPipeError:  # the supervisor is gone, which the hold tells, too
+        except BrokenPipeError:  # the supervisor is gone; the hold shows that, too
             self._unsent = b""
         if self._unsent:
             self._poll.register(self._report, select.POLLOUT)
@@ -191,11 +191,11 @@ class Monitor(ABC):
 
 
 def line(report: Mapping[str, Any]) -> bytes:
-    """A report as it is sent."""
+    """Encode a report."""
     return json.dumps(report, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it, however long that takes."""
+    """Write all data, however long that takes."""
     while data:
         data = data[os.write(descriptor, data) :]

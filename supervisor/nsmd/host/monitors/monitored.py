@@ -1,4 +1,4 @@
-"""One process that watches a program, held by the supervisor."""
+"""A monitor process, as the supervisor holds it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import nsmd
 log = logging.getLogger(__name__)
 
 MARGIN_S = 1.0
-"""For a monitor to end, beyond what it takes at most by itself."""
+"""Time for a monitor to end, beyond the longest time that it takes by itself."""
 
 _CHUNK_BYTES = 64 * 1024
 
 _START = "import sys; sys.path.append(sys.argv.pop(1)); from {} import main; main()"
-"""Isolated and without `site`, for a quick start; where the package lies is named."""
+"""Starts it isolated and without `site`, to be quick; the path of the package is an argument."""
 
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(nsmd.__file__)))
 
@@ -32,16 +32,16 @@ _PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(nsmd.__file__)))
 class MonitoredProcess:
     """A monitor, and our ends of its pipes.
 
-    Its descriptor 0 is our hold: when that is closed, it ends what it watches, and itself. What it
-    reports are lines of JSON.
+    Its descriptor 0 is our hold: when that is closed, it ends what it watches, and itself. It
+    reports in lines of JSON.
 
     Args:
         process: the monitor; its standard input is the hold.
         hold: the hold's other end.
         report: the reading end of its reports, not blocking.
-        stop_s: seconds that it takes at most from when its end is asked for.
-        max_report_bytes: of one report; a longer one comes from something broken.
-        what: it watches, for the log.
+        stop_s: longest time that it needs to end, in seconds.
+        max_report_bytes: largest report; a longer one comes from a broken monitor.
+        what: what it watches, for the log.
 
     Resources:
         Descriptors and a process, until `end`.
@@ -80,12 +80,12 @@ class MonitoredProcess:
         max_report_bytes: int,
         what: str,
     ) -> MonitoredProcess:
-        """Start one.
+        """Start a monitor.
 
         Args:
-            module: whose `main` it is; its arguments are the descriptor for reports, and these.
-            inherited: descriptors that it has, too.
-            variables: all of its environment.
+            module: module with its `main`; the arguments are the descriptor for reports, and these.
+            inherited: further descriptors that it inherits.
+            variables: its whole environment.
             stdout: as for `subprocess.Popen`.
 
         Raises:
@@ -93,7 +93,7 @@ class MonitoredProcess:
         """
         with ExitStack() as mine, ExitStack() as its:
             report, reports = _pipe(mine, its)
-            # Popen's own pipe is lost where it finds no descriptor for more (Python 3.11.2).
+            # Popen's own pipe leaks if it finds no descriptor for more (Python 3.11.2).
             held, hold = _pipe(its, mine)
             os.set_blocking(report, False)
             start = [sys.executable, "-I", "-S", "-c", _START.format(module), _PACKAGES]
@@ -105,7 +105,7 @@ class MonitoredProcess:
                 env=dict(variables),
                 pass_fds=[reports, *inherited],
                 start_new_session=True,
-                umask=0o022,  # as programs expect; what they start inherits it
+                umask=0o022,  # programs expect that, and their children inherit it
             )
             try:
                 started = cls(
@@ -116,7 +116,7 @@ class MonitoredProcess:
                     max_report_bytes=max_report_bytes,
                     what=what,
                 )
-            except BaseException:  # there was no descriptor left
+            except BaseException:  # there was no free descriptor
                 process.kill()
                 process.wait()
                 if process.stdout is not None:
@@ -129,9 +129,9 @@ class MonitoredProcess:
         return f"<monitor of {self._what}, pid={self.process.pid}>"
 
     async def next_report(self) -> Mapping[str, Any] | None:
-        """The next thing that it says; None where nothing more comes.
+        """Read the next report; None at the end.
 
-        Cancellation: nothing is lost.
+        Cancellation: loses nothing.
         """
         while (end := self._rest.find(b"\n")) < 0:
             if len(self._rest) > self._max_report_bytes:
@@ -150,8 +150,9 @@ class MonitoredProcess:
         return report
 
     def stop(self) -> None:
-        """Ask for its end; harmless when it has ended. What it watches may have stopped it, as
-        whatever else of the same user: it goes on, to end that."""
+        """Ask for its end; harmless if it has ended. The program that it watches may have stopped
+        it, like any process of the same user: so it is continued first.
+        """
         if self._hold >= 0:
             os.close(self._hold)
             self._hold = -1
@@ -159,7 +160,7 @@ class MonitoredProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     async def end(self) -> None:
-        """Stop it, wait until it has ended, kill it where it does not, and close all.
+        """Stop it and wait until it has ended; kill it if it does not end. Close everything.
 
         Cancellation: shielded; `stop_s` at most.
         """
@@ -179,7 +180,7 @@ class MonitoredProcess:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """A pipe, each end of which is closed with its owner's stack."""
+    """Make a pipe; each end is closed with its owner's stack."""
     read, written = os.pipe()
     reader.callback(os.close, read)
     writer.callback(os.close, written)

@@ -1,4 +1,4 @@
-"""Processes below this one, and how to end them; standard library only."""
+"""Processes below this one, and ways to end them; standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Protocol
 from nsmd.host.processes import Process, processes, send
 
 SWEEP_S = 2.0
-"""For what has been killed to be gone. Only a process in an uninterruptible sleep needs longer."""
+"""Time for killed processes to be gone. Only one in an uninterruptible sleep needs longer."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -23,16 +23,16 @@ class _Prctl(Protocol):
 
 
 class Ladder:
-    """Signals on the way to an end, and when each is sent.
+    """Signals that ask for an end, and the time of each.
 
     Args:
-        signals: one after the other.
-        step_s: seconds from one to the next.
+        signals: signals, one after the other.
+        step_s: seconds between two of them.
 
     Attributes:
-        due_s: when the next one is, on the monotonic clock; infinite before `begin` and after the
+        due_s: time of the next one, on the monotonic clock; infinite before `begin` and after the
             last.
-        begun: whether an end was asked for.
+        begun: somebody asked for the end.
     """
 
     def __init__(self, signals: Sequence[signal.Signals], step_s: float) -> None:
@@ -42,7 +42,7 @@ class Ladder:
         self.due_s = float("inf")
 
     def begin(self, now_s: float) -> None:
-        """An end is asked for; harmless when it was before."""
+        """Ask for the end; harmless if asked before."""
         if not self.begun:
             self.begun, self.due_s = True, now_s
 
@@ -56,10 +56,11 @@ class Ladder:
 
 
 def adopt_orphans() -> Callable[[signal.Signals], None]:
-    """Have what loses its parent below become a child of this process.
+    """Make this process adopt orphans below it.
 
     Returns:
-        For a child after a fork: has the kernel send it a signal when this process ends.
+        A function for a child after a fork: it makes the kernel send it a signal when this process
+            ends.
     """
     prctl: _Prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -71,7 +72,9 @@ def adopt_orphans() -> Callable[[signal.Signals], None]:
 
 
 def watch_signals() -> int:
-    """A descriptor from which the numbers of signals are read; of SIGCHLD, and what asks to end."""
+    """Open a descriptor from which the numbers of signals are read: SIGCHLD, and those that ask for
+    an end.
+    """
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
@@ -80,15 +83,15 @@ def watch_signals() -> int:
 
 
 def _seen_through_the_descriptor(number: int, frame: object) -> None:
-    """Do nothing: the wake-up descriptor tells of the signal (`signal.set_wakeup_fd`)."""
+    """Do nothing: the wake-up descriptor reports the signal (`signal.set_wakeup_fd`)."""
 
 
 def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWEEP_S) -> None:
-    """Kill all that is below: what had parents below this process is its child then.
+    """Kill all processes below this one. When their parents are gone, they are its children.
 
     Args:
-        reaped: is told the process id and the wait status of each that was reaped.
-        limit_s: seconds after which what has still not ended is left.
+        reaped: gets the process id and the wait status of each reaped process.
+        limit_s: seconds after which processes that have not ended are left.
     """
     deadline_s = time.monotonic() + limit_s
     # Blocked, so that a child that ends between looking and waiting is not missed.
@@ -96,14 +99,14 @@ def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWE
     while _reap(reaped) and time.monotonic() < deadline_s:
         for process in _stopped(deadline_s):
             with suppress(ProcessLookupError, PermissionError):
-                # Not reaped by anyone else, for its parent does nothing any more: still the same.
+                # Nobody else reaps it, since its parent is stopped: so the id is still its own.
                 os.kill(process.pid, signal.SIGKILL)
         if _reap(reaped):
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
 
 
 def _reap(reaped: Callable[[int, int], None] | None) -> bool:
-    """Reap what has ended; whether there is anything else."""
+    """Reap ended processes; returns whether there are others."""
     try:
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             if reaped is not None:
@@ -114,8 +117,9 @@ def _reap(reaped: Callable[[int, int], None] | None) -> bool:
 
 
 def _stopped(deadline_s: float) -> list[Process]:
-    """All that is below, stopped: what forks faster than it can be killed has room for one more
-    with each that is killed, but what is stopped neither forks nor makes room."""
+    """Stop all processes below, and return them. Processes that fork faster than they can be killed
+    gain room with each one killed; stopped ones neither fork nor make room.
+    """
     own = os.getpid()
     told: set[Process] = set()
     while True:
@@ -132,12 +136,12 @@ def _stopped(deadline_s: float) -> list[Process]:
 def signal_tree(
     numbers: Sequence[signal.Signals], *, but: Collection[int] = (), until_s: float = float("inf")
 ) -> None:
-    """Send signals to all that is below this process, as far as that may be sent to.
+    """Send signals to all processes below this one that it may signal.
 
     Args:
-        but: process groups that have had it.
-        until_s: on the monotonic clock; no more are told then. Thousands of busy processes leave
-            this one little time, and the next signal has to come, too.
+        but: process groups that already got it.
+        until_s: time on the monotonic clock after which no more are signalled. Thousands of busy
+            processes leave this one little time, and the next signal has to be sent, too.
     """
     for process in descendants(os.getpid()):
         if time.monotonic() >= until_s:
@@ -149,7 +153,7 @@ def signal_tree(
 
 
 def descendants(ancestor: int) -> list[Process]:
-    """All that is below a process and has not ended, parents before their children."""
+    """Processes below a process that have not ended, parents before their children."""
     below: dict[int, list[Process]] = {}
     for process in processes():
         below.setdefault(process.parent, []).append(process)

@@ -1,7 +1,7 @@
-"""Files and directories, looked at again when they change. No module imports a later one.
+"""Files and directories that are read again when they change. No module imports a later one.
 
 inotify            the kernel's notices of changes in directories
-trail              what looking a path up depended on: whom to trust with it, what to watch
-directory_watches  which directories are watched, and for whom
-source_watcher     sources of any kind, looked at now and again whenever they change
+trail              paths that a look-up depended on: their owners, and what to watch
+directory_watches  watched directories, and who wants to know of changes
+source_watcher     sources of any kind, read now and again whenever they change
 """

@@ -1,7 +1,7 @@
-"""Watched directories, and who wants to know of changes.
+"""Watched directories, and the functions to call for changes.
 
-Directories are added in the threads that look at them, since that may block; notices are read in
-the event loop. A lock guards the books, and is never held while anything blocks.
+Threads that read directories add them, since that may block; the event loop reads notices. A lock
+guards the data, and is never held while anything blocks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nsmd.host.watching.inotify import (
 from nsmd.host.watching.trail import ANY, WatchedPaths
 
 Stir = Callable[[], None]
-"""Called for a change; quick."""
+"""Called for a change; it must be quick."""
 
 
 class Watches:
     """Watched directories of all sources.
 
     Args:
-        inotify: has the kernel's side; closed by its owner.
+        inotify: the kernel's queue; its owner closes it.
     """
 
     def __init__(self, inotify: Inotify) -> None:
@@ -44,15 +44,15 @@ class Watches:
         return f"<Watches of {len(self._watch_of)} directories for {len(self._wanted)}>"
 
     def want(self, stir: Stir, places: WatchedPaths) -> tuple[bool, str | None]:
-        """Watch these places, and no others, for somebody.
+        """Watch exactly these paths for one function.
 
         Args:
             stir: called when something there changes.
             places: directories without symbolic links, and the entries that matter.
 
         Returns:
-            Whether there are new ones, so that what was seen there before may be out of date; and
-            why some cannot be watched.
+            Whether there are new directories, so that an earlier look may be out of date; and why
+                some cannot be watched.
         """
         with self._lock:
             self._wanted[stir] = places
@@ -68,24 +68,25 @@ class Watches:
                     )
                 elif names and error.errno not in (errno.ENOENT, errno.ENOTDIR):
                     refusal = refusal or f"{place} cannot be watched: {error.strerror}"
-                # What has gone in between is seen by who has it, where it was.
+                # Notices that came in between are handled where the watch was before.
                 continue
             new = self._bind(place, watch) or new
         self._prune()
         return new, refusal
 
     def forget(self, stir: Stir) -> None:
-        """Somebody wants nothing more."""
+        """Watch nothing more for that function."""
         with self._lock:
             self._wanted.pop(stir, None)
         self._prune()
 
     def read(self) -> None:
-        """Tell everybody what has happened."""
+        """Read all notices, and call the functions for them."""
         for notice in self._inotify.read():
             for stir in self._concerned(notice):
                 stir()
-            if notice.mask & MOVE_SELF:  # else the kernel has forgotten it, or it stays
+            # else the kernel has dropped the watch, or the directory stays
+            if notice.mask & MOVE_SELF:
                 self._inotify.remove(notice.watch)
 
     def _concerned(self, notice: Notice) -> list[Stir]:
@@ -94,7 +95,8 @@ class Watches:
                 return list(self._wanted)
             here = set(self._places_of.get(notice.watch, ()))
             if notice.mask & (OF_ITSELF | IGNORED | UNMOUNT):
-                # The path may be another directory's by now, which is watched when it is wanted.
+                # The path may be another directory by now; that one is watched when somebody wants
+                # it.
                 for place in here:
                     self._unbind(place)
             return [
@@ -113,11 +115,11 @@ class Watches:
                 self._inotify.remove(watch)
 
     def _bind(self, place: str, watch: int) -> bool:
-        """Note whose watch it is; returns whether the place had another one, or none."""
+        """Note the directory of a watch. Returns whether the directory had another one, or none."""
         with self._lock:
             if self._watch_of.get(place) == watch:
                 return False
-            # A directory above was exchanged: of this one, that says nothing.
+            # A directory above was exchanged; that says nothing about this one.
             unused = self._unbind(place)
             self._watch_of[place] = watch
             self._places_of.setdefault(watch, set()).add(place)
@@ -126,7 +128,7 @@ class Watches:
         return True
 
     def _unbind(self, place: str) -> int | None:
-        """Forget a place's watch; returns it if it is no other place's."""
+        """Forget a directory's watch; returns it if no other directory has it."""
         watch = self._watch_of.pop(place, None)
         if watch is None:
             return None

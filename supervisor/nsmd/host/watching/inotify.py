@@ -1,7 +1,7 @@
 """The kernel's notices of changes in directories (inotify(7)).
 
-Three calls and a structure, by ctypes: the packages that wrap them bring a thread or an event loop
-of their own, or are this module again, and each would have to be packaged for Nix, too.
+This makes three calls and reads a structure through ctypes. Packages that wrap them bring a thread
+or an event loop, or are this module again, and each would have to be packaged for Nix, too.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Notice(NamedTuple):
     """One change.
 
     Attributes:
-        watch: of which directory; -1 where some were lost.
-        mask: what happened.
-        name: of the entry; empty for the directory itself.
+        watch: watch of the directory; -1 if notices were lost.
+        mask: kind of the change.
+        name: name of the entry; empty for the directory itself.
     """
 
     watch: int
@@ -53,7 +53,7 @@ class Inotify:
     """A queue of notices. Its methods may be called in any thread.
 
     Raises:
-        OSError: the user has as many as the system allows.
+        OSError: the user has as many queues as the system allows.
 
     Resources: a descriptor, until `close`.
     """
@@ -66,10 +66,10 @@ class Inotify:
         return f"<Inotify fd={self.fd}>"
 
     def add(self, directory: str, mask: int) -> int:
-        """Watch a directory, also for what it is watched for already.
+        """Watch a directory, in addition to what it is watched for already.
 
         Returns:
-            The watch, which is the same for the same directory by whatever path.
+            The watch; a directory has the same one by any path.
 
         Raises:
             OSError: it is no directory, cannot be read, or the user has too many watches.
@@ -79,10 +79,10 @@ class Inotify:
         return self._call("inotify_add_watch", self.fd, path, ctypes.c_uint32(flags))
 
     def add_file(self, path: str, mask: int) -> int:
-        """Watch one file, which has to be there.
+        """Watch an existing file.
 
-        A file of the kernel's own, as in cgroups, has to be watched by itself: of one that nobody
-        has open, who watches its directory is told nothing (kernfs_notify of fs/kernfs/file.c).
+        A file of the kernel, as in cgroups, must be watched itself: if nobody has it open, a watch
+        of its directory gets no notice (kernfs_notify of fs/kernfs/file.c).
 
         Returns:
             The watch.
@@ -94,7 +94,7 @@ class Inotify:
         return self._call("inotify_add_watch", self.fd, name, ctypes.c_uint32(mask | _DONT_FOLLOW))
 
     def remove(self, watch: int) -> None:
-        """Watch a directory no more; it may be gone."""
+        """Stop watching a directory, which may be gone."""
         try:
             self._call("inotify_rm_watch", self.fd, watch)
         except OSError:
@@ -117,7 +117,7 @@ class Inotify:
         return notices
 
     def close(self) -> None:
-        """Watch nothing more; what is asked from now on fails."""
+        """Close the queue; later calls fail."""
         fd, self.fd = self.fd, -1
         os.close(fd)
 

@@ -1,9 +1,9 @@
-"""Sources, looked at now and again whenever what they depend on changes.
+"""Sources that are read now, and again whenever something that they depend on changes.
 
-Nothing polls: a notice of the kernel has a source looked at again, a moment later, since changes
-come in bursts. Where the kernel cannot tell (no watches left; a network file system that others
-write to), a source is looked at when somebody asks. Each has a task, and a thread while it is
-looked at, so that one that hangs holds up nobody but itself.
+Nothing polls: after a notice of the kernel a source is read again, a moment later, since changes
+come in bursts. If the kernel cannot tell (no watches left; a network file system that others write
+to), a source is read when somebody asks. Each has a task, and a thread while it is read, so that
+one that hangs delays only itself.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nsmd.host.watching.trail import WatchedPaths
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.1
-"""A source is looked at when nothing has changed for so long: copying an artifact changes much."""
+"""A source is read when nothing has changed for so long: copying an artifact changes much."""
 
 PATIENCE_S = 2.0
-"""And after so long at the latest, if it never gets quiet."""
+"""It is read after so long at the latest."""
 
 LOOK_TIMEOUT_S = 5.0
-"""How long somebody who asks waits for a look; a disk may be slow, a network gone."""
+"""How long a caller waits for a look; a disk may be slow, a network gone."""
 
 _MOST_LOOKS = 4
-"""In a row, while each finds new directories to watch."""
+"""Largest number of looks in a row while each finds new directories to watch."""
 
 
 class Seen(Protocol):
@@ -50,16 +50,17 @@ Look = Callable[[], SeenT]
 """Looks at a source; blocks."""
 
 Report = Callable[[SeenT, str | None], None]
-"""Takes what a look found, and why changes of it are not noticed, which is None where they are;
-quick."""
+"""Gets the result of a look, and why changes of it will not be noticed (None if they will); it must
+be quick.
+"""
 
 
 def _nothing() -> None:
-    """Do nothing at once: the change is only looked at."""
+    """Do nothing: the default for `stirred`."""
 
 
 class SourceWatcher:
-    """Sources, read again when they change.
+    """Sources that are read again when they change.
 
     Args:
         nursery: owns the sources' tasks.
@@ -86,16 +87,16 @@ class SourceWatcher:
         patience_s: float = PATIENCE_S,
         stirred: Stir = _nothing,
     ) -> None:
-        """Look at a source from now on.
+        """Watch a source from now on.
 
         Args:
-            key: to ask for it with, and to end it.
-            where: it is, for the log.
-            look: at it.
-            report: takes what was found, each time.
-            failed: what was found where looking failed, which is a fault of ours.
+            key: key for later calls.
+            where: its place, for the log.
+            look: reads it.
+            report: gets each result.
+            failed: result if reading fails, which is a bug of ours.
             quiet_s, patience_s: as `QUIET_S` and `PATIENCE_S`.
-            stirred: called for each change at once, before it is looked at; quick.
+            stirred: called for each change at once, before the source is read; quick.
         """
         kept = _Source(where, look, report, failed, self._watches, self._unwatched)
         kept.quiet_s, kept.patience_s, kept.stirred = quiet_s, patience_s, stirred
@@ -103,17 +104,17 @@ class SourceWatcher:
         self._nursery.start_soon(kept.run, name=f"keeper of {where}")
 
     def end(self, key: object) -> None:
-        """Look at a source no more."""
+        """Stop watching a source."""
         kept = self._kept.pop(key, None)
         if kept is not None:
             kept.end()
 
     async def look(self, *keys: object) -> None:
-        """Have these sources looked at again, and wait until they were, but not for long."""
+        """Read these sources again, and wait for that, but not long."""
         await self._wait([kept.look_again() for key, kept in self._kept.items() if key in keys])
 
     async def first_look(self, *keys: object) -> None:
-        """Wait until these sources were looked at, but not for long."""
+        """Wait until these sources were read, but not long."""
         await self._wait([kept.first for key, kept in self._kept.items() if key in keys])
 
     @staticmethod
@@ -125,12 +126,12 @@ class SourceWatcher:
             log.warning("a source that is watched takes long to look at")
 
     def catch_up(self) -> None:
-        """Read the notices that have come until now."""
+        """Read the notices that have arrived."""
         if self._watches is not None:
             self._watches.read()
 
     async def watch(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read the kernel's notices; returns at once where there are none to be had."""
+        """Read the kernel's notices; returns at once if there can be none."""
         try:
             inotify = Inotify()
         except OSError as error:
@@ -153,7 +154,7 @@ class SourceWatcher:
 
 
 class _Ends(Protocol):
-    """A source of whatever kind, as its keeper sees it."""
+    """A source of any kind, as the watcher sees it."""
 
     first: trio.Event
 
@@ -190,7 +191,7 @@ class _Source(Generic[SeenT]):
         self._unwatched = unwatched
         self._scope = trio.CancelScope()
         self._ended = False
-        self._unsettled = False  # it changes as fast as it is looked at
+        self._unsettled = False  # it changes as fast as it is read
         self._limiter = trio.CapacityLimiter(1)
         self.first = trio.Event()
         self._next = trio.Event()  # set after the next look that begins
@@ -199,22 +200,22 @@ class _Source(Generic[SeenT]):
         self.stirred: Stir = _nothing
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._scope.cancel()
 
     def look_again(self) -> trio.Event:
-        """Have it looked at now; the event is set when that is done."""
+        """Read it now; the event is set when that is done."""
         self._asked.set()
         self._stirred.set()
         return self._next
 
     def stir(self) -> None:
-        """Something changed."""
+        """Note a change."""
         self.stirred()
         self._stirred.set()
 
     async def run(self) -> None:
-        """Look, and look again."""
+        """Read, and read again after changes."""
         try:
             with self._scope:
                 while True:
@@ -252,7 +253,7 @@ class _Source(Generic[SeenT]):
         try:
             return self._watched_look()
         except Exception:
-            # Whatever lies there, a source is not worth a supervisor.
+            # Whatever lies there, a source must not end the supervisor.
             log.exception("%s cannot be looked at", self._where)
             return self._failed(), None
 
@@ -272,7 +273,7 @@ class _Source(Generic[SeenT]):
 
 @asynccontextmanager
 async def open_source_watcher() -> AsyncGenerator[SourceWatcher]:
-    """A keeper; leaving the block ends all it keeps."""
+    """Open a watcher; leaving the block ends all its sources."""
     async with trio.open_nursery() as nursery:
         keeper = SourceWatcher(nursery)
         await nursery.start(partial(SourceWatcher.watch, keeper))

@@ -1,9 +1,9 @@
-"""Paths that a look-up depended on: directories, links, and entries that are missing.
+"""Paths that a look-up depended on: directories, links, and missing entries.
 
 A path means something else as soon as one of its directories is renamed, or one of its symbolic
-links exchanged, wherever those lie. So whoever wants to know whether the answer still holds has to
-watch all of them, and whoever runs the program has to trust each one's owner. This follows a path
-as the kernel does (path_resolution(7)), one component after another, and notes both. Blocks.
+links exchanged. So to know whether an answer still holds, all of them must be watched; and to run a
+program, each one's owner must be trusted. This follows a path as the kernel does
+(path_resolution(7)), one component after another, and notes both. Blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from nsmd.host.paths import why_replaceable
 
 MAX_LINKS = 40
-"""Symbolic links followed in one path, as many as Linux does."""
+"""Symbolic links to follow in one path, as many as Linux does."""
 
 ANY = ""
 """In place of a name: every entry of the directory matters."""
@@ -24,20 +24,21 @@ ANY = ""
 NoWay = Callable[[str], str | None]
 
 WatchedPaths = Mapping[str, frozenset[str]]
-"""Directories, and which of their entries matter. Where none does, only what becomes of the
-directory itself."""
+"""Directories, each with the entries that matter. If none matters, only changes of the directory
+itself do.
+"""
 
 
 class DistrustError(OSError):
-    """Somebody else could exchange what is there; the message says who or how."""
+    """Somebody else could exchange this path; the message says who or how."""
 
 
 class Trail:
-    """Where paths led, and over what.
+    """Record of followed paths.
 
     Args:
-        owners: user ids that are trusted.
-        no_way: why the jails' user cannot go to a file; None if it can.
+        owners: trusted user ids.
+        no_way: returns why the jails' user cannot reach a file; None if it can.
     """
 
     def __init__(self, owners: Collection[int], no_way: NoWay = lambda _: None) -> None:
@@ -52,7 +53,7 @@ class Trail:
         return {place: frozenset(names) for place, names in self._places.items()}
 
     def list(self, directory: str) -> list[str]:
-        """The names in a directory, sorted.
+        """List the names in a directory, sorted.
 
         Args:
             directory: from `follow`.
@@ -64,15 +65,15 @@ class Trail:
         return sorted(os.listdir(directory))
 
     def follow(self, path: str, *, trusted: bool = True) -> str:
-        """Where an absolute path leads, without symbolic links.
+        """Follow an absolute path. Returns the path without symbolic links.
 
         Args:
-            path: of something that may not exist.
-            trusted: refuse what somebody else could exchange.
+            path: path of something that may not exist.
+            trusted: refuse a path that somebody else could exchange.
 
         Raises:
-            DistrustError: somebody else could exchange what is there.
-            OSError: there is nothing, too many links lead there, or it cannot be looked at.
+            DistrustError: somebody else could exchange it.
+            OSError: nothing is there, there are too many links, or it cannot be read.
         """
         current, links = "/", 0
         rest = path.split("/")[::-1]
@@ -113,7 +114,7 @@ class Trail:
         return current
 
     def why_closed(self, path: str) -> str | None:
-        """Why jails could not use what a path from `follow` leads to; None if they can."""
+        """Why jails could not use the target of a path from `follow`; None if they can."""
         return self._no_way(path)
 
     def status(self, path: str) -> os.stat_result:
@@ -121,14 +122,14 @@ class Trail:
         return self._status(path)
 
     def _status(self, path: str) -> os.stat_result:
-        # Each is asked once, so that all paths of one look agree, and common beginnings are free.
+        # Each is read once, so that all paths of one look agree, and common beginnings are free.
         found = self._seen.get(path)
         if found is None:
             try:
                 found = os.lstat(path)
             except OSError as error:
                 found = error
-            except ValueError:  # no name of a file: a lone surrogate from somebody's JSON
+            except ValueError:  # no name of a file: a lone surrogate from a client's JSON
                 found = OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
             self._seen[path] = found
         if isinstance(found, OSError):
