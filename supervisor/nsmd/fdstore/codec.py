@@ -1,7 +1,7 @@
-"""Values as plain JSON and back: dataclasses of nsm's own, and what they are made of.
+"""Conversion of nsm's own dataclasses to plain JSON and back.
 
-Not pydantic, which does the same and is here for the configuration: importing it takes longer than
-all else that a supervisor does before it answers, and a restart is to be short.
+pydantic, which nsm uses for the configuration, does the same. But importing it takes longer than
+everything else before a supervisor answers, and a restart must be short.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class CodecError(ValueError):
-    """The text is no such value; the message has the place."""
+    """The text is no such value; the message says where."""
 
 
 def to_plain(value: object) -> Any:
-    """A value as JSON has it. Fields that have their default are left out.
+    """Convert a value to plain JSON, without fields that have their default.
 
     Raises:
         TypeError: it is, or holds, something that has no such form.
@@ -45,12 +45,12 @@ def to_plain(value: object) -> Any:
 
 
 def from_plain(kind: type[T], plain: object, where: str = "it") -> T:
-    """The value that `to_plain` made this of. Unknown fields are passed over: a newer version of
-    nsm may have written them.
+    """Convert the result of `to_plain` back. Unknown fields are ignored: a newer nsm may have
+    written them.
 
     Args:
-        kind: what it is to be.
-        where: for the error.
+        kind: expected type.
+        where: its place, for the error.
 
     Raises:
         CodecError: it is something else.

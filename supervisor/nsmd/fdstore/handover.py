@@ -1,7 +1,6 @@
 """Handover from a supervisor to the program that it becomes (`nsm reload`).
 
-It keeps all of that open across the exec; a file in memory says what is what,
-and a variable says which descriptor that is.
+Descriptors stay open across the exec; a memory file describes them, and a variable has its number.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nsmd.fdstore.store import Kept
 log = logging.getLogger(__name__)
 
 VARIABLE = "NSM_HANDED_OVER"
-"""The number of a descriptor that says what else is handed over."""
+"""Variable with the number of the descriptor that describes the handover."""
 
 VERSION = 1
 
@@ -31,12 +30,12 @@ class HandedOver:
     """State of the program that this process was before.
 
     Attributes:
-        listener: the socket that listens.
-        own: device and inode of its file, where that is to be removed at the end; None where it
-            belongs to a service manager.
-        lock: the supervisor's.
-        kept: everything else.
-        settled: whether systemd has all of that already.
+        listener: the listening socket.
+        own: device and inode of its file, if this process removes it at the end; None if it belongs
+            to a service manager.
+        lock: lock of the supervisor.
+        kept: all other descriptors.
+        settled: systemd already has all of that.
     """
 
     listener: int
@@ -47,7 +46,7 @@ class HandedOver:
 
 
 def hand_over(handed: HandedOver) -> dict[str, str]:
-    """Have the next program of this process inherit all of that.
+    """Make the next program of this process inherit all of that.
 
     Returns:
         Variables for it.
@@ -82,7 +81,7 @@ def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
         variables: of this process; ours is removed.
 
     Returns:
-        None where nothing was, or to another process, or by a program that says it differently.
+        None if there is none, if it is for another process, or in another format.
     """
     number = variables.pop(VARIABLE, "")
     if not number.isdigit():

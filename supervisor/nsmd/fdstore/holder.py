@@ -1,17 +1,16 @@
-"""Holds copies of a supervisor's descriptors, so that sessions outlive it. A program of its own.
+"""A program that holds copies of a supervisor's descriptors, so that sessions outlive it.
 
-Run by path with the standard library alone (``python -I -S keeper.py LINGER_S``); nothing of nsm is
-imported, so that whatever is wrong with a supervisor is not wrong here. It knows nothing of what it
-holds: a supervisor gives it descriptors under names, and the next one takes them back. Descriptor 0
-is a listening socket, descriptor 1 is connected to the first supervisor.
+It is run by path, with the standard library alone (``python -I -S holder.py LINGER_S``). It imports
+nothing of nsm, so a problem of the supervisor's code is not a problem here. It knows nothing about
+what it holds: a supervisor gives it descriptors under names, and the next one takes them back.
+Descriptor 0 is a listening socket, descriptor 1 is connected to the first supervisor.
 
 Messages are packets (unix(7), SOCK_SEQPACKET): a word, or a word and a name.
 
 ``supervise``  the connection is the supervisor's; the one before it is closed. Answer: ``pid N``
 ``give``       answered by ``has NAME`` with descriptors for all that is held, then by ``all``
-``keep NAME``  copies of the descriptors that come with it, beside those that it has already
-``set NAME``   in place of those that it has
-``drop NAME``  close them
+``keep NAME`` copies of the descriptors that come with it, beside those that it has already ``set
+NAME`` in place of those that it has ``drop NAME`` close them
 ``end``        close all, and end
 ``count``      answered by ``count N supervised`` or ``count N alone``: how many names there are,
                and whether there is a supervisor; anyone may ask
@@ -43,20 +42,21 @@ ROOM_FOR_ONE = socket.CMSG_LEN(4)
 MAX_CONNECTIONS = 32
 MESSAGE_BYTES = 4096
 RESERVED = 64
-"""Numbers below the limit that are not given away: connections come and go above what is held."""
+"""Descriptors below the limit that stay free for connections."""
 
 STEP_S, LATE_S = 10.0, 3.0
-"""Alone, it counts time in such steps, and not those that take so much longer: it was stopped then,
-as may be all who would have come."""
+"""Without a supervisor it counts time in such steps. A step that takes so much longer does not
+count: the process was stopped then, and so perhaps was everybody who would have come.
+"""
 
 GIVE_TIMEOUT_S = 30
-"""A supervisor that takes nothing for so long is given no more."""
+"""A supervisor that takes nothing for so long gets nothing more."""
 
 
 def receive(
     connection: socket.socket, flags: int = 0, *, size: int = MESSAGE_BYTES
 ) -> tuple[bytes, list[int], bool]:
-    """A message, its descriptors, and whether there were more of them than there was room for.
+    """Receive a message, its descriptors, and whether there were more than room for them.
 
     None is inherited further. (`socket.recv_fds` of Python 3.11 takes no notice of its flags.)
     """
@@ -66,7 +66,7 @@ def receive(
 
 
 def descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
-    """Descriptors that came with a message, from what recvmsg(2) returned beside it."""
+    """Descriptors of a message, from the ancillary data of recvmsg(2)."""
     return [
         fd
         for level, kind, data in ancillary
@@ -76,7 +76,7 @@ def descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
 
 
 def identity(fd: int) -> tuple[int, int, str]:
-    """The same for two descriptors of one thing.
+    """Return a key that is equal for two descriptors of one thing.
 
     Before Linux 6.9 all pidfds are one inode; proc_pid_fdinfo(5) tells them apart.
     """
@@ -92,9 +92,9 @@ class DescriptorHolder:
     """Holder of a supervisor's descriptors.
 
     Args:
-        listener: where supervisors connect.
-        first: connected to the first of them already.
-        linger_s: how long all is held without one.
+        listener: socket to which supervisors connect.
+        first: connection to the first of them.
+        linger_s: how long everything is held without one.
     """
 
     def __init__(self, listener: socket.socket, first: socket.socket, linger_s: float) -> None:
@@ -110,7 +110,7 @@ class DescriptorHolder:
         self.poll.register(first, select.POLLIN)
 
     def run(self) -> None:
-        """Until told to end, or nobody needs it."""
+        """Run until told to end, or until nobody needs it."""
         while not self.ended and (self.supervisor or self.held):
             began_s = time.monotonic()
             step_s = max(0.0, min(STEP_S, self.linger_s - self.alone_s))
@@ -127,7 +127,7 @@ class DescriptorHolder:
                     self.hear(self.connections[fd])
 
     def accept(self) -> None:
-        """Let somebody of the same user in."""
+        """Accept a connection of the same user."""
         try:
             connection, _ = self.listener.accept()
         except OSError:
@@ -136,7 +136,7 @@ class DescriptorHolder:
         if struct.unpack("3i", credentials)[1] != os.geteuid():
             connection.close()
             return
-        if len(self.connections) >= MAX_CONNECTIONS:  # those that say nothing make room
+        if len(self.connections) >= MAX_CONNECTIONS:  # silent connections make room
             self.leave(next(c for c in self.connections.values() if c is not self.supervisor))
         seconds = struct.pack("@ll", GIVE_TIMEOUT_S, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
@@ -153,7 +153,7 @@ class DescriptorHolder:
             self.alone_s = 0.0
 
     def hear(self, connection: socket.socket) -> bool:
-        """Carry out one message; False where there is none."""
+        """Carry out one message; False if there is none."""
         try:
             message, fds, cut = receive(connection, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -180,14 +180,14 @@ class DescriptorHolder:
         return True
 
     def follow(self, connection: socket.socket) -> None:
-        """Another supervisor, which wants what the one before it said last, too."""
+        """Handle another supervisor. It also gets what the one before it sent last."""
         self.hear_out(self.supervisor, connection)
         if self.supervisor is not None and self.supervisor is not connection:
             self.leave(self.supervisor)
         self.supervisor = connection
 
     def hear_out(self, one: socket.socket | None, another: socket.socket) -> None:
-        """All that one connection has said by now, before another one is served."""
+        """Read all that one connection has sent so far, before another one is served."""
         while one is not None and one is not another and one is self.supervisor and self.hear(one):
             pass
 
@@ -209,14 +209,14 @@ class DescriptorHolder:
         else:
             try:
                 self.hold(name, fds)
-            except OSError:  # the system has no room for one file more
+            except OSError:  # the system has no room for another file
                 answer(self.supervisor, f"lost {name}")
 
     def hold(self, name: str, fds: list[int]) -> None:
         """Hold descriptors, each thing once.
 
         Raises:
-            OSError: the kernel does not say what one of them is.
+            OSError: the kernel does not identify one of them.
         """
         mine = self.held.setdefault(name, {})
         while fds:
@@ -230,7 +230,7 @@ class DescriptorHolder:
                 os.close(fd)
 
     def give(self) -> None:
-        """Copies of all that is held."""
+        """Send copies of everything that is held."""
         for name, kept in self.held.items():
             fds = list(kept.values())
             for start in range(0, len(fds), MAX_DESCRIPTORS):
@@ -239,7 +239,7 @@ class DescriptorHolder:
 
 
 def answer(connection: socket.socket | None, text: str, fds: list[int] | None = None) -> None:
-    """Say something; the connection of whoever does not listen is ended."""
+    """Send an answer; end the connection if its peer does not read."""
     if connection is None:
         return
     try:
@@ -264,7 +264,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     listener, first = socket.socket(fileno=0), socket.socket(fileno=1)
     listener.setblocking(False)
-    listener.listen()  # again: whoever connects is told this process, and not its starter
+    listener.listen()  # again: clients then see this process as the peer, and not its starter
     DescriptorHolder(listener, first, float(sys.argv[1])).run()
 
 

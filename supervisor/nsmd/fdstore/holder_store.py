@@ -1,9 +1,8 @@
-"""Descriptors kept by a small process beside the supervisor, where no service manager does it.
+"""Descriptors kept by a small process beside the supervisor, if no service manager keeps them.
 
-That process is `nsmd.fdstore.holder`, started when there is first something to keep. What it
-cannot be told at once, because its socket is full or it is gone, is a set of names that are behind:
-when it listens again, it gets all that these names have by then. So nothing is copied in order to
-wait, and nothing piles up.
+That process is `nsmd.fdstore.holder`; it is started when there is something to keep. If its socket
+is full or it is gone, the names to send are remembered as pending. When it listens again, it gets
+all that these names have by then. So nothing is copied in order to wait, and nothing piles up.
 """
 
 from __future__ import annotations
@@ -29,36 +28,37 @@ LINGER_S = 600.0
 """How long sessions live on without a supervisor."""
 
 ANSWER_TIMEOUT_S = 5.0
-"""For a keeper to say something: milliseconds, unless it is stopped or the machine swaps. Clients
-that wait for a supervisor to start wait for twice as long."""
+"""Time for the holder to answer: milliseconds, unless it is stopped or the machine swaps. Clients
+that wait for a supervisor to start wait twice as long.
+"""
 
 ASK_AGAIN_S = 2.0
 """Seconds between two questions to a holder that did not answer at the start."""
 
 END_TIMEOUT_S = 1.0
-"""From the end of its connection to the keeper's own: less than 1 ms."""
+"""Time from the end of its connection to the holder's own end: less than 1 ms."""
 
 RETRY_S = 1.0
-"""Until descriptors are tried again that the kernel had no room for on their way."""
+"""Time before descriptors are sent again for which the kernel had no room."""
 
 SHORTEST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 60.0
-"""Between the starts of keepers that end again; doubled each time."""
+"""Longest time between starts of holders that end again; doubled each time."""
 
 
 class HolderError(Exception):
-    """The keeper does not do its work; the message says what it does instead."""
+    """The holder does not work; the message says what it does instead."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """A keeper that is there already.
+    """A holder that already runs.
 
     Attributes:
-        link: connected to it; this process is its supervisor. Non-blocking.
+        link: non-blocking connection; this process is its supervisor.
         pid: its process id.
-        kept: copies of what it holds.
-        ended: it ended while it gave them; what it had not given by then is lost.
+        kept: copies of its descriptors.
+        ended: it ended while it sent them; the rest is lost.
     """
 
     link: socket.socket
@@ -79,10 +79,10 @@ class HolderStore:
     """Descriptor store in a small process beside the supervisor.
 
     Args:
-        path: of the keeper's socket, in a directory that is ours alone; held by one supervisor at
-            a time.
-        linger_s: how long the keeper holds all without a supervisor.
-        found: a keeper that is there already, from `take`.
+        path: path of the holder's socket, in a directory of our own; used by one supervisor at a
+            time.
+        linger_s: how long the holder keeps everything without a supervisor.
+        found: a running holder, from `take`.
     """
 
     kind: StoreKind = "keeper"
@@ -100,7 +100,7 @@ class HolderStore:
         self._behind: dict[str, None] = {}
         self._lost: set[str] = set()
         self._trouble = ""
-        # Another one is to be told of all that the one which has ended had given.
+        # A new holder must get everything that the ended one had given back.
         self._pause_s = SHORTEST_PAUSE_S if found is not None and found.ended else 0.0
         self._changed = trio.Event()
         self._waiting = trio.lowlevel.ParkingLot()
@@ -110,7 +110,7 @@ class HolderStore:
 
     @property
     def pid(self) -> int:
-        """Process id of the holder; 0 where there is none."""
+        """Process id of the holder; 0 if there is none."""
         return self._pid
 
     @property
@@ -147,19 +147,20 @@ class HolderStore:
             self._changed.set()
 
     def _send(self, word: str, name: str, descriptors: Sequence[int] = ()) -> bool:
-        """Return whether it is on its way."""
+        """Send; returns whether the message is on its way."""
         if self._link is None:
             return False
         try:
             socket.send_fds(self._link, [f"{word} {name}".encode()], descriptors)
         except OSError:
-            # Full, or gone, which its end of file tells, or too much is on its way (unix(7),
-            # ETOOMANYREFS). What is no longer there will not be among what is told again.
+            # The socket is full, or the holder gone (its end-of-file tells that), or too much is in
+            # flight (unix(7), ETOOMANYREFS). Names that are dropped meanwhile will not be sent
+            # again.
             return False
         return True
 
     def _start(self) -> bool:
-        """Start a keeper; whether it worked."""
+        """Start a holder; returns whether that worked."""
         try:
             self._link, self._pid = start_holder(self._path, self._linger_s)
         except OSError as error:
@@ -170,7 +171,7 @@ class HolderStore:
             return False
         self._place = _identity(self._path)
         self._trouble = ""
-        self._changed.set()  # its end is to be noticed from now on
+        self._changed.set()  # from now on its end is noticed
         return True
 
     async def run(self, refill: Refill) -> None:
@@ -233,12 +234,12 @@ class HolderStore:
             self._waiting.unpark_all()
 
     async def caught_up(self) -> None:
-        """Until a keeper has been told all."""
+        """Wait until a holder has got everything."""
         while self._behind or (self._link is None and self._pause_s):
             await self._waiting.park()
 
     def _flush(self) -> bool:
-        """Tell of what is behind; whether any of it went."""
+        """Send what is pending; returns whether any of it was sent."""
         before = len(self._behind)
         later: set[str] = set()
         for name, descriptors in self._refill():
@@ -249,7 +250,7 @@ class HolderStore:
                 if not self._send("set", name, descriptors):
                     return len(self._behind) < before
                 del self._behind[name]
-        for name in self._behind.keys() - later:  # these are no longer to be kept
+        for name in self._behind.keys() - later:  # these need not be kept any more
             if not self._send("drop", name):
                 break
             del self._behind[name]
@@ -272,11 +273,11 @@ class HolderStore:
             return
         log.warning("%s was removed: another holder of sessions is started", self._path)
         self._place = None
-        with suppress(OSError):  # its end of file has `run` start the other
+        with suppress(OSError):  # at its end-of-file `run` starts another one
             self._link.send(b"end")
 
     def close(self) -> None:
-        """Close the connection, as the end of this process does: what is kept stays."""
+        """Close the connection, as the end of this process would: kept descriptors stay."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -299,7 +300,7 @@ class HolderStore:
                 pass
         except TimeoutError:
             log.warning("the holder (pid %d) does not answer; it is killed", self._pid)
-            os.kill(self._pid, signal.SIGKILL)  # the connection lasts, so it is there
+            os.kill(self._pid, signal.SIGKILL)  # the connection exists, so the process does, too
         except OSError:
             log.debug("the holder has ended before")
         self._close()
@@ -311,10 +312,10 @@ class SilentHolder(NoStore):
     """Store that keeps nothing, since there is a holder that does not answer.
 
     Until it answers, nobody knows what it holds. When it does, this process restarts itself and
-    takes up what the holder has, beside its own sessions.
+    takes over what the holder has, besides its own sessions.
 
     Args:
-        path: of its socket.
+        path: path of its socket.
         problem: why nothing is kept, for people.
     """
 
@@ -327,7 +328,7 @@ class SilentHolder(NoStore):
         self._path = path
 
     async def run(self, refill: Refill) -> None:
-        """Ask the holder again and again; return as soon as it answers, or has ended."""
+        """Ask the holder again and again; returns as soon as it answers or has ended."""
         self._refill = refill
         while True:
             if await self._answers():
@@ -353,10 +354,10 @@ class SilentHolder(NoStore):
 
 
 def start_holder(path: str, linger_s: float) -> tuple[socket.socket, int]:
-    """Start one, connected to this process; what listens at the path is given up.
+    """Start a holder with a connection to this process. It replaces one that listens at the path.
 
     Returns:
-        The non-blocking connection, and the keeper's process id.
+        The non-blocking connection, and the holder's process id.
 
     Raises:
         OSError: there are no descriptors or processes left, or the path cannot be used.
@@ -383,9 +384,9 @@ def start_holder(path: str, linger_s: float) -> tuple[socket.socket, int]:
 
 
 def _spawn(listener: socket.socket, channel: socket.socket, linger_s: float) -> int:
-    # All other descriptors are close-on-exec. Its session is its own: neither the terminal's
-    # hang-up nor an interrupt of our group reaches it. Its environment is ours, since the dynamic
-    # linker may need something there.
+    # All other descriptors are close-on-exec. It has a session of its own, so that neither the
+    # terminal's hang-up nor an interrupt of our group reaches it. It has our environment, since the
+    # dynamic linker may need it.
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", holder.__file__, f"{linger_s:g}"],
@@ -402,10 +403,10 @@ def _spawn(listener: socket.socket, channel: socket.socket, linger_s: float) -> 
 
 
 def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
-    """The keeper that listens at a path, and all that it holds; None where there is none.
+    """Connect to the holder at a path, and take copies of all that it holds; None if there is none.
 
     Raises:
-        KeeperError: one is there and does not answer.
+        HolderError: there is one, but it does not answer.
     """
     found = Found(link=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
@@ -458,7 +459,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _reap(pid: int) -> None:
-    """Collect a keeper that has just ended, if it is a child of ours, and not an earlier one's."""
+    """Reap a holder that has just ended, if it is our child, and not an earlier supervisor's."""
     with suppress(OSError):  # it is another's child, and gone
         pidfd = os.pidfd_open(pid)
         try:

@@ -1,8 +1,8 @@
-"""Records of kept descriptors, in sealed memory files that are kept beside them.
+"""Records of kept descriptors, in sealed memory files that are kept with them.
 
-A record is `nsm-record VERSION SHA256\\n` and JSON. It is written once, whole, before it is handed
-over, so that it cannot be torn; the checksum is for whoever hands us something else. What changes
-in a session's life gets a record with a higher revision beside the old one.
+A record is `nsm-record VERSION SHA256\\n` and JSON. It is written once, whole, before it is stored,
+so it cannot be torn; the checksum is there in case somebody passes us something else. After a
+change in a session's life, a record with a higher revision is stored beside the old one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy
 
 VERSION = 1
-"""Another one is not understood by what is older. Further fields are no reason for it."""
+"""Version of the format; older programs do not understand a higher one. New fields alone do not
+raise it.
+"""
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 
@@ -34,7 +36,7 @@ class RecordError(Exception):
 
 
 class NewerRecordError(RecordError):
-    """A newer nsm has written it. What it is about is left alone."""
+    """A newer nsm has written it. The session is left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class SpecRecord:
     """Facts that sessions of one kind share.
 
     Attributes:
-        policy: of their jails.
+        policy: policy of their jails.
     """
 
     spec: JailSpec
@@ -51,24 +53,25 @@ class SpecRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """One session that belongs to somebody.
+    """One session that belongs to a client.
 
     Attributes:
-        revision: the highest of a session's records holds.
-        spec: name under which a `SpecRecord` is kept.
-        token: by which the agent knows a new holder of its channel; 32 hex digits.
-        capabilities: of the agent.
-        pid: of the jail's PID 1 on the host, in the PID namespace of the writer.
-        starter: process id of what made the jail, a child of the supervisor; 0 for none.
-        channel, listener, changed, shown: identities (`identity`) of its descriptors; None where it
+        revision: of several records of a session, the highest counts.
+        spec: name of its `SpecRecord` in the store.
+        token: secret for resuming at the agent; 32 hex digits.
+        capabilities: capabilities of the agent.
+        pid: host process id of the jail's PID 1, in the PID namespace of the writer.
+        starter: process id of the program that made the jail, a child of the supervisor; 0 for
+            none.
+        channel, listener, changed, shown: identities (`identity`) of its descriptors; None if it
             has none.
-        network: what it may reach now.
+        network: its present network rule.
         group: directory of its control group; None without.
-        created_s: on the system's monotonic clock.
+        created_s: start, on the system's monotonic clock.
         boot: id of the boot in which that clock runs.
-        executions: how many it had.
-        taken_up: how often a new supervisor has taken it up.
-        applied: of its project's copy, as in `ProjectCopy`.
+        executions: number of its executions.
+        taken_up: number of supervisors that have taken it over.
+        applied: of its overlay, as in `ProjectCopy`.
         template, outdated: as `template_pid` and `outdated` of `Jail`.
     """
 
@@ -118,22 +121,22 @@ def identity(descriptor: int) -> str:
 
 
 def spec_name(data: bytes) -> str:
-    """The name under which a `SpecRecord` is kept."""
+    """Name of a `SpecRecord` in the store."""
     return f"spec-{hashlib.sha256(data).hexdigest()[:24]}"
 
 
 def encode(record: object) -> bytes:
-    """A record as it is kept.
+    """Encode a record.
 
     Raises:
-        TypeError: it holds what has no plain form.
+        TypeError: it holds a value without a plain form.
     """
     body = json.dumps(to_plain(record), separators=(",", ":"), ensure_ascii=True).encode()
     return b"%s%d %s\n%s" % (_MAGIC, VERSION, hashlib.sha256(body).hexdigest().encode(), body)
 
 
 def decode(kind: type[R], data: bytes) -> R:
-    """The record in what was kept.
+    """Decode a record.
 
     Raises:
         NewerRecordError: a newer nsm has written it.
@@ -158,10 +161,10 @@ def decode(kind: type[R], data: bytes) -> R:
 
 
 def memory_file(data: bytes) -> int:
-    """A sealed descriptor with that content; the caller closes it.
+    """Make a sealed memory file with that content; the caller closes its descriptor.
 
     Raises:
-        OSError: there can be none.
+        OSError: it cannot be made.
     """
     descriptor = os.memfd_create("nsm-record", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -174,7 +177,7 @@ def memory_file(data: bytes) -> int:
 
 
 def read_file(descriptor: int) -> bytes | None:
-    """The content of a kept memory file; None where it is something else."""
+    """Read a kept memory file; None if the descriptor is something else."""
     try:
         if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) < 0:
             return None

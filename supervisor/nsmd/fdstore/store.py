@@ -1,4 +1,4 @@
-"""Interface of descriptor stores, which keep copies by name, whatever happens to the supervisor."""
+"""Interface of descriptor stores, which keep copies by name after the supervisor's end."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ log = logging.getLogger(__name__)
 StoreKind = Literal["systemd", "keeper", "none"]
 
 Kept = Mapping[str, Sequence[int]]
-"""Descriptors that a store gave back, by name, in any order; owned by whoever takes them, and not
-inherited by programs. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``, and begin with one of
-`KEPT_PREFIXES`. What was given back is still kept, until it is dropped."""
+"""Descriptors that a store gave back, by name, in any order; the receiver owns them, and programs
+do not inherit them. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``, and begin with one of
+`KEPT_PREFIXES`. What was given back stays in the store until it is dropped.
+"""
 
 KEPT_PREFIXES = ("session-", "box-", "spec-", "template-", "state-", "scope", "http-")
-"""By them, a service manager's sockets are told from what it keeps."""
+"""They distinguish kept descriptors from sockets that a service manager passes."""
 
 TRY_OPTION = "--try"
-"""Of `nsm-supervisor`: load everything, check the configuration, print the version, end."""
+"""Option of `nsm-supervisor`: load everything, check the configuration, print the version, end."""
 
 Refill = Callable[[], Iterable[tuple[str, Sequence[int]]]]
-"""Names and descriptors of all that should be kept at this moment: what `keep` was told and `drop`
-was not. A store that lost what it had, or could not be told at once, asks for them. Descriptors
-are valid until the next name is asked for. A name without any is one that cannot be had at this
-moment, for want of descriptors: it is asked for again. Nothing is raised."""
+"""Yields names and descriptors of everything to keep now: all that `keep` got and `drop` did not. A
+store calls it if it lost its content or could not send at once. Descriptors are valid until the
+next name. A name without descriptors has none at the moment, because there are no free descriptors:
+it is asked for again. It raises nothing.
+"""
 
 
 class DescriptorStore(Protocol):
-    """Store of descriptors by name. All of it is quick and never raises: failures are logged, and
-    told by `problem`."""
+    """Store of descriptors by name. All methods are quick and never raise: failures are logged, and
+    shown by `problem`.
+    """
 
     @property
     def kind(self) -> StoreKind:
@@ -41,42 +44,44 @@ class DescriptorStore(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why not all that was handed over is kept, for people; empty where it is."""
+        """Why not everything is kept, for people; empty if it is."""
         ...
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        """Keep copies under a name, in place of what is kept under it already or beside it: all
-        that belongs there is given each time. The caller's own stay the caller's."""
+        """Keep copies under a name, in place of or besides what is there already: each call gives
+        everything for that name. The caller keeps its own descriptors.
+        """
 
     def drop(self, name: str) -> None:
-        """Close all that is kept under a name; nothing if there is none."""
+        """Close all that is kept under a name; does nothing if there is none."""
 
     def copies(self) -> dict[str, list[int]]:
-        """Return what should be kept, by the `refill` that it runs with; empty before.
+        """Return what should be kept, from the `refill` that it runs with; empty before.
 
-        Some of it is copied; this process is about to become another program.
+        Some of it is copied, since this process is about to become another program.
         """
         ...
 
     async def run(self, refill: Refill) -> None:
-        """Keep everything, also what could not be kept at once.
+        """Keep everything, including what could not be sent at once.
 
-        Runs until cancelled. It returns only if this process has to restart itself to take up what
-        a holder has.
+        It runs until cancelled. It returns only if this process has to restart itself to take over
+        what a holder has.
         """
 
     def look(self) -> None:
-        """Something was removed from the runtime directory: see that the next supervisor finds what
-        is kept."""
+        """Something was removed from the runtime directory: make sure that the next supervisor
+        finds what is kept.
+        """
 
     def settle(self) -> None:
-        """Called before this process leaves: what was kept has arrived, or cannot.
+        """Wait until everything has arrived, or cannot; called before this process leaves.
 
         It may take a few seconds.
         """
 
     def end(self) -> None:
-        """Called after all sessions have ended: nothing is kept any more.
+        """Drop everything; called after all sessions have ended.
 
         It may take a few seconds.
         """
@@ -117,9 +122,10 @@ class NoStore:
 
 
 def copies_of(refill: Refill) -> dict[str, list[int]]:
-    """Descriptors that last, of each name: files in memory may be made for the moment only.
+    """Copy the descriptors of each name, so that they last: memory files may exist only for a
+    moment.
 
-    Names for which there is no descriptor left are missing.
+    Names without a free descriptor are missing.
     """
     found: dict[str, list[int]] = {}
     for name, descriptors in refill():

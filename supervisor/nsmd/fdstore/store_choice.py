@@ -1,4 +1,6 @@
-"""Choice of the descriptor store, the descriptors of earlier supervisors, and how one leaves."""
+"""Choice of the descriptor store, the descriptors of earlier supervisors, and the end
+of this one.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 log = logging.getLogger(__name__)
 
 LEFT = 75
-"""Exit status where systemd keeps sessions for the next supervisor (EX_TEMPFAIL, sysexits.h): the
-unit has it start one, unless it was asked to stop this one."""
+"""Exit status if systemd keeps sessions for the next supervisor (EX_TEMPFAIL, sysexits.h): the unit
+then starts one, unless it was told to stop this one.
+"""
 
 
 def open_store(
@@ -29,12 +32,12 @@ def open_store(
 ) -> tuple[DescriptorStore, Kept]:
     """Open the descriptor store, and collect all that earlier supervisors left.
 
-    Blocks for as long as a keeper gives them, some ms; for 5 s where one is stopped.
+    Blocks while a holder sends them, some ms; for 5 s if it is stopped.
 
     Args:
-        variables: of this process.
-        keeper_path: of the keeper's socket.
-        passed: what the service manager gave back.
+        variables: variables of this process.
+        keeper_path: path of the holder's socket.
+        passed: descriptors that the service manager gave back.
     """
     kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
     found, problem = None, ""
@@ -55,7 +58,8 @@ def open_store(
         for name in kept.keys() - passed.keys():
             tell = store.has if name in settled else store.keep
             tell(name, kept[name])
-        if found is not None and not found.ended:  # whom nobody needs any more when systemd has all
+        # nobody needs the holder any more when systemd has everything
+        if found is not None and not found.ended:
             store.settle()
             HolderStore(keeper_path, found=found).end()
         return store, kept
@@ -65,7 +69,7 @@ def open_store(
 
 
 def _add(kept: dict[str, list[int]], more: Kept) -> None:
-    """Merge two stores' descriptors; of those that both kept, the second copies are closed."""
+    """Merge two stores' descriptors; if both kept one, the second copy is closed."""
     for name, descriptors in more.items():
         if name in kept:
             _close({name: descriptors})
@@ -82,13 +86,13 @@ def _close(kept: Kept) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """Ends this process and leaves all sessions to whoever keeps them, or to its next program.
+    """End of this process that leaves all sessions to their holder, or to its next program.
 
     Attributes:
-        listener: the socket that listens; closed with the event loop.
+        listener: the listening socket; closed with the event loop.
         own, lock: as in `HandedOver`.
-        store: what keeps the rest.
-        command: the next program, as it is installed by then.
+        store: store of the rest.
+        command: the next program, as installed by then.
     """
 
     listener: socket.socket
@@ -99,11 +103,13 @@ class Leaving:
     _held: list[int] = field(default_factory=list[int], init=False)
 
     def hold_place(self) -> None:
-        """Before the listener is closed: have clients that come now wait for the next program."""
+        """Make clients that come now wait for the next program; called before the listener is
+        closed.
+        """
         self._held.append(os.dup(self.listener.fileno()))
 
     def __call__(self, how: str) -> NoReturn:
-        """Leave.
+        """End this process.
 
         Args:
             how: "reload" to become `command`; else this process ends.
@@ -114,14 +120,14 @@ class Leaving:
                 self._become_the_next()
         except BaseException:
             log.exception("the supervisor is left as after a crash")
-        # Whoever keeps the sessions gives them to the next supervisor. After a failure, a service
-        # manager is to start that at once.
+        # The store gives the sessions to the next supervisor. After a failure, a service manager
+        # should start that at once.
         if how == "reload":
             os._exit(1)
         os._exit(LEFT if self.store.kind == "systemd" else 0)
 
     def _become_the_next(self) -> None:
-        """Returns only where no program can be started."""
+        """Become the next program; returns only if none can be started."""
         handed = HandedOver(
             listener=self._held[0],
             own=self.own,

@@ -1,7 +1,7 @@
-"""Trial of the program that a supervisor is to become, while it is running.
+"""Trial of the program that a supervisor will become, while the supervisor still runs.
 
-After the exec there is no way back. So the program as it is installed now is run first, to load all
-that it needs to serve, to read the configuration, and to end.
+After the exec there is no way back. So the installed program is run first: it loads all that it
+needs to serve, reads the configuration, and ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import trio
 from nsmd.fdstore.store import TRY_OPTION
 
 TRY_TIMEOUT_S = 60.0
-"""It takes half a second; a machine that swaps, or is emulated, needs longer."""
+"""Time for the trial, which takes half a second; a machine that swaps, or is emulated, needs
+longer.
+"""
 
 _MAX_SAID_CHARS = 2000
 
@@ -28,7 +30,7 @@ async def try_successor(command: Sequence[str]) -> str:
     """Run the next program without letting it serve.
 
     Args:
-        command: as it will be executed.
+        command: command that will be executed.
 
     Returns:
         Its version.

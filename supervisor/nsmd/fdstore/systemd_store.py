@@ -1,8 +1,9 @@
 """Descriptors kept by systemd (sd_notify(3), FDSTORE=1), which starts the supervisor again itself.
 
-systemd says whether it does: with `FileDescriptorStoreMax=` in the unit, from 254 on, it sets
-FDSTORE to how many it keeps; for older ones our unit sets NSM_FDSTORE. It takes datagrams between
-other things, so its socket may be full: see `nsmd.fdstore.holder_store` for what is done then.
+Variables say whether it does: with `FileDescriptorStoreMax=` in the unit, systemd from 254 on sets
+FDSTORE to the number that it keeps; for older versions our unit sets NSM_FDSTORE. systemd reads
+datagrams between other work, so its socket may be full; `nsmd.fdstore.holder_store` describes what
+happens then.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from nsmd.fdstore.store import Kept, Refill, StoreKind, copies_of
 log = logging.getLogger(__name__)
 
 HELD = ".held"
-"""Ends the name of a session's sockets and processes, whose records come and go under others.
+"""End of the name for a session's sockets and processes; its records have other names.
 
-systemd looks for each descriptor among all that it keeps, whatever their names, and takes none
-twice (`service_add_fd_store`, 252 to 257). So what is kept under a session's next name is still
-under the one before, and goes with that.
+systemd looks for each descriptor among all that it keeps, under any name, and takes none twice
+(`service_add_fd_store`, 252 to 257). So a descriptor sent under a session's next name would stay
+under the earlier one, and be dropped with that.
 """
 
 RETRY_S = 1.0
-"""Until descriptors are tried again that the kernel had no room for on their way."""
+"""Time before descriptors are sent again for which the kernel had no room."""
 
 SETTLE_TIMEOUT_S = 5.0
-"""For systemd to take what it was sent: a millisecond, unless the machine swaps. sd_notify_barrier
-waits for as long."""
+"""Time for systemd to read what it was sent: a millisecond, unless the machine swaps.
+sd_notify_barrier waits as long.
+"""
 
 
 def systemd_keeps(variables: Mapping[str, str]) -> int | None:
-    """How many descriptors systemd keeps for this service; None where it keeps none.
+    """Number of descriptors that systemd keeps for this service; None if it keeps none.
 
     Args:
         variables: of this process.
@@ -59,8 +61,8 @@ class SystemdStore:
 
     Args:
         address: NOTIFY_SOCKET's value.
-        most: how many descriptors it keeps; 0 if it does not say.
-        kept: what it keeps already.
+        most: number of descriptors that it keeps; 0 if unknown.
+        kept: descriptors that it keeps already.
     """
 
     kind: StoreKind = "systemd"
@@ -97,13 +99,13 @@ class SystemdStore:
             self._tell(part, some)
 
     def has(self, name: str, descriptors: Sequence[int]) -> None:
-        """Note descriptors that this process's earlier program had it keep.
+        """Note descriptors that systemd keeps since before a reload of this process.
 
-        Records are made anew for whoever becomes the next program, and told again, systemd would
-        keep them beside those that say the same.
+        The next program gets new copies of records; sent again, systemd would keep them beside
+        equal ones.
         """
         for part, some in _parts(name, descriptors):
-            # The same ones may have been given before: then this is too high until the next drop.
+            # They may have been sent before: then this is too high until the next drop.
             self._sizes[part] = max(self._sizes.get(part, 0), len(some))
 
     def drop(self, name: str) -> None:
@@ -117,7 +119,7 @@ class SystemdStore:
             self._tell(held)
 
     def _has_others(self, held: str) -> bool:
-        """Return whether there is a record of what is held there."""
+        """Return whether there is a record for what is held there."""
         prefix = held.removesuffix(HELD)
         return any(name.startswith(prefix) and name != held for name in self._sizes)
 
@@ -137,7 +139,7 @@ class SystemdStore:
             try:
                 socket.send_fds(self._connected(), [message.encode()], descriptors)
             except ConnectionRefusedError:
-                link = self._connected()  # systemd was executed anew, with another socket
+                link = self._connected()  # systemd was executed again, with another socket
                 link.connect(self._address)
                 socket.send_fds(link, [message.encode()], descriptors)
         except BlockingIOError:
@@ -173,7 +175,7 @@ class SystemdStore:
                 await trio.sleep(RETRY_S)
 
     def _flush(self) -> bool:
-        """Tell of what is behind; whether any of it went."""
+        """Send what is pending; returns whether any of it was sent."""
         before = len(self._behind)
         later: set[str] = set()
         for name, descriptors in self._refill():
@@ -181,12 +183,12 @@ class SystemdStore:
                 later |= {name, _held(name) or name}
             for part, some in _parts(name, descriptors):
                 if part in self._behind:
-                    # Under a name that has some already, systemd takes those that it has not. Those
-                    # of a thing that was there before, and is not any more, would stay beside them.
+                    # systemd adds descriptors to a name that it does not have yet. Descriptors that
+                    # no longer belong to the name would stay beside them.
                     if not (self._removed(part) and self._send(_message(part, some), some)):
                         return len(self._behind) < before
                     del self._behind[part]
-        for name in self._behind.keys() - later:  # these are no longer to be kept
+        for name in self._behind.keys() - later:  # these need not be kept any more
             if not self._send(_message(name)):
                 break
             self._dropped.discard(name)
@@ -204,8 +206,9 @@ class SystemdStore:
         """Do nothing: systemd's store is always there."""
 
     def settle(self) -> None:
-        """Wait until systemd has read everything: messages of a process that is gone would be
-        lost."""
+        """Wait until systemd has read everything: messages of a process that is gone
+        would be lost.
+        """
         self._finish()
         if self._behind:
             log.error("%s; they end with this process", self.problem)
@@ -223,7 +226,9 @@ class SystemdStore:
             self._link = None
 
     def _finish(self) -> None:
-        """Tell of what is behind, and wait until systemd has read all (sd_notify_barrier(3))."""
+        """Send what is pending, and wait until systemd has read everything
+        (sd_notify_barrier(3)).
+        """
         try:
             link = self._connected()
             link.settimeout(SETTLE_TIMEOUT_S)
@@ -243,13 +248,13 @@ class SystemdStore:
 
 
 def _held(name: str) -> str | None:
-    """Where a session's descriptors are that are no records; None for what is no session's."""
+    """Name of a session's descriptors other than records; None if it is no session's name."""
     session, dot, _ = name.partition(".")
     return f"{session}{HELD}" if dot and session.startswith("session-") else None
 
 
 def _parts(name: str, descriptors: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
-    """Under which names systemd is to keep what is to be kept under one."""
+    """Split a name's descriptors by the names that systemd gets."""
     held = _held(name)
     if held is None:
         return [(name, descriptors)]
@@ -259,7 +264,7 @@ def _parts(name: str, descriptors: Sequence[int]) -> list[tuple[str, Sequence[in
 
 
 def _is_sealed(descriptor: int) -> bool:
-    """Return whether it is a record: a file in memory that nobody can change."""
+    """Return whether a descriptor is a record: a memory file that nobody can change."""
     try:
         return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
     except OSError:
@@ -269,7 +274,7 @@ def _is_sealed(descriptor: int) -> bool:
 def _message(name: str, descriptors: Sequence[int] = ()) -> str:
     """Make the message that tells systemd to keep descriptors under a name, or none.
 
-    FDPOLL=0: it would else let go of a socket whose other end has hung up, together with what was
+    FDPOLL=0: otherwise it would drop a socket whose other end has hung up, together with what was
     written there last.
     """
     if descriptors:

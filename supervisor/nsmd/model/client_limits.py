@@ -1,7 +1,7 @@
 """Limits of all clients of one listener, whatever they say themselves; pure.
 
-An agent in a box may run code, and code that it runs must not be a way out of its box: sessions
-that it starts reach no more than the box does.
+An agent in a box may run code, and this code must not be a way out of its box: its sessions reach
+no more than the box does.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class ClientLimits:
     """Limits of all clients of one listener.
 
     Attributes:
-        scope: of their sessions.
-        directory: that their programs work in, absolute; None where there is none.
-        project: the same, as their sessions see it; None for none.
-        network: what their new sessions may reach at most; None for whatever is configured.
-        programs: names of the bridge's programs that they may start.
-        writable: absolute directories and files that they can write to. Of what lies there,
-            nothing is started for them on the host.
+        scope: scope of their sessions.
+        directory: absolute working directory of their programs; None if there is none.
+        project: the same directory, as their sessions see it; None for none.
+        network: upper bound of their new sessions' network; None for the configured one.
+        programs: names of the bridge programs that they may start.
+        writable: absolute directories and files that they can write to. Nothing in them is started
+            for them on the host.
     """
 
     scope: str
@@ -38,8 +38,8 @@ def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
     """Return the rule for what both allow.
 
     Args:
-        rule: as configured.
-        bound: what is allowed at most; None for everything.
+        rule: configured rule.
+        bound: upper bound; None for everything.
     """
     if bound is None or bound.mode == "full":
         return rule
@@ -63,7 +63,7 @@ def _covers(wide: HostRule, narrow: HostRule) -> bool:
     if wide.ports is not None and (narrow.ports is None or not narrow.ports <= wide.ports):
         return False
     if wide.network is not None or narrow.network is not None:
-        # `*` allows public addresses only, which a pattern of addresses need not be.
+        # `*` allows only public addresses; a pattern of addresses may include others.
         if wide.network is None or narrow.network is None:
             return False
         return wide.network.version == narrow.network.version and (

@@ -1,10 +1,10 @@
-"""Lengths of time as people read them."""
+"""Durations as people read them."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people: ``40 s``, ``12 min``, ``3 h``, ``2 days``."""
+    """Format a duration for people: ``40 s``, ``12 min``, ``3 h``, ``2 days``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

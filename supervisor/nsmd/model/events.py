@@ -1,7 +1,7 @@
 """Events of the supervisor and their listeners: the audit, counters, `nsm events`.
 
-Publishing is synchronous and must cost next to nothing: a call passes here twice. Listeners store
-or count; what takes longer they do in tasks of their own.
+Publishing is synchronous and must cost almost nothing: a call passes here twice. Listeners store or
+count; longer work they do in tasks of their own.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ EventKind = Literal[
 
 @dataclass(slots=True)  # frozen, each would take a microsecond more
 class Happening:
-    """One thing that happened.
+    """One event.
 
     Attributes:
-        kind: what.
-        at_s: when, on trio's clock.
+        kind: kind of the event.
+        at_s: time on trio's clock.
         session: id of the session that it concerns; empty for none.
-        facts: what else there is to say, plain values; never code, output or variables.
+        facts: further facts as plain values; never code, output or variables.
         subject: the object itself (a session, an execution), for listeners within the supervisor.
     """
 
@@ -65,7 +65,9 @@ Listener = Callable[[Happening], None]
 
 
 class Events:
-    """Tells listeners in the order in which they came. One that raises is logged, and stays."""
+    """Bus of events: calls listeners in the order of their subscription. If one raises, that is
+    logged, and it stays subscribed.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -74,13 +76,13 @@ class Events:
         return f"<Events for {len(self._listeners)} listeners>"
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Have a function called with whatever happens from now on.
+        """Call a function with every event from now on.
 
         Args:
-            listener: quick; it neither waits nor raises.
+            listener: must be quick; it neither waits nor raises.
 
         Returns:
-            Ends that; may be called again.
+            A function that ends this; may be called again.
         """
         self._listeners = [*self._listeners, listener]
 
@@ -92,12 +94,12 @@ class Events:
     def publish(
         self, kind: EventKind, *, session: str = "", subject: object = None, **facts: Any
     ) -> None:
-        """Something has happened."""
+        """Publish an event."""
         if not self._listeners:
             return
         happening = Happening(kind, trio.current_time(), session, facts, subject)
         for listener in self._listeners:
             try:
                 listener(happening)
-            except Exception:  # what listens must not cost what it listens to
+            except Exception:  # a listener must not harm the part that it listens to
                 log.exception("a listener of events failed at %s", kind)

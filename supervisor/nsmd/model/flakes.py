@@ -1,8 +1,9 @@
-"""References to flakes: which ones nix is asked to build, and names for what they give. Pure.
+"""References to flakes: those that nsm asks Nix to build, and names for the results. Pure.
 
-`REF#ATTRIBUTE`, where REF is a URL (`github:me/envs`, `git+https://...`, `path:/home/me/envs`), an
-absolute path, or a name in nix's registry. Nix judges the rest; here is only refused what could be
-taken for something else: an option, several words, a path that begins nobody knows where.
+A reference is `REF#ATTRIBUTE`, where REF is a URL (`github:me/envs`, `git+https://...`,
+`path:/home/me/envs`), an absolute path, or a name in Nix's registry. Nix judges the rest; this
+module only refuses texts that could be taken for something else: an option, several words, a
+relative path.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _FALLBACK_NAME = "environment"
 
 
 def check_reference(text: str) -> str:
-    """The reference, if nix may be asked for it.
+    """Check a reference, and return it.
 
     Raises:
-        BadRequestError: it is none; the message says why.
+        BadRequestError: it is invalid; the message says why.
     """
     if why := why_no_reference(text):
         raise BadRequestError(
@@ -35,7 +36,7 @@ def check_reference(text: str) -> str:
 
 
 def why_no_reference(text: str) -> str | None:
-    """Why nix is not asked for it; None if it may be."""
+    """Why a reference is invalid; None if it is valid."""
     if not text.partition("#")[0]:
         return "it names no flake"
     if len(text) > MAX_REFERENCE_CHARS:
@@ -50,7 +51,7 @@ def why_no_reference(text: str) -> str | None:
 
 
 def likely_name(reference: str) -> str:
-    """A name for what a reference gives, before that says its own."""
+    """Guess the name of a reference's environment, before the build says it."""
     flake, _, attribute = reference.partition("#")
     attribute = attribute.partition("^")[0].strip('"')
     last = attribute.rpartition(".")[2]
@@ -61,5 +62,5 @@ def likely_name(reference: str) -> str:
 
 
 def shown(reference: str) -> str:
-    """A reference for people and models: without the password that a URL may hold."""
+    """Format a reference for people and models, without a password in its URL."""
     return re.sub(r"//[^/@#?]*@", "//...@", reference)

@@ -6,10 +6,10 @@ import codecs
 
 
 class HeadTail:
-    """Keeps a stream whole up to a bound, and of a longer one head and tail.
+    """Buffer that keeps a stream whole up to a bound, and head and tail of a longer one.
 
     Args:
-        limit_bytes: of what is kept.
+        limit_bytes: largest size to keep.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -30,11 +30,13 @@ class HeadTail:
                 del self._head[self._half :]
         else:
             self._tail += data
-        if len(self._tail) > 2 * self._limit:  # not at each: what is kept is moved
+        if len(self._tail) > 2 * self._limit:  # not at each write, since this moves the buffer
             del self._tail[: len(self._tail) - self._half]
 
     def result(self) -> tuple[str, int]:
-        """Return the kept text, with a line that says what is left out, and its number of bytes."""
+        """Return the kept text, with a line that says how much is left out, and that number of
+        bytes.
+        """
         if self._total == len(self._head):
             return self._head.decode("utf-8", "replace"), 0
         tail = self._tail[len(self._tail) - min(self._half, len(self._tail)) :]
@@ -49,7 +51,7 @@ class HeadTail:
 
 
 def shortened(text: str, limit_bytes: int) -> tuple[str, int]:
-    """A text that came whole, as if it had been kept so; and how many bytes are left out."""
+    """Shorten a complete text in the same way. Returns it, and the number of bytes left out."""
     if len(text) * 4 <= limit_bytes:  # the most that UTF-8 takes
         return text, 0
     kept = HeadTail(limit_bytes)

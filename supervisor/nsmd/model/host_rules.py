@@ -1,8 +1,8 @@
-"""Hosts that code may reach: patterns as configured, names and addresses as requested; pure.
+"""Hosts that code may reach: configured patterns, and requested names and addresses; pure.
 
-A name that code asks for is taken apart here and nowhere else, and only if it is one that every
-resolver and every comparison reads the same way: what has a NUL, a character beyond letters,
-digits, `-` and `_`, or the look of a number in an unusual form (`0x7f.1`, `127.1`) is no host.
+A requested name is parsed here and nowhere else. It is accepted only if every resolver and every
+comparison reads it the same way: a text with a NUL or a character other than letters, digits, `-`
+and `_` is no host, nor is a number in an unusual form (`0x7f.1`, `127.1`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ Host = str | IPv4Address | IPv6Address
 """A name in lower case without a final dot, or an address."""
 
 DEFAULT_PORTS = frozenset({80, 443})
-"""Of a pattern that names none: those of the web."""
+"""Ports of a pattern that names none: those of the web."""
 
 HOST_NAME = "host.nsm.internal"
-"""Means the machine that the supervisor runs on, for patterns that name it. `localhost` in a
-session is the session's own."""
+"""Name of the machine that the supervisor runs on, for patterns. `localhost` in a session is the
+session itself.
+"""
 
 MAX_RULES = 256
 MAX_NAME = 253
@@ -41,11 +42,11 @@ _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class HostRuleError(ValueError):
-    """A pattern that is none; the message says what was expected."""
+    """An invalid pattern; the message says what was expected."""
 
 
 class BadHostError(ValueError):
-    """The text is no host that anybody could mean."""
+    """An invalid host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class HostRule:
     """One pattern.
 
     Attributes:
-        text: as it is shown and compared: lower case, ASCII.
-        name: what a name has to be, or has to end with where `subdomains`; None where any will do.
-        network: addresses that are meant; None for names.
+        text: form to show and to compare: lower case, ASCII.
+        name: name to match, or its end with `subdomains`; None for any.
+        network: addresses to match; None for names.
         ports: None for all.
     """
 
@@ -70,22 +71,23 @@ class HostRule:
         return self.ports is None or port in self.ports
 
     def names(self, host: Host) -> bool:
-        """Return whether the rule means that host, whatever the port."""
+        """Return whether the rule matches that host, with any port."""
         if self.network is not None:
             return not isinstance(host, str) and host in self.network
         if self.name is None:
             return True
         if not isinstance(host, str):
             return False
-        # Of whole labels: `evil-example.com` does not end with `.example.com`.
+        # Whole labels only: `evil-example.com` does not end with `.example.com`.
         return host.endswith("." + self.name) if self.subdomains else host == self.name
 
 
 def parse_rule(text: str) -> HostRule:
-    """A pattern: `HOST`, `*.HOST`, `ADDRESS`, `NETWORK/BITS` or `*`, and perhaps `:PORT` or `:*`.
+    """Parse a pattern: `HOST`, `*.HOST`, `ADDRESS`, `NETWORK/BITS` or `*`, and perhaps `:PORT` or
+    `:*`.
 
     Raises:
-        HostRuleError: it is none.
+        HostRuleError: it is invalid.
     """
     if len(text) > MAX_PATTERN:
         raise HostRuleError(f"has {len(text)} characters, expected at most {MAX_PATTERN}")
@@ -116,10 +118,10 @@ def parse_rule(text: str) -> HostRule:
 
 
 def parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
-    """Each pattern once, in order.
+    """Parse patterns; each appears once, in order.
 
     Raises:
-        HostRuleError: one is none, or there are too many; the message has the pattern.
+        HostRuleError: one is invalid, or there are too many; the message has the pattern.
     """
     rules: dict[str, HostRule] = {}
     for text in texts:
@@ -134,13 +136,13 @@ def parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
 
 
 def parse_host(text: str) -> Host:
-    """A host as somebody asks for it; IPv6 addresses without brackets.
+    """Parse a requested host; IPv6 addresses have no brackets.
 
     Raises:
-        BadHostError: it is none.
+        BadHostError: it is invalid.
     """
     if ":" in text:
-        # No zone (`%eth0`): it says which of the host's interfaces.
+        # No zone (`%eth0`): it names one of the host's interfaces.
         try:
             return IPv6Address(text) if "%" not in text else _no_host("has a zone")
         except ValueError:
@@ -151,7 +153,7 @@ def parse_host(text: str) -> Host:
         return _no_host("is no host name")
     if not _NUMBER.fullmatch(name.rpartition(".")[2]):
         return name
-    # As the URL standard has it: what ends in a number is an IPv4 address or nothing. Resolvers
+    # As in the URL standard: a text that ends in a number is an IPv4 address or nothing. Resolvers
     # read `127.1`, `0x7f000001` and `017700000001` as addresses, too.
     try:
         return IPv4Address(name)
@@ -160,10 +162,10 @@ def parse_host(text: str) -> Host:
 
 
 def parse_port(text: str) -> int:
-    """A port from 1.
+    """Parse a port, from 1.
 
     Raises:
-        BadHostError: it is none.
+        BadHostError: it is invalid.
     """
     if not _PORT.fullmatch(text) or not 0 < int(text) < 65536:
         raise BadHostError("has no port from 1 to 65535")
@@ -171,10 +173,10 @@ def parse_port(text: str) -> int:
 
 
 def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, int]:
-    """``HOST:PORT`` as in a request to a proxy; IPv6 addresses in brackets.
+    """Parse ``HOST:PORT`` as in a request to a proxy; IPv6 addresses have brackets.
 
     Raises:
-        BadHostError: it is none, or has no port where there is no default.
+        BadHostError: it is invalid, or has no port and there is no default.
     """
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -193,7 +195,7 @@ def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, i
 
 
 def show_host(host: Host, port: int | None = None) -> str:
-    """For people, and for HTTP's `Host`."""
+    """Format a host for people, and for HTTP's `Host`."""
     text = f"[{host}]" if isinstance(host, IPv6Address) else str(host)
     return text if port is None else f"{text}:{port}"
 
@@ -208,7 +210,8 @@ class AllowList:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> AllowList:
-        """
+        """Make a list from texts.
+
         Raises:
             HostRuleError: as `parse_rules`.
         """
@@ -219,12 +222,13 @@ class AllowList:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The patterns."""
+        """Patterns as texts."""
         return tuple(rule.text for rule in self.rules)
 
     def permits(self, host: Host, port: int) -> bool:
-        """Return whether a requested host may be reached on that port. A name must still resolve to
-        allowed addresses."""
+        """Return whether code may request a host on that port. A name must also resolve to allowed
+        addresses.
+        """
         return any(rule.takes_port(port) and rule.names(host) for rule in self.rules)
 
     def knows(self, host: Host) -> bool:
@@ -232,31 +236,33 @@ class AllowList:
         return any(rule.names(host) for rule in self.rules)
 
     def names_address(self, address: Address, port: int) -> bool:
-        """Return whether that very address is named, by itself or its network, not only allowed
-        with everything else."""
+        """Return whether that address is named, by itself or by its network, and not only allowed
+        with everything else.
+        """
         return any(
             rule.network is not None and rule.takes_port(port) and address in rule.network
             for rule in self.rules
         )
 
     def names_machine(self, port: int) -> bool:
-        """Return whether the supervisor's machine is named, not only allowed with everything
-        else."""
+        """Return whether the supervisor's machine is named, and not only allowed with everything
+        else.
+        """
         return any(
             rule.name == HOST_NAME and not rule.subdomains and rule.takes_port(port)
             for rule in self.rules
         )
 
     def with_rules(self, added: Iterable[HostRule]) -> AllowList:
-        """With more patterns.
+        """Return a list with more patterns.
 
         Raises:
-            HostRuleError: too many.
+            HostRuleError: there are too many.
         """
         return AllowList(parse_rules([*self.texts, *(rule.text for rule in added)]))
 
     def without(self, removed: Iterable[HostRule]) -> AllowList:
-        """Without those patterns."""
+        """Return a list without those patterns."""
         gone = {rule.text for rule in removed}
         return AllowList([rule for rule in self.rules if rule.text not in gone])
 
@@ -270,7 +276,7 @@ def _looks_like_network(text: str) -> bool:
 
 
 def _split_port(text: str) -> tuple[str, str]:
-    """Host and port, which is empty where there is none."""
+    """Split host and port; the port is empty if there is none."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -296,7 +302,7 @@ def _ports(text: str) -> frozenset[int] | None:
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:
-    """An address is a network of one."""
+    """Parse a network; an address is a network of one."""
     if "%" in text:
         raise HostRuleError("has a zone, expected an address without")
     try:
@@ -320,7 +326,7 @@ def _network_text(network: IPv4Network | IPv6Network) -> str:
 
 
 def _to_ascii(name: str) -> str:
-    """A name as resolvers have it. Of what code asks for only that form is taken."""
+    """Convert a name to the form of resolvers. Requests of code are accepted only in that form."""
     if name.isascii():
         return name
     import idna  # noqa: PLC0415 - few names need it

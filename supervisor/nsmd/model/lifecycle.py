@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """Where a session is. The values are what `nsm ps` shows."""
+    """State of a session. `nsm ps` shows these values."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -48,7 +48,7 @@ class Effect(Enum):
 
 
 class LifecycleError(AssertionError):
-    """An event that cannot occur in that state: a fault of nsm's own."""
+    """An event that cannot occur in that state: a bug of nsm."""
 
     def __init__(self, state: State, event: Event) -> None:
         super().__init__(f"event {event.name} is impossible in state {state.name}")
@@ -70,7 +70,7 @@ _IGNORED_WHILE_ENDING = (
 )
 
 TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]] = {
-    # A session is handed out and given work while it still starts; the work waits, and is
+    # A session may be claimed and given work while it still starts. The work waits, and is
     # announced again by a SUBMITTED of its own after READY.
     (_S.STARTING, _E.SUBMITTED): (_S.STARTING, ()),
     (_S.STARTING, _E.READY): (_S.IDLE, (_F.ARM_IDLE,)),
@@ -98,7 +98,7 @@ TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]] = {
 
 
 def advance(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """The next state and what to do.
+    """Return the next state, and the effects to carry out.
 
     Raises:
         LifecycleError: the event cannot occur in that state.

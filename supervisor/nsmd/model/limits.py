@@ -1,4 +1,4 @@
-"""The limits of sessions, and what of a request is checked before a session is looked for."""
+"""Limits of sessions, and the checks of a request before its session is searched for."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ from nsmd.model.values import (
 Variables = tuple[tuple[str, str], ...]
 
 IN_FLIGHT = 320
-"""Descriptors that one message can carry (253, SCM_MAX_FD of include/net/scm.h), and a burst of
-starts."""
+"""Descriptors in one message (253, SCM_MAX_FD of include/net/scm.h), and a burst of starts."""
 
 FEWEST_DESCRIPTORS = 64
-"""With fewer, interpreters don't start."""
+"""Interpreters do not start with fewer."""
 
 
 MAX_INHERITED_BYTES = 96 * 1024
-"""Of the values of all variables that a client hands on, together: room for certificates."""
+"""Total size of the values of all variables that a client passes on: room for certificates."""
 
 
 def check_inherited(wanted: Sequence[str], given: Mapping[str, object]) -> Variables:
-    """The variables that a client hands on to its project's shell.
+    """Choose the variables that a client passes on to its project's shell.
 
     Args:
         wanted: the configured names; others are dropped.
-        given: what the client says.
+        given: values from the client.
 
     Raises:
-        BadRequestError: what it says cannot be in a process's environment.
+        BadRequestError: a value cannot be in a process's environment.
     """
     chosen: list[tuple[str, str]] = []
     size = 0
     for name in sorted(set(wanted) & given.keys()):
         value = given[name]
         try:
-            # As in an environment, which may have bytes that are no UTF-8.
+            # As in an environment, which may have bytes that are not UTF-8.
             encoded = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else b"\0"
         except UnicodeEncodeError:
             encoded = b"\0"
@@ -67,11 +66,11 @@ def check_inherited(wanted: Sequence[str], given: Mapping[str, object]) -> Varia
 
 
 def session_limits(settings: Settings) -> SessionLimits:
-    """Those that hold for every session.
+    """Compute the limits of every session.
 
-    Descriptors that are in flight between processes are counted for the host's user, all sessions
-    together, against the limit of whoever sends one more (unix(7), ETOOMANYREFS). A fork takes one
-    in flight, so the supervisor has to be allowed more than sessions can ever have there.
+    The kernel counts descriptors in flight between processes per host user, for all sessions
+    together, against the limit of the sender (unix(7), ETOOMANYREFS). A fork takes one in flight,
+    so the supervisor's limit must be higher than what sessions can ever have there.
     """
     ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return SessionLimits(
@@ -94,7 +93,7 @@ def jail_sizes(settings: Settings) -> JailSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoom:
-    """How many sessions there may be, spares left out, and how to get more: half a sentence."""
+    """Largest number of sessions, without spares, and how to get more: half a sentence."""
 
     sessions: int
     remedy: str
@@ -118,13 +117,14 @@ def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoo
 
 
 def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | None) -> None:
-    """
+    """Check that a request for a live session asks for nothing else.
+
     Args:
-        request: which may ask for a network, a project and its mode.
-        rule, project: what holds in the live session that it means.
+        request: may ask for a network, a project and its mode.
+        rule, project: those of the live session.
 
     Raises:
-        BadRequestError: these are not the same.
+        BadRequestError: they differ.
     """
     wanted, asked, mode = request.client.network, request.client.project, request.project_mode
     if wanted is not None and (wanted.mode, set(wanted.allow)) != (rule.mode, set(rule.allow)):
@@ -162,11 +162,12 @@ def _shown(project: ProjectMount | None) -> str:
 
 
 def check_code(code: str) -> None:
-    """
+    """Check the size of code.
+
     Raises:
-        CodeTooLargeError: it is longer than any face takes.
+        CodeTooLargeError: it is too long.
     """
-    # Four bytes a character is the most UTF-8 takes: short texts need no second look.
+    # UTF-8 takes at most four bytes per character: short texts need no second look.
     if len(code) * 4 <= MAX_CODE_BYTES:
         return
     size = len(code.encode("utf-8", "surrogatepass"))
@@ -178,7 +179,8 @@ def check_code(code: str) -> None:
 
 
 def check_keeps_state(environment: Environment) -> None:
-    """
+    """Check that an environment keeps state.
+
     Raises:
         BadRequestError: it has no sessions.
     """
@@ -190,9 +192,10 @@ def check_keeps_state(environment: Environment) -> None:
 
 
 def check_can_be_bound(environment: Environment, bound: NetworkRule) -> None:
-    """
+    """Check that nsm can bound the network of an environment's jails.
+
     Raises:
-        BadRequestError: its jails decide themselves what they reach, and the client may not.
+        BadRequestError: its jails decide about their network themselves, and the client may not.
     """
     older = environment.artifact is not None and environment.artifact.schema == 0
     if older and bound.mode != "full":
@@ -207,9 +210,9 @@ def wrong_environment(name: str, bound: Environment, asked: Environment) -> Wron
     """Make the error for a request to run another environment's code in a session.
 
     Args:
-        name: of the session.
-        bound: what it runs.
-        asked: for.
+        name: name of the session.
+        bound: environment of the session.
+        asked: requested environment.
     """
     data = {"session_env": bound.name, "env": asked.name}
     if bound.name == asked.name:
@@ -226,10 +229,10 @@ def wrong_environment(name: str, bound: Environment, asked: Environment) -> Wron
 
 
 def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
-    """The time limit that holds and, if it was clamped, the one that was asked for.
+    """Compute the time limit that applies and, if it was clamped, the requested one.
 
     Raises:
-        BadRequestError: no limit could be what was asked for.
+        BadRequestError: the request is no valid limit.
     """
     if asked_s is None:
         return environment.timeout_s, None

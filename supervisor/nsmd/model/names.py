@@ -1,4 +1,4 @@
-"""Names of sessions, environments and variables: what is allowed, and readable fresh ones."""
+"""Names of sessions, environments and variables: their checks, and readable new ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 from nsm.wire.errors import BadRequestError
 
 NEW = "new"
-"""The name that asks for a fresh one."""
+"""Name that asks for a new one."""
 
 COMMAND_LINE = "cli"
 """Scope of clients of the control socket that name none. Each project has its own names in it."""
@@ -19,13 +19,13 @@ _ID = re.compile(r"[0-9a-f]{4,8}")
 ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 PROGRAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""Of the bridge."""
+"""Name of a bridge program."""
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIDED_BY_JAILS = frozenset(
     ("HOME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER")
 )
-"""Variables that would be wrong in a jail if they were those of its client."""
+"""Variables of a client that would be wrong in a jail."""
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -42,7 +42,7 @@ _TRIES = 100
 
 
 def check(name: str) -> str:
-    """The name itself.
+    """Check a name, and return it.
 
     Raises:
         BadRequestError: it is not 1 to 64 of the allowed characters.
@@ -56,7 +56,7 @@ def check(name: str) -> str:
 
 
 def fresh(prefix: str, taken: Callable[[str], bool]) -> str:
-    """A readable name that is not taken, e.g. ``python-amber-7``."""
+    """Make a readable name that is not taken, e.g. ``python-amber-7``."""
     for _ in range(_TRIES):
         name = f"{prefix}-{secrets.choice(_WORDS)}-{secrets.randbelow(99) + 1}"
         if not taken(name):
@@ -65,34 +65,34 @@ def fresh(prefix: str, taken: Callable[[str], bool]) -> str:
 
 
 def fresh_id(taken: Container[str]) -> str:
-    """A short id for a session, unique among those taken."""
+    """Make a short id for a session that is not taken."""
     while (candidate := secrets.token_hex(4)) in taken:
         pass
     return candidate
 
 
 def may_be_id(text: str) -> bool:
-    """Tell whether a text may be the id of a session, or the beginning of one."""
+    """Return whether a text may be a session's id or its beginning."""
     return _ID.fullmatch(text) is not None
 
 
 def command_line_scope(project: str | None) -> str:
-    """The scope of the names that the command line gives in a project.
+    """Scope of the names that the command line gives in a project.
 
     Args:
-        project: its path; None for no project.
+        project: path of the project; None for none.
     """
     shown = "-" if project is None else project.encode(errors="backslashreplace").decode()
     return f"{COMMAND_LINE}:{shown}"
 
 
 def owner_of(scope: str) -> str:
-    """The scope without its project, where it is the command line's: that is one client."""
+    """The scope without its project if it is the command line's, which is one client."""
     return COMMAND_LINE if scope.startswith(f"{COMMAND_LINE}:") else scope
 
 
 def why_not_inherited(name: str) -> str | None:
-    """Why jails must not have a client's variable of that name; None if they may."""
+    """Why a jail must not have a client's variable of that name; None if it may."""
     if not _VARIABLE_NAME.fullmatch(name):
         return f"{name!r:.80} is not the name of a variable"
     if name in _DECIDED_BY_JAILS or name.startswith("LD_"):

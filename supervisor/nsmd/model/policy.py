@@ -1,9 +1,9 @@
-"""Policy of one session: what it may see, change, reach and use; a frozen value, made by a pure
+"""Policy of one session: all that it may see, change, reach and use; a frozen value, made by a pure
 function.
 
-A session has exactly one. Its jail is built from the same facts, code reads it in the jail
-(`POLICY_PATH`), people by `nsm inspect`, and whoever explains a denial looks here for the rule.
-`tests/policy/test_in_jails.py` compares all of it with what holds in each kind of jail.
+Each session has exactly one. Its jail is made from the same facts. Code reads it in the jail
+(`POLICY_PATH`), people by `nsm inspect`; notes about denials take the rule from here.
+`tests/policy/test_in_jails.py` compares all of it with each kind of jail.
 """
 
 from __future__ import annotations
@@ -31,33 +31,36 @@ from nsmd.model.values import (
 from sandbox.limits import FILE_BYTES, REPLY_BYTES
 
 VERSION = 1
-"""Of the JSON: what a reader knows under it keeps its meaning, and more may come."""
+"""Version of the JSON: under one version, fields keep their meaning, and more may be added."""
 
 POLICY_PATH = "/run/nsm/policy.json"
-"""Where code finds the policy of its session. Nothing in the jail can change it."""
+"""Path at which code finds the policy of its session. Nothing in the jail can change it."""
 
 JAIL_UID = 1000
-"""User and group in every jail; the host's view of them is whoever started it."""
+"""User and group in every jail; on the host they are those of the jails' user."""
 
 WORKSPACE = "/workspace"
 
 JAIL_VARIABLES = ("HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER")
-"""Names of those that every jail has, whatever its environment."""
+"""Names of the variables that every jail has, in any environment."""
 
 DEVICES = ("full", "null", "ptmx", "random", "tty", "urandom", "zero")
-"""Below /dev. Terminals are made below /dev/pts as they are asked for."""
+"""Devices below /dev. Terminals are made below /dev/pts on demand."""
 
 INODES_PER_MB = 128
-"""As in `sandbox_template`."""
+"""The same as in `sandbox_template`."""
 
 MOST_SIBLINGS = 8
-"""Directories that are shown beside each other; more are one line, which says how many."""
+"""Largest number of directories to list beside each other; more become one line with
+their number.
+"""
 
 _WITHOUT_AGENT = Enforcement(memory="rlimit", processes="none", cpu="none")
 
 JailKind = Literal["cold", "forked", "artifact", "artifact-forked"]
-"""How a session's jail is made: of its own by bwrap, or within its template's; of the host's
-programs, or by those of an artifact."""
+"""Kind of a session's jail: of its own, made by bwrap, or within its template's; with the host's
+programs, or with those of an artifact.
+"""
 
 MountKind = Literal["bind", "binds", "tmpfs", "overlay", "proc", "dev", "file"]
 MountMode = Literal["ro", "rw", "cow"]
@@ -65,18 +68,18 @@ MountMode = Literal["ro", "rw", "cow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountRule:
-    """A place in the jail, and what code may do there.
+    """A path in the jail, and what code may do there.
 
     Attributes:
-        path: absolute, in the jail.
+        path: absolute path in the jail.
         kind: `bind` shows a host directory or file, `binds` some entries of one; `tmpfs` is memory
-            of the session's own; `file` is one that was made for the jail; `proc` and `dev` have
-            what they have below them.
-        mode: seen only, changed, or changed in a copy of the session's own.
-        size_mb: MiB that it may take; None where that says nothing.
-        inodes: files and directories that there may be; None where nothing bounds them.
-        entries: with `binds`, how many; None where an artifact decides.
-        source: on the host, for people only: it is nothing for code to know.
+            of the session's own; `file` was made for the jail; `proc` and `dev` are these file
+            systems.
+        mode: read-only, writable, or an overlay of the session's own.
+        size_mb: largest size in MiB; None if that has no meaning.
+        inodes: largest number of files and directories; None without a bound.
+        entries: with `binds`, their number; None if an artifact decides.
+        source: path on the host, for people only: code must not know it.
     """
 
     path: str
@@ -90,17 +93,18 @@ class MountRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRules:
-    """How much a session may use.
+    """Resource limits of a session.
 
     Attributes:
-        memory_mb, memory_by: MiB, and what keeps it.
-        processes, processes_by: at once, threads counted, and what keeps it.
-        descriptors: of each process.
-        cpu_weight, cpu_by: against other sessions (cgroups(7)), None where the kernel sees their
-            processes only; and what keeps it.
-        timeout_s: of one execution, default and maximum, seconds.
-        output_bytes: of each stream in a result unless less is asked for; the rest is in a file.
-        output_file_bytes: of that file.
+        memory_mb, memory_by: MiB, and how it is enforced.
+        processes, processes_by: number at once, threads included, and how it is enforced.
+        descriptors: descriptors of each process.
+        cpu_weight, cpu_by: weight against other sessions (cgroups(7)), None if the kernel sees only
+            their processes; and how it is enforced.
+        timeout_s: default and maximum time limit of one execution, seconds.
+        output_bytes: size of each stream in a result, unless the client asks for less; a file has
+            the whole.
+        output_file_bytes: largest size of that file.
     """
 
     memory_mb: int
@@ -120,11 +124,11 @@ class Rights:
     """Rights that the kernel gives code.
 
     Attributes:
-        uid, gid: inside.
+        uid, gid: user and group in the jail.
         capabilities: names; every jail has none.
-        no_new_privs: no program that it executes has more (prctl(2)).
-        system_call_filter: whether system calls are filtered (`nsm.jail.seccomp`).
-        nested_namespaces: whether it may make namespaces of its own.
+        no_new_privs: no program that it executes gets more (prctl(2)).
+        system_call_filter: system calls are filtered (`nsm.jail.seccomp`).
+        nested_namespaces: it may make namespaces of its own.
     """
 
     uid: int = JAIL_UID
@@ -140,11 +144,11 @@ class Policy:
     """All rules of one session.
 
     Attributes:
-        kind: how its jail is made.
-        complete: whether this is all that holds; not so where an older artifact decides about its
-            jail, of which the supervisor knows only what it asks for.
+        kind: kind of its jail.
+        complete: False if an older artifact decides about its jail; the supervisor then knows only
+            what it requests.
         mounts: sorted by path.
-        network: as the session began; the user may change it since (`nsm net`).
+        network: rule at the session's start; the user may change it later (`nsm net`).
         variables: NAMES of the environment variables, sorted; values may be secrets.
         devices: paths, sorted.
     """
@@ -160,11 +164,11 @@ class Policy:
 
     @property
     def writable(self) -> tuple[str, ...]:
-        """Paths below which code can change something, be it in a copy."""
+        """Paths below which code can change something, be it in an overlay."""
         return tuple(m.path for m in self.mounts if m.mode != "ro" and m.kind != "proc")
 
     def mount_at(self, path: str) -> MountRule | None:
-        """The innermost mount that a path of the jail lies in; None if that is not known."""
+        """The innermost mount that contains a path of the jail; None if unknown."""
         found = [mount for mount in self.mounts if is_within(path, mount.path)]
         return max(found, key=lambda mount: len(mount.path), default=None)
 
@@ -209,7 +213,7 @@ class Policy:
         }
 
     def as_text(self) -> str:
-        """The content of `POLICY_PATH`: JSON that people can read, a line for each mount."""
+        """Content of `POLICY_PATH`: JSON that people can read, with one line for each mount."""
         *rows, (_, mounts) = self.as_json().items()
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in rows]
         entries = ",\n".join(f"    {json.dumps(mount)}" for mount in mounts)
@@ -224,14 +228,14 @@ def policy_of(
     shown: Sequence[MountRule] = (),
     filtered: bool = True,
 ) -> Policy:
-    """The rules of sessions with that specification.
+    """Make the policy of sessions with a specification.
 
     Args:
-        spec: of the jail.
-        limits: of all sessions.
-        kind: of the jail.
-        shown: what every jail of that kind shows beyond its own file systems.
-        filtered: whether system calls are filtered.
+        spec: specification of the jail.
+        limits: limits of all sessions.
+        kind: kind of the jail.
+        shown: mounts of every jail of that kind, besides its own file systems.
+        filtered: system calls are filtered.
     """
     environment = spec.environment
     older = environment.artifact is not None and environment.artifact.schema == 0
@@ -253,7 +257,8 @@ def policy_of(
             )
         )
     enforcement = limits.enforcement
-    if not environment.keeps_state:  # jails that come and go, without agent: `nsmd.jail.run_only`
+    # a jail for each execution, without agent: `nsmd.jail.run_only`
+    if not environment.keeps_state:
         enforcement = _WITHOUT_AGENT
     elif older and enforcement.processes == "rlimit":  # `nsmd.jail.starting.with_limits`
         enforcement = replace(enforcement, processes="none")
@@ -278,9 +283,9 @@ def policy_of(
 
 
 def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tuple[str, str], ...]:
-    """Variables of code in a jail beyond those that every jail has, or in their place."""
+    """Variables of code in a jail, in addition to those of every jail, or in their place."""
     if network.mode == "off" and environment.artifact is not None:
-        # Those of no network are a convenience, and some artifacts cannot set any.
+        # Those for no network are a convenience, and some artifacts cannot set any.
         return environment.variables
     return (*_network_variables(network), *environment.variables)
 
@@ -292,13 +297,13 @@ def _network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
 
 
 def variable_names(environment: Environment, network: NetworkRule) -> tuple[str, ...]:
-    """Names of all variables that code in a jail finds, sorted."""
+    """Names of all variables of code in a jail, sorted."""
     more = dict(jail_variables(environment, network))
     return tuple(sorted({*JAIL_VARIABLES, *more}))
 
 
 def session_file_systems(sizes: JailSizes) -> Sequence[tuple[str, int, str]]:
-    """List the file systems of a session's own: path, MiB, mode."""
+    """File systems of a session's own: path, MiB, mode."""
     return (
         # bwrap's --dev leaves /dev/shm on its own unbounded tmpfs.
         ("/dev/shm", sizes.shm_mb, "1777"),  # noqa: S108 - in the jail
@@ -319,7 +324,7 @@ def _own(sizes: JailSizes, kind: JailKind) -> Iterator[MountRule]:
 
 
 def _grouped(binds: Sequence[ReadOnlyBind]) -> Iterator[MountRule]:
-    """An environment's binds: hundreds, where they are paths of a store."""
+    """Rules for an environment's binds; paths of a store may be hundreds."""
     siblings = Counter(dirname(bind.target) for bind in binds)
     for parent, count in siblings.items():
         if count > MOST_SIBLINGS:

@@ -1,7 +1,7 @@
-"""How fast one client is listened to.
+"""Rate at which one client's requests are read.
 
 A client that floods is not refused: nothing more is read from it for a while, so that its socket
-fills and it waits. The others are served meanwhile.
+fills and it waits. Other clients are served meanwhile.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 import trio
 
 MESSAGES_PER_S = 10_000.0
-"""Several times what a client reaches that waits for answers; it keeps a flood of the cheapest
-requests below half a processor."""
+"""Several times the rate of a client that waits for answers; a flood of the cheapest requests stays
+below half a processor.
+"""
 
 BURST = 2_000
-"""Messages at once, whatever the rate: a herd of calls that a client has saved up."""
+"""Messages at once, at any rate: calls that a client has saved up."""
 
 TURN = 64
-"""Messages of one client that are taken in one turn of the event loop."""
+"""Messages of one client in one turn of the event loop."""
 
 
 class ReadRate:
-    """A token bucket. What a message costs while there are tokens is one subtraction.
+    """A token bucket. While there are tokens, a message costs one subtraction.
 
     Args:
-        per_s: messages a second, in the long run.
+        per_s: messages per second, in the long run.
         burst: messages at once.
     """
 
@@ -38,7 +39,7 @@ class ReadRate:
         return f"<Pace {self._tokens:.0f} of {self._burst:.0f}>"
 
     async def taken(self, messages: int) -> None:
-        """Wait until as many messages may have been taken."""
+        """Wait until so many messages may be taken."""
         self._tokens -= messages
         if self._tokens > 0:
             return

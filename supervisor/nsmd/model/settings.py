@@ -27,14 +27,15 @@ MAX_MEGABYTES = 1024 * 1024
 Seconds = Annotated[float, Gt(0), Le(MAX_SECONDS)]
 Megabytes = Annotated[int, Ge(1), Le(MAX_MEGABYTES)]
 CpuWeight = Annotated[int, Ge(1), Le(10_000)]
-"""As of cgroups (cgroup-v2.rst, cpu.weight)."""
+"""Weight as in cgroups (cgroup-v2.rst, cpu.weight)."""
 
 DEFAULT_JAIL_UID = 65530
 """Host user and group of jails under a supervisor started by root.
 
-One of 65520 to 65533, which nobody allocates (systemd's UIDS-GIDS document, Debian policy 9.2.2):
-not a person's, not one of systemd's dynamic users (61184 to 65519), and not `nobody`, whose other
-processes would share its kernel quotas. Below 65536, so that containers have it.
+It is one of 65520 to 65533, which nobody allocates (systemd's UIDS-GIDS document, Debian policy
+9.2.2). So it belongs to no person, is none of systemd's dynamic users (61184 to 65519), and is not
+`nobody`, whose other processes would share its kernel quotas. It is below 65536, so that containers
+have it.
 """
 
 
@@ -64,7 +65,7 @@ NetworkSetting = Literal["off", "full"] | Annotated[tuple[str, ...], MaxLen(256)
 
 
 def network_rule(setting: NetworkSetting) -> NetworkRule:
-    """The rule that a setting means."""
+    """Make the rule of a setting."""
     if isinstance(setting, str):
         return NetworkRule(mode=setting)
     return NetworkRule(mode="allow", allow=setting)
@@ -74,12 +75,12 @@ def network_rule(setting: NetworkSetting) -> NetworkRule:
 class EnvironmentSettings:
     """`[environments.NAME]`: one environment.
 
-    `flake` is a reference that Nix builds a sandbox from. Else `preset` picks the interpreter and
-    defaults to the environment's own name, and `interpreter` is the absolute path of the program
-    to use for it instead of the one found on PATH. `preload` names Python modules that its sessions
-    find imported already. `network` is what its sessions may reach: nothing, through a proxy the
-    hosts of a list, or whatever the host does. `env` are variables that its sessions have, whose
-    values may be secrets.
+    `flake` is a reference from which Nix builds a sandbox. Otherwise `preset` selects the
+    interpreter (by default the one with the environment's name), and `interpreter` is the absolute
+    path of the program to use instead of the one on PATH. `preload` names Python modules that its
+    sessions find imported. `network` says what its sessions may reach: nothing, the hosts of a list
+    through a proxy, or all that the host reaches. `env` are variables of its sessions; their values
+    may be secrets.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -103,7 +104,9 @@ class EnvironmentSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritSettings:
-    """`[project.inherit_env]`: variables that a project's development shell has from its client."""
+    """`[project.inherit_env]`: variables that a project's development shell gets from
+    its client.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -114,8 +117,8 @@ class InheritSettings:
 class ProjectSettings:
     """`[project]`: the directory shown to sessions whose client names none.
 
-    With `mode` overlay, code may change it, in a copy of each session's own. With `use_flake`, Nix
-    evaluates the flakes of projects, on the host, and each project that is one has its development
+    With `mode` overlay, code may change it in an overlay of its session. With `use_flake`, Nix
+    evaluates the flakes of projects on the host, and each project with a flake has its development
     shell as environment `project`.
     """
 
@@ -130,8 +133,9 @@ class ProjectSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """`[session]`: how long sessions live, how many there may be, and how large the files are that
-    go in and out."""
+    """`[session]`: lifetime and number of sessions, and size of files that are copied
+    in and out.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -146,9 +150,9 @@ class SessionSettings:
 class PoolSettings:
     """`[pool]`: sessions kept ready; `nsmd.pool.policy` says how many.
 
-    `min_spares` is for each kind that is in use, and given up where room is short; `max_spares` is
-    for all kinds together, 0 for no pool at all; `memory_percent` of the memory that is available
-    is what all spares may take; `keep_seconds` is how long after its last use a kind has any.
+    `min_spares` is for each kind in use, if there is room. `max_spares` is for all kinds together;
+    0 turns the pool off. All spares may use `memory_percent` of the available memory. A kind has
+    spares for `keep_seconds` after its last use.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -170,8 +174,9 @@ class NixSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPressureSettings:
-    """`[memory_pressure]`: whether sessions that have been idle for `idle_seconds` may end when the
-    machine is short of memory, the longest idle ones first."""
+    """`[memory_pressure]`: whether sessions that were idle for `idle_seconds` may end when the
+    machine is short of memory, the longest idle ones first.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -181,8 +186,9 @@ class MemoryPressureSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainSettings:
-    """`[drain]`: `timeout_seconds` is how long what runs may go on when the supervisor is told to
-    end (SIGTERM), before it is interrupted."""
+    """`[drain]`: `timeout_seconds` is how long running code may continue when the supervisor is
+    told to end (SIGTERM), before it is interrupted.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -191,7 +197,7 @@ class DrainSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSettings:
-    """`[mcp]`: what models see."""
+    """`[mcp]`: limits of what models get."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -200,10 +206,10 @@ class McpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """`[audit]`: who ran what, in `audit.jsonl`.
+    """`[audit]`: record of executions, in `audit.jsonl`.
 
-    With `code`, the code itself beside its hash. A file larger than `max_mb` is set aside; `keep`
-    is how many such there are.
+    With `code`, it has the code itself besides its hash. A file larger than `max_mb` is set aside;
+    `keep` is the number of such files.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -216,8 +222,9 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """`[metrics]`: for Prometheus, which does not read Unix sockets: a port on 127.0.0.1, where any
-    user of this machine may read them; None for none."""
+    """`[metrics]`: a port on 127.0.0.1 for Prometheus, which does not read Unix sockets. Any user
+    of this machine may read them there. None for no port.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -226,10 +233,10 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeSettings:
-    """`[bridge]`: programs of the host that agents may start, see docs/how-to/bridge.md.
+    """`[bridge]`: programs of the host that agents may start (docs/how-to/bridge.md).
 
-    `max_mb` is how large `audit.log` gets before it is set aside; nothing of it is ever deleted.
-    `max_running` is how many programs there may be at once.
+    `max_mb` is the size at which `audit.log` is set aside; nothing of it is ever deleted.
+    `max_running` is the largest number of programs at once.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -241,12 +248,12 @@ class BridgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """`[http]`: MCP over HTTP, see docs/how-to/http.md.
+    """`[http]`: MCP over HTTP (docs/how-to/http.md).
 
     `listen` is an address of this machine's loopback with a port, or `unix:` and the absolute path
-    of a socket. `hosts` and `origins` are further values of these headers that are taken, beside
-    the address itself. Clients there may run code in sessions that see `project` and reach no more
-    than `network`, and start those of the bridge's `programs`.
+    of a socket. `hosts` and `origins` are accepted values of these headers, besides the address
+    itself. Clients there may run code in sessions that see `project` and reach no more than
+    `network`, and may start the bridge `programs`.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -263,7 +270,7 @@ class HttpSettings:
 
     @property
     def descriptors(self) -> int:
-        """How many it takes at most."""
+        """Largest number of descriptors that it uses."""
         return self.max_connections if self.enabled else 0
 
     @property
@@ -274,9 +281,9 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:
-    """`[box]`: what `nsm box` and `claudebox` start where nothing else is said.
+    """`[box]`: defaults of `nsm box` and `claudebox`.
 
-    The supervisor only checks it: `nsmbox.model.settings` reads it, and says what the keys mean.
+    The supervisor only checks it; `nsmbox.model.settings` reads it and explains the keys.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT

@@ -1,4 +1,4 @@
-"""How the supervisor is to end, and whether it takes new work until then."""
+"""How the supervisor will end, and whether it accepts new work until then."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import trio
 from nsm.wire.errors import DrainingError, NsmError, ShuttingDownError
 
 How = Literal["end", "leave", "reload"]
-"""End all sessions; leave them to whoever keeps their descriptors; or leave them to the program
-that this process becomes."""
+"""Ways to end: end all sessions; leave them to the holder of their descriptors; or leave them to
+the program that this process becomes.
+"""
 
 
 class Shutdown:
-    """Asked for once or several times; the first says how, but `end` beats what keeps sessions.
+    """Request to end, made once or several times. The first one counts, but `end` beats the ways
+    that keep sessions.
 
     Attributes:
-        how: None until it was asked for.
-        draining: nothing new, for the reason given here; empty while there may be.
-        then: what follows the drain; None for nothing.
+        how: way to end; None until the first request.
+        draining: why nothing new is accepted; empty while it is.
+        then: end after the drain; None for none.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,7 @@ class Shutdown:
         return f"<Ending {self.how or 'not yet'}>"
 
     def ask(self, how: How) -> None:
-        """The supervisor is to end. May be repeated."""
+        """Ask the supervisor to end. May be repeated."""
         if self.how is None or how == "end":
             self.how = how
         self._asked.set()
@@ -41,11 +43,10 @@ class Shutdown:
             self._end_asked.set()
 
     def refusal(self, *, live: bool) -> NsmError | None:
-        """Why code is not taken at this moment; None where it is. Nothing of it was run.
+        """Why code is refused now; None if it is accepted. None of it was run.
 
         Args:
-            live: it is for a session that is there. Where sessions outlive this process, their
-                code does, too.
+            live: it is for a live session. If sessions outlive this process, their code does, too.
         """
         if not self.draining or (live and self.then == "leave"):
             return None
@@ -61,12 +62,12 @@ class Shutdown:
         )
 
     async def wait(self) -> How:
-        """Until it was asked for."""
+        """Wait for a request."""
         await self._asked.wait()
         assert self.how is not None
         return self.how
 
     async def wait_for_end(self, then: Callable[[], object]) -> None:
-        """Until all sessions are to end, too; and have that done then."""
+        """Wait until all sessions must end, too; then call a function."""
         await self._end_asked.wait()
         then()

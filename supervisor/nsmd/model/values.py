@@ -1,4 +1,4 @@
-"""The nouns of the supervisor as frozen values: no behaviour, no I/O."""
+"""Values of the supervisor, frozen: no behaviour, no I/O."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
 NetworkMode = Literal["off", "allow", "full"]
 ProjectMode = Literal["readonly", "overlay"]
-"""Of a project's directory: seen only, or changed in a copy (copy-on-write)."""
+"""Mode of a project's directory: read-only, or an overlay that code may change."""
 
 LimitKind = Literal["memory", "processes"]
 Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
-"""What keeps a session to a limit: its control group, the supervisor's watchdog, limits of each
-process, or nothing."""
+"""What enforces a limit: the session's control group, the supervisor's watchdog, limits of each
+process, or nothing.
+"""
 
 SETUP_TIMEOUT_S = 60.0
-"""Of each step of an environment's set-up. A hook that does more than look around takes seconds."""
+"""Time for each step of an environment's set-up. A hook that builds something takes seconds."""
 
 MAX_CODE_BYTES = 8 * 1024 * 1024
-"""Largest piece of code taken from any face (MCP and control socket alike)."""
+"""Largest piece of code from any front end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,12 @@ class Artifact:
     """Programs that Nix built, each of which makes a jail of its own (docs/reference/artifacts.md).
 
     Attributes:
-        run: absolute path of the program for one execution, code on its standard input.
-        session_run: the same of the one that runs the agent; None where there is none.
-        template_run: the same of the one that runs a template; None where there is none.
-        schema: version of what these programs take; 0 for older ones, which say none.
-        stamp: identity of the files, another one after they were replaced in place.
-        takes: what more these programs can be handed, see `nsmd.jail.handover`.
+        run: absolute path of the program for one execution, which gets code on standard input.
+        session_run: path of the program that runs the agent; None if there is none.
+        template_run: path of the program that runs a template; None if there is none.
+        schema: version of these programs' interface; 0 for older ones, which have none.
+        stamp: identity of the files, which changes when they are replaced in place.
+        takes: further descriptors that these programs take (`nsmd.jail.handover`).
     """
 
     run: str
@@ -58,8 +59,8 @@ class SetupStep:
     """Code that an interpreter runs before any other (agent-protocol.md, `setup`).
 
     Attributes:
-        name: for people, when it fails.
-        code: for the interpreter.
+        name: name for people, if it fails.
+        code: code for the interpreter.
     """
 
     name: str
@@ -71,8 +72,8 @@ class NetworkRule:
     """Hosts that code may reach over the network.
 
     Attributes:
-        mode: nothing but its own loopback; hosts that are named, through a proxy of the
-            supervisor's; or whatever the host reaches.
+        mode: only its own loopback; named hosts through the supervisor's proxy; or all that the
+            host reaches.
         allow: with mode `allow`, patterns of hosts as configured, e.g. ``*.example.com:443``.
     """
 
@@ -85,33 +86,33 @@ NO_NETWORK = NetworkRule()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Something to run code in: an interpreter and what its jail shows.
+    """An environment to run code in: an interpreter, and the content of its jail.
 
     Attributes:
-        name: what callers ask for (`python`, `node`, `bash`, ...).
-        interpreter: which of the agent's interpreters the code goes to.
+        name: name for requests (`python`, `node`, `bash`, ...).
+        interpreter: interpreter of the agent that gets the code.
         description: one line for people and models, e.g. ``Python 3.11.2``.
-        agent_python: absolute path, valid in the jail, of the Python that runs the agent;
-            empty when unavailable.
-        program: absolute path, valid in the jail, of the environment's own interpreter
-            (`python3`, `bash`, `node`); empty when unavailable.
+        agent_python: absolute path, valid in the jail, of the Python that runs the agent; empty
+            when unavailable.
+        program: absolute path, valid in the jail, of the environment's own interpreter (`python3`,
+            `bash`, `node`); empty when unavailable.
         binds: read-only host paths beyond the base system (an interpreter's prefix).
         path: value of PATH in the jail.
         timeout_s: default and upper limit of one execution, seconds.
         memory_mb: memory limit of a session, MiB.
-        reserved_mb: MiB that its interpreter sets aside without ever filling them, which a limit of
-            one process counts all the same.
+        reserved_mb: MiB that its interpreter reserves without ever filling them; a limit of one
+            process still counts them.
         cpu_weight: share of processor time beside other sessions, as of cgroups (100 is usual).
-        preload: Python modules that its sessions find imported already.
+        preload: Python modules that its sessions find imported.
         problem: why it cannot be used, for people; None when usable.
-        source: where it comes from, e.g. ``preset`` or a configuration file's path.
-        artifact: makes its jails; then `agent_python`, `binds` and `path` say nothing.
-        variables: set in the jail, beyond those that every jail has. They may be secrets of the
-            client whose session it is.
-        setup: what the interpreter runs before any other code, each time it starts.
-        pending: what it still waits for, for people; None once it can be used. Calls wait, too.
-        network: what its sessions may reach unless they are told otherwise at their start.
-        packages: top-level modules of Python that are installed for it, as far as they are known.
+        source: origin, e.g. ``preset`` or a configuration file's path.
+        artifact: makes its jails; then `agent_python`, `binds` and `path` have no meaning.
+        variables: variables in the jail, in addition to those of every jail. They may be secrets of
+            the session's client.
+        setup: steps that the interpreter runs before any other code, each time it starts.
+        pending: what it waits for, for people; None once it can be used. Calls wait, too.
+        network: network of its sessions, unless another is requested at their start.
+        packages: installed top-level modules of Python, as far as known.
     """
 
     name: str
@@ -136,13 +137,13 @@ class Environment:
     packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def has_module(self, name: str) -> bool:
-        """Tell whether code can import a module of Python, as far as is known."""
+        """Return whether code can import a Python module, as far as known."""
         return name in self.packages or any(
             module.partition(".")[0] == name for module in self.preload
         )
 
     def __hash__(self) -> int:
-        # Asked several times for each session; of a few hundred binds it would take 60 us.
+        # Asked several times for each session; with a few hundred binds it would take 60 us.
         return hash((self.name, self.source, self.variables))
 
     @property
@@ -153,13 +154,13 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentProblem:
-    """Why an environment, or a place that should have some, cannot be used.
+    """Why an environment, or a source of environments, cannot be used.
 
     Attributes:
-        name: the environment's, as far as it is known; None for the place as a whole.
-        where: what is at fault, e.g. a path.
-        why: a sentence without its end, for people and models.
-        explain: the same as it is at this moment, where that changes.
+        name: name of the environment, if known; None for the whole source.
+        where: cause, e.g. a path.
+        why: a sentence without its final dot, for people and models.
+        explain: returns the present reason, if it changes.
     """
 
     name: str | None
@@ -170,10 +171,10 @@ class EnvironmentProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where a client's own environments come from: what its entry says, as it says it.
+    """Sources of a client's own environments, as given in its entry.
 
     Attributes:
-        directory: of artifacts (`NIX_SANDBOX_DIR`).
+        directory: directory of artifacts (`NIX_SANDBOX_DIR`).
         metadata: JSON (`NIX_SANDBOX_METADATA`).
         flakes: references to build (`NIX_SANDBOX_ENVS`).
     """
@@ -183,7 +184,7 @@ class Sources:
     flakes: tuple[str, ...] = ()
 
     def has(self, part: Sources) -> bool:
-        """Return whether these are all there."""
+        """Return whether this includes all sources of another value."""
         return (
             part.directory in (None, self.directory)
             and part.metadata in (None, self.metadata)
@@ -193,14 +194,14 @@ class Sources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectMount:
-    """A checked project directory and where the jail shows it.
+    """A checked project directory, and its path in the jail.
 
     Attributes:
         path: absolute host path with symlinks resolved.
         mount_point: absolute path in the jail.
-        device, inode: identity of the directory when it was checked; a jail is used only while
-            the path still has it.
-        mode: whether code may change it, in a copy of its session's own.
+        device, inode: identity of the directory at the check; a jail is used only while the path
+            still has it.
+        mode: read-only, or an overlay that code may change.
     """
 
     path: str
@@ -211,7 +212,7 @@ class ProjectMount:
 
     @property
     def copied(self) -> bool:
-        """True if each session has a copy, on write."""
+        """True if each session has an overlay of it."""
         return self.mode == "overlay"
 
 
@@ -220,7 +221,7 @@ class JailSizes:
     """Sizes of the jail's private file systems, MiB.
 
     Attributes:
-        overlay_mb: of what code changes in a project that is copied on write.
+        overlay_mb: size of the changes in an overlay of the project.
     """
 
     workspace_mb: int = 512
@@ -230,17 +231,17 @@ class JailSizes:
 
 
 class Remarks(Protocol):
-    """Gives out notes, each once."""
+    """Interface: returns notes, each once."""
 
     def __call__(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSpec:
-    """All that decides what one jail is; equal specs are interchangeable.
+    """Complete specification of a jail; jails of equal specifications are interchangeable.
 
     Attributes:
-        network: what its session may reach at its start.
+        network: network of its session at the start.
     """
 
     environment: Environment
@@ -251,13 +252,14 @@ class JailSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateSpec:
-    """All that decides what one template is: sessions of equal specs are forks of the same.
+    """Complete specification of a template; sessions of equal specifications are forks of one
+    template.
 
     Attributes:
         agent_python, binds, path, preload, artifact: as in `Environment`.
         project: as in `JailSpec`.
         host_network: its sessions have the host's network, not one of their own.
-        variables: what modules that are preloaded find set; empty where none are.
+        variables: variables during the import of preloaded modules; empty without such modules.
     """
 
     agent_python: str
@@ -276,20 +278,20 @@ class TemplateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Client that makes a request, as far as names and projects go.
+    """Client of a request, with what decides about names and projects.
 
     Attributes:
         name: the client program, e.g. ``claude-code`` or ``nsm``.
         scope: name space of its session names.
-        project: what its sessions see at the mount point.
-        idle_timeout_s, max_lifetime_s: its own limits for new sessions; None for the
-            configured ones.
-        sources: of environments that are for clients with this entry only.
-        inherited: variables of its own that its project's development shell is to have.
-        network: what its new sessions may reach, in place of what is configured; None for that.
-        peer: process and user id of who connected, as the kernel has them; None where unknown.
-        bound: what its new sessions may reach at most, whatever is configured; None for that. Such
-            a client lives in a box, and writes what others believe of its project.
+        project: project that its sessions see at the mount point.
+        idle_timeout_s, max_lifetime_s: its own limits for new sessions; None for the configured
+            ones.
+        sources: sources of environments that are only for clients with this entry.
+        inherited: its variables for its project's development shell.
+        network: network of its new sessions, in place of the configured one; None for that.
+        peer: process and user id of the peer, from the kernel; None if unknown.
+        bound: upper bound of its new sessions' network, in any configuration; None for none. A
+            client with a bound lives in a box, and can write the project that others trust.
     """
 
     name: str
@@ -306,13 +308,13 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """Mechanism that keeps one session to its limits: as read back, not as requested.
+    """Mechanism that enforces a session's limits: as read back, not as requested.
 
     Attributes:
-        memory: of all its processes together; `watchdog` looks while code runs.
-        processes: how many there may be.
-        cpu: its share beside other sessions.
-        why: why that is not a control group, for people; empty where it is.
+        memory: for the memory of all its processes; `watchdog` looks while code runs.
+        processes: for the number of processes.
+        cpu: for its share beside other sessions.
+        why: why it is not a control group, for people; else empty.
     """
 
     memory: Enforcer
@@ -322,8 +324,9 @@ class Enforcement:
 
 
 EACH_PROCESS = Enforcement(memory="rlimit", processes="rlimit", cpu="none")
-"""Where nothing keeps a session as a whole: memory is limited for each process alone (setrlimit(2),
-RLIMIT_DATA), their number in the session's own user namespace (RLIMIT_NPROC)."""
+"""Nothing limits a session as a whole: memory is limited for each process (setrlimit(2),
+RLIMIT_DATA), the number of processes in the session's own user namespace (RLIMIT_NPROC).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,8 +336,8 @@ class SessionLimits:
     Attributes:
         grace_s: seconds between an interrupt and the kill.
         max_queued: executions that may wait in one session.
-        processes, descriptors: per session and per process.
-        enforcement: what keeps sessions to theirs on this host.
+        processes, descriptors: limits per session and per process.
+        enforcement: how these limits are enforced on this host.
     """
 
     grace_s: float = 2.0
@@ -363,8 +366,9 @@ class SessionLimits:
         }
 
     def longest_setup_s(self, environment: Environment) -> float:
-        """Within that time an environment is set up, however often its interpreter has to begin
-        anew because of a step."""
+        """Longest time for the set-up of an environment, however often a step makes its interpreter
+        start again.
+        """
         steps = len(environment.setup)
         return steps * (steps + 1) / 2 * (SETUP_TIMEOUT_S + self.grace_s)
 
@@ -374,10 +378,10 @@ class Tenancy:
     """Owner of a session. A spare of the pool has none.
 
     Attributes:
-        name: None for a one-shot.
+        name: name of the session; None for a one-shot.
         scope, client: as in `Client`.
         idle_timeout_s, max_lifetime_s: seconds.
-        own: where its environment comes from, if that is its client's own; None if everybody's.
+        own: sources of its environment, if only its client has it; None if everybody has it.
     """
 
     name: str | None
@@ -388,7 +392,7 @@ class Tenancy:
     own: Sources | None = None
 
     def is_for(self, client: Client) -> bool:
-        """Return whether a client of its scope may run code in it: one that has its environment."""
+        """Return whether a client of its scope may run code in it: it must have its environment."""
         own = self.own
         return own is None or (client.sources is not None and client.sources.has(own))
 
@@ -398,21 +402,20 @@ class RunRequest:
     """One piece of code to run.
 
     Attributes:
-        env: empty where the caller leaves it open: that of the live session it names, else what is
-            configured for `language`, else the environment called like that.
-        language: what the code seems to be written in (`python`, `bash`, `node`), where `env` is
-            empty; empty where nothing says.
-        session: a session's name in the client's scope, ``"new"`` for a fresh name, or None
-            for a fresh jail that is thrown away.
+        env: environment. If empty, it is that of the named live session, else the one configured
+            for `language`, else the one with that name.
+        language: language of the code (`python`, `bash`, `node`), if `env` is empty; empty if
+            unknown.
+        session: a session's name in the client's scope, ``"new"`` for a fresh name, or None for a
+            one-shot.
         timeout_s: seconds; None for the environment's limit, larger values are clamped.
-        execution_id: chosen by the caller so that it can be asked for later; None to have one
-            made.
-        reply_bytes: what the caller has room for, for each stream; of a longer one it gets head
-            and tail, and a file in the session has the whole. None for the agent's own bound.
-        project_mode: that the session has to have; None where nobody asked for one.
-        project_chosen: the session has to have the client's project, since its user named it.
-        again: it was sent before, under the same id, over a connection that was lost: it is run
-            only if it is known not to have been, and else its result is the answer.
+        execution_id: id chosen by the caller for later questions; None to have one made.
+        reply_bytes: room of the caller for each stream. Of a longer one it gets head and tail, and
+            a file in the session has the whole. None for the agent's own bound.
+        project_mode: mode that the session must have; None if nobody asked for one.
+        project_chosen: the session must have the client's project, since its user named it.
+        again: it was sent before with the same id, over a lost connection. It runs only if it is
+            known that it never ran; else its result is the answer.
     """
 
     client: Client
@@ -434,9 +437,9 @@ class LimitEvent:
 
     Attributes:
         limit: bytes of memory, or a number of processes.
-        peak_bytes: the most memory that the session has had; None where nobody counts.
-        what: what came of it, for people: ``python (pid 12) was killed``.
-        times: how often.
+        peak_bytes: the most memory that the session had; None if nothing counts it.
+        what: consequence, for people: ``python (pid 12) was killed``.
+        times: number of times.
     """
 
     kind: LimitKind
@@ -474,21 +477,21 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """An outcome and the circumstances that only the supervisor knows.
+    """An outcome, with facts that only the supervisor knows.
 
     Attributes:
-        execution_id: the caller's or a made one.
-        session_id, session_name: where it ran; the name is None for a one-shot.
+        execution_id: id from the caller, or a generated one.
+        session_id, session_name: its session; the name is None for a one-shot.
         created: this call made the session.
         replaced: why and how long ago an earlier session of this name ended, for people, e.g.
             ``ended 12 min ago (idle timeout)``; None when there was none.
         waited_s: seconds spent waiting for other executions of the session.
-        timeout_s: the limit that held, seconds.
-        clamped_from_s: the limit that was asked for when it was larger; else None.
-        limit_events: limits of the session that were reached meanwhile.
-        denials: which rules of the jail stopped the code, for models and people; mostly none.
-        longest_s: the longest limit that can be asked for, seconds; None where it is not known.
-        background: the interpreter, where its session could do longer work in the background.
+        timeout_s: time limit that applied, seconds.
+        clamped_from_s: requested limit, if that was larger; else None.
+        limit_events: limits that the session reached meanwhile.
+        denials: rules of the jail that stopped the code, for models and people; mostly none.
+        longest_s: longest possible time limit, seconds; None if unknown.
+        background: interpreter, if its session could do longer work in the background.
     """
 
     outcome: Outcome
@@ -521,12 +524,12 @@ class Output:
 
 
 OutputSink = Callable[[Output], None]
-"""Takes output as it comes. It must not block: it stores, merges or drops."""
+"""Receives output while code runs. It must not block: it stores, merges or drops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """One row of `nsm ps`; see `nsm.wire.live.SessionRow`."""
+    """One row of `nsm ps` (`nsm.wire.live.SessionRow`)."""
 
     id: str
     name: str | None
