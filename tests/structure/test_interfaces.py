@@ -42,7 +42,7 @@ from nsmd.bridge import (
 )
 from nsmd.control import outgoing, output_stream
 from nsmd.control.operations import OPERATIONS
-from nsmd.control.ops.kernel_facts import KernelFacts
+from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
 from nsmd.environments.builds import builder
 from nsmd.environments.nix import monitor

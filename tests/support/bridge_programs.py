@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nsmd.bridge.call import variables_of
 from nsmd.bridge.monitor import STEP_S
 from nsmd.bridge.path_walk import Ways
 from nsmd.bridge.running import run
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import Program
-from nsmd.bridge.variables import variables_of
 from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ startup          gather facts for all parts, before the event loop begins
 resources        resources that outlive every session
 frontends        serve each connection by the protocol that it speaks
 services         the services that requests use, and the front ends
-signals          how somebody asks for a shutdown or a reload
 daemon           run all parts until somebody asks for the end
 main             the command line of nsm-supervisor
 """

@@ -10,7 +10,6 @@ arguments          a call's arguments, character by character
 definitions        one file as a program, or the reason why it describes none
 definitions_index  all files of the directory, watched
 checking           mistakes in definitions, for people
-variables          the environment variables of a program
 output_lines       output as lines, and the limit of lines that are sent
 monitor            the process between the supervisor and the program
 stop               ask a running program to end

@@ -11,12 +11,10 @@ overlay_space      room for those changes, if a jail is no fork
 handle             the descriptors of any running jail
 process            a running jail: its processes, killed and waited for
 adopted            a jail that an earlier supervisor started
-idmapped           mounts that show files with another owner
 mounts             paths to closed directories, for a supervisor that runs as root
 user               the user that jails run as
 project_directory  a project's directory, opened only if it is the one that was checked
 handover           descriptors and variables for an artifact's program
-wrapper_home       HOME for programs of older artifacts
 program_code       our programs, compiled for the Python that runs them
 starting           from a program that makes a jail to an agent that answers
 host_network       files that a session with the host's network needs

@@ -15,12 +15,12 @@ import re
 import socket
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import trio
 
-from nsm.jail.failure import SEE_DOCTOR, explain, read_host_facts
+from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
 from nsmd.jail.handover import POLICY, Handover, hand_over
@@ -39,7 +39,6 @@ from nsmd.jail.starting import (
     with_limits,
 )
 from nsmd.jail.user import JailUser
-from nsmd.jail.wrapper_home import WrapperHome
 from nsmd.model.policy import POLICY_PATH, WORKSPACE, MountRule, Policy, jail_variables, policy_of
 from nsmd.model.values import (
     Artifact,
@@ -73,6 +72,9 @@ _FIRST_LINES = 20
 
 _SCRIPT_BYTES = 1 << 20
 _BWRAP = re.compile(rb"(/[\w./+-]+/bin/bwrap)\b")
+
+DATA = (".local", ".local/share", ".local/share/jail.nix")
+"""Directory in which jail.nix keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,3 +365,56 @@ def _bwrap_of(program: str) -> str:
     except OSError:
         found = None
     return os.fsdecode(found[1]) if found else "bwrap"
+
+
+class WrapperHome:
+    """HOME for older artifacts' wrappers, which keep files there: our directory, not the user's.
+
+    jail.nix makes each wrapper create a `passwd` and a `group` for its HOME's user once, and shows
+    them in every jail. In this directory they already exist: they name nobody, and wrappers that
+    start at once do not disturb each other.
+
+    Args:
+        user: user that wrappers run as.
+        path: path of the directory, made when needed.
+    """
+
+    def __init__(self, user: JailUser, path: str) -> None:
+        self._user = user
+        self._path = path
+
+    def __repr__(self) -> str:
+        return f"<WrapperHome {self._path}>"
+
+    def path(self) -> str:
+        """Path of the directory for that user.
+
+        Raises:
+            StartFailedError: it cannot be made, or that user cannot go there.
+        """
+        try:
+            self._make()
+            return self._user.way_to(os.path.realpath(self._path))
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                raise exhausted(error) from error
+            raise StartFailedError(
+                f"Artifacts without a schema need a HOME to write to, and {self._path} cannot be "
+                f"one: {error}.",
+                hint="Build the environment again with nsm's lib.mkSandbox, which needs none.",
+            ) from error
+
+    def _make(self) -> None:
+        for path in (self._path, *(os.path.join(self._path, below) for below in DATA)):
+            with suppress(FileExistsError):
+                os.makedirs(path, mode=0o700)
+                self._user.give(path)
+        uid = self._user.uid
+        self._write("passwd", f"user:x:{uid}:{uid}:user:/workspace:/bin/sh\n")
+        self._write("group", f"user:x:{uid}:\n")
+
+    def _write(self, name: str, text: str) -> None:
+        path = os.path.join(self._path, DATA[-1], name)
+        with suppress(FileExistsError), open(path, "x", encoding="ascii") as file:
+            file.write(text)
+            self._user.give(path)

@@ -10,7 +10,6 @@ refusal        reasons for refusals, in the words of each protocol
 web_proxy      requests to an HTTP proxy, without I/O
 socks          requests to a SOCKS 5 proxy, without I/O
 resolver       from a host name to a connection with a checked address
-relay          bytes in both directions
 serving        one connection of a client
 listener       the socket that an agent has passed
 gateway        shared by all sessions: name look-ups, room, counters

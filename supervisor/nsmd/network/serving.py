@@ -12,7 +12,6 @@ import trio
 from nsmd.model.host_rules import Address, Host, show_host
 from nsmd.network.decisions import Protocol, Verdict
 from nsmd.network.refusal import RefusedError, http_response
-from nsmd.network.relay import PIECE_BYTES, relay
 from nsmd.network.resolver import Reach, connect
 from nsmd.network.socks import VERSION as SOCKS_5
 from nsmd.network.socks import SocksProxy
@@ -29,6 +28,8 @@ LINGER_S = 2.0
 """Time for a client to read a refusal: if its own bytes were unread at the close, it would see a
 reset.
 """
+
+PIECE_BYTES = 64 * 1024
 
 
 class ProxyPolicy(Interface):
@@ -267,3 +268,32 @@ class _Web(_Conversation):
 
     def _refusal(self, refused: RefusedError) -> bytes:
         return http_response(refused)
+
+
+async def relay(
+    client: trio.SocketStream,
+    server: trio.SocketStream,
+    sent: Callable[[int], None],
+    received: Callable[[int], None],
+) -> None:
+    """Pass on bytes until both sides have ended, or one is gone.
+
+    Args:
+        sent: gets the number of bytes sent to the server.
+        received: gets the number of bytes received from it.
+    """
+    async with trio.open_nursery() as nursery:
+
+        async def copy(
+            source: trio.SocketStream, target: trio.SocketStream, count: Callable[[int], None]
+        ) -> None:
+            try:
+                while data := await source.receive_some(PIECE_BYTES):
+                    await target.send_all(data)
+                    count(len(data))
+                await target.send_eof()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(copy, client, server, sent)
+        nursery.start_soon(copy, server, client, received)

@@ -5,6 +5,5 @@ policy           how many spare sessions to keep: a pure function
 pool             the spare sessions, started and ended as the policy says
 host_memory      how much of the host's memory spare sessions may use
 memory_pressure  end spare and idle sessions when the host is short of memory
-usage_history    which environments each project and client has used before
 prewarm          start spare sessions for clients that have just connected
 """

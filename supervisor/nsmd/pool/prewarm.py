@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import trio
 
 from nsm.wire.errors import BadProjectError
 from nsmd.environments.provider import Provider
 from nsmd.model.values import Client, Environment, JailSpec, ProjectMount
-from nsmd.pool.usage_history import UsageHistory
 
 log = logging.getLogger(__name__)
+
+FIRST_GUESS: Mapping[str, float] = {"python": 0.5, "bash": 0.5}
+"""For projects that no client came with before."""
+
+NEWEST = 0.3
+"""Weight of the last visit: one use makes an environment likely; after two visits without it, it is
+no longer likely.
+"""
+
+LIKELY = 0.3
+"""Share of visits from which on an environment is kept ready."""
+
+VISIT_S = 60.0
+"""A client that comes again within that time makes the same visit: it attaches, then lists the
+tools.
+"""
+
+MAX_COMERS = 256
+"""The least recent one is forgotten."""
 
 
 class Prewarm:
@@ -61,3 +84,88 @@ class Prewarm:
             self._expect(self._spec(environment, client.project))
         except BadProjectError:
             log.debug("the project of a client that has come is gone")
+
+
+@dataclass(slots=True)
+class _Habit:
+    """One environment of a project or program: its share of visits, and what is not yet counted in
+    it.
+    """
+
+    share: float
+    project: ProjectMount | None = None
+    used: bool = False
+
+
+@dataclass(slots=True)
+class _Comer:
+    came_s: float = -math.inf
+    habits: dict[str, _Habit] = field(default_factory=dict[str, _Habit])
+
+
+class UsageHistory:
+    """Usage history of clients, to predict what a new client will use.
+
+    It covers each project (with any client) and each program of the control socket. For each of
+    their environments it keeps the share of visits in which the environment was used; the last
+    visits count most. It is bounded, and lost with the supervisor.
+    """
+
+    def __init__(self) -> None:
+        self._comers: OrderedDict[str, _Comer] = OrderedDict()
+
+    def project_came(self, project: ProjectMount | None) -> list[str]:
+        """A client of a project connected. Returns the environments that it will probably use."""
+        return [env for env, _ in self._came(_of_project(project), FIRST_GUESS)]
+
+    def program_came(self, program: str, scope: str) -> list[tuple[str, ProjectMount | None]]:
+        """A program connected. Returns the environments that it will probably use, each with its
+        last project there.
+
+        A program that never used any gets none: most programs only query.
+        """
+        return self._came(_of_program(program, scope), {})
+
+    def used(self, client: Client, env: str) -> None:
+        """A client has taken a session."""
+        for comer in (_of_project(client.project), _of_program(client.name, client.scope)):
+            habits = self._comer(comer).habits
+            habit = habits.get(env)
+            if habit is None:
+                habit = habits[env] = _Habit(0.0)
+            habit.used, habit.project = True, client.project
+
+    def _came(
+        self, comer: str, guesses: Mapping[str, float]
+    ) -> list[tuple[str, ProjectMount | None]]:
+        known, now = self._comer(comer), trio.current_time()
+        if math.isinf(known.came_s):
+            for env, share in guesses.items():
+                habit = known.habits.setdefault(env, _Habit(0.0))
+                habit.share = max(habit.share, share)
+        elif now - known.came_s > VISIT_S:
+            for habit in known.habits.values():
+                habit.share += NEWEST * (habit.used - habit.share)
+                habit.used = False
+        known.came_s = now
+        return [
+            (env, habit.project) for env, habit in known.habits.items() if habit.share >= LIKELY
+        ]
+
+    def _comer(self, name: str) -> _Comer:
+        known = self._comers.get(name)
+        if known is None:
+            known = self._comers[name] = _Comer()
+            if len(self._comers) > MAX_COMERS:
+                self._comers.popitem(last=False)
+        else:
+            self._comers.move_to_end(name)
+        return known
+
+
+def _of_project(project: ProjectMount | None) -> str:
+    return f"project {project.path}" if project else "no project"
+
+
+def _of_program(program: str, scope: str) -> str:
+    return f"program {program} in {scope}"

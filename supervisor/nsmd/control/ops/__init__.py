@@ -8,7 +8,6 @@ drain            begin nothing new, and wait until nothing runs
 environments     add, update, remove and list environments that Nix builds
 files            open, read, write and list files of a session
 inspection       all facts about one session
-kernel_facts     what the kernel says about a session's process, compared with its policy
 network          show and change what a session may reach
 pool             what the pool holds, and why
 reload           replace the supervisor by the program that is installed now

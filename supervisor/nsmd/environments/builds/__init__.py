@@ -1,7 +1,6 @@
 """Environments that nsm has Nix build. No module imports a later one.
 
 output        what nix says that it built, and whether that is a sandbox
-roots         garbage-collector roots: links that keep what was built
 saved_builds  what outlives the supervisor: a small JSON file
 build_state   one environment: wanted, being built, built or failed
 build_index   the directory of builds: roots, logs, and the saved file

@@ -11,7 +11,6 @@ import trio
 
 from nsmd.environments.builds.build_state import Building, Built, Failed
 from nsmd.environments.builds.output import NoSandboxError
-from nsmd.environments.builds.roots import Roots
 from nsmd.environments.builds.saved_builds import Remembered, load, log, save
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.values import Artifact, Environment
@@ -20,6 +19,10 @@ _LOG = re.compile(r"[0-9a-f]+\.log")
 
 Look = Callable[[str, str, str], Environment]
 """The environment in a store path, of a reference, under a given name; raises NoSandboxError."""
+
+
+_LINK = re.compile(r"([0-9a-f]+)-(\d+)(?:-[A-Za-z0-9_+.-]+)?")
+"""The last part is that of a further output, for which nix makes links too."""
 
 
 class BuildIndex:
@@ -159,3 +162,48 @@ def _restored(row: Remembered, look: Look) -> Building:
                 environment=environment, path=row.path, link=row.link, built_s=row.built_s
             )
     return building
+
+
+class Roots:
+    """Garbage-collector roots: links in one directory, which keep builds in Nix's store.
+
+    `nix build --out-link` registers each link under its own name, so no link is ever renamed: every
+    build has its own. The methods block for a moment.
+
+    Args:
+        directory: absolute; is made.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def path(self, link: str) -> str:
+        """Where a link is."""
+        return os.path.join(self._directory, link)
+
+    def fresh(self, key: str) -> str:
+        """A name that no link of an environment has yet."""
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        numbers = [
+            int(m[2]) for name in self._listed() if (m := _LINK.fullmatch(name)) and m[1] == key
+        ]
+        return f"{key}-{max(numbers, default=0) + 1}"
+
+    def names(self) -> list[str]:
+        """The links that there are."""
+        return [name for name in self._listed() if _LINK.fullmatch(name)]
+
+    def remove(self, links: Collection[str]) -> None:
+        """Remove some links, and nothing that is none."""
+        for name in links:
+            path = self.path(name)
+            with suppress(OSError):
+                if os.path.islink(path):
+                    os.unlink(path)
+                    log.info("%s is no longer a garbage-collector root", path)
+
+    def _listed(self) -> list[str]:
+        try:
+            return os.listdir(self._directory)
+        except OSError:
+            return []

@@ -8,7 +8,7 @@ import pwd
 import pytest
 
 from bridge_programs import program
-from nsmd.bridge.variables import PATH, variables_of
+from nsmd.bridge.call import PATH, variables_of
 
 MINIMUM = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG"}
 

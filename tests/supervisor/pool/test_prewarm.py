@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsmd.model.values import Client, ProjectMount
-from nsmd.pool.usage_history import MAX_COMERS, VISIT_S, UsageHistory
+from nsmd.pool.prewarm import MAX_COMERS, VISIT_S, UsageHistory
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
