@@ -1,9 +1,9 @@
-"""The environments that there are at this moment, and for whom.
+"""The environments that exist now, and the clients that can use them.
 
-Pure: who finds or builds environments puts them here, under the source that they come from. What a
-client sees is its *view*: of each name the environment of the source that ranks highest, where some
-sources are for everyone and others for clients whose entry names them. Views are made when
-something changes, so that a call only looks one up.
+Pure: parts that find or build environments put them here, under their source. A client sees its
+*view*: for each name, the environment of the source with the highest rank. Some sources are for
+everyone, others for clients whose entry names them. Views are made when something changes, so that
+a call only looks one up.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from nsmd.model.values import Client, Environment, EnvironmentProblem, Sources
 log = logging.getLogger(__name__)
 
 ALIASES = {"shell": "bash"}
-"""Older names of environments; what bears one itself comes first."""
+"""Older names of environments; an environment that has the name itself comes first."""
 
 OTHER_NAMES: Mapping[str, str] = languages.SPOKEN | ALIASES
-"""Names that models give languages, too. They are understood unless an environment bears the name,
-and listed nowhere."""
+"""Other names that models use for languages. They work unless an environment has the name, and no
+list shows them.
+"""
 
 MAX_REMOVED = 256
-"""Environments that are remembered to have been there."""
+"""Largest number of removed environments to remember."""
 
 _TOLD = 3
-"""Problems of whole sources that an error names."""
+"""Largest number of problems of whole sources in an error."""
 
 
 class Rank(IntEnum):
-    """Kinds of sources, the one that wins last."""
+    """Kinds of sources; the last one wins."""
 
     HOST = 0
     """Presets and `[environments.NAME]` of config.toml."""
@@ -59,11 +60,11 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where environments come from.
+    """Source of environments.
 
     Attributes:
-        of: what tells apart sources that are not for everyone: the value of the variable in a
-            client's entry (of `NIX_SANDBOX_ENVS`, one reference).
+        of: distinguishes sources that are not for everyone: the value of the variable in a client's
+            entry (for `NIX_SANDBOX_ENVS`, one reference).
     """
 
     rank: Rank
@@ -71,7 +72,7 @@ class Source:
 
     @property
     def only_for(self) -> str | None:
-        """For whom it is, for people; None for everyone."""
+        """Description of its clients, for people; None for everyone."""
         match self.rank:
             case Rank.CLIENT_METADATA:
                 return "clients with this NIX_SANDBOX_METADATA"
@@ -84,14 +85,14 @@ class Source:
 
 
 class Shells(Protocol):
-    """Environments that projects have themselves, beside everything in the catalog."""
+    """Environments of projects themselves, besides everything in the catalog."""
 
     def environment(self, client: Client, /) -> Environment | None:
         """Return the shell of a client's project; quick."""
         ...
 
     def rows(self) -> Sequence[Environment]:
-        """All that are known, each with its project in its source."""
+        """All known ones, each with its project as its source."""
         ...
 
     def is_current(self, environment: Environment) -> bool:
@@ -99,7 +100,7 @@ class Shells(Protocol):
         ...
 
     def subscribe(self, changed: Callable[[], None], /) -> object:
-        """Have a function called after each change."""
+        """Call a function after each change."""
         ...
 
 
@@ -108,11 +109,11 @@ class View:
     """Environments that one client can use.
 
     Attributes:
-        environments: unusable ones included, in the order in which they are shown.
-        problems: why others are missing.
-        names: the environments by every name that they answer to.
-        hides: sources of others that would be there but for one of the same name, by that name,
-            the one that ranks lowest first.
+        environments: all environments in display order, unusable ones included.
+        problems: reasons why others are missing.
+        names: environments by all their names.
+        hides: by name, the sources of environments hidden by another one of that name, the lowest
+            rank first.
     """
 
     environments: tuple[Environment, ...] = ()
@@ -121,7 +122,7 @@ class View:
     hides: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def aliases(self, environment: Environment) -> list[str]:
-        """Further names of one of its environments."""
+        """Further names of an environment."""
         return [a for a in ALIASES if a != environment.name and self.names.get(a) is environment]
 
 
@@ -150,11 +151,11 @@ class _Said:
 
 
 class Catalog:
-    """Environments that exist now, and who may use each.
+    """Environments that exist now, and the clients that may use them.
 
     Args:
-        environments: of the host.
-        shells: of projects.
+        environments: environments of the host.
+        shells: development shells of projects.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Catalog:
     def __repr__(self) -> str:
         return f"<Catalog of {len(self._everyones.environments)} environments>"
 
-    # Who finds or builds environments.
+    # For parts that find or build environments.
 
     def put(
         self,
@@ -181,12 +182,12 @@ class Catalog:
         environments: Sequence[Environment],
         problems: Sequence[EnvironmentProblem] = (),
     ) -> None:
-        """Replace what a source says; tells subscribers if that changes anything.
+        """Replace the environments of a source; subscribers are called if anything changes.
 
         Args:
-            source: whose word it is.
-            environments: usable or not, names unique.
-            problems: what else there should be, and why it is not.
+            source: source of these environments.
+            environments: environments, usable or not, with unique names.
+            problems: missing environments, with reasons.
         """
         said = _Said(environments=tuple(environments), problems=tuple(problems))
         before = self._said.get(source, _Said())
@@ -197,7 +198,7 @@ class Catalog:
         self._changed()
 
     def drop(self, source: Source) -> None:
-        """Nobody is left whom a source is for."""
+        """Drop a source that no client has any more."""
         said = self._said.pop(source, None)
         for key in [key for key in self._removed if key[0] == source]:
             del self._removed[key]
@@ -205,10 +206,10 @@ class Catalog:
             self._changed()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called after each change; it must be quick and not raise.
+        """Call a function after each change; it must be quick and not raise.
 
         Returns:
-            Ends that.
+            A function that ends this.
         """
         token = object()
         self._subscribers[token] = changed
@@ -218,7 +219,7 @@ class Catalog:
 
         return unsubscribe
 
-    # Who runs code.
+    # For parts that run code.
 
     def view(self, client: Client) -> View:
         """Make the view of a client, without the environments of its own project."""
@@ -229,23 +230,23 @@ class Catalog:
         if view is None:
             sources = self._sources(own)
             if all(source.only_for is None for source in sources):
-                return self._everyones  # as it is while nobody looks after the client's own
+                return self._everyones  # used until the client's own sources are watched
             view = self._views[own] = self._make(sources)
         return view
 
     def environments(self, client: Client) -> Sequence[Environment]:
-        """All of a client's, unusable ones included, in the order in which they are shown."""
+        """All environments of a client in display order, unusable ones included."""
         view, shell = self.view(client), self._shell(client)
         if shell is None or shell.name in view.names:
             return view.environments
         return (*view.environments, shell)
 
     def find(self, client: Client, name: str) -> Environment:
-        """The environment that a client means.
+        """Find the environment that a client means.
 
         Raises:
             EnvironmentUnavailableError: it cannot be used; the message says why.
-            UnknownEnvironmentError: there is none; the message says which there are.
+            UnknownEnvironmentError: there is none; the message lists them.
         """
         view = self.view(client)
         environment = view.names.get(name)
@@ -274,17 +275,17 @@ class Catalog:
         return None
 
     def reachable(self) -> Callable[[Environment], bool]:
-        """Tells whether a call of somebody may mean an environment, as things are now."""
+        """Return a function that says whether some client may use an environment now."""
         views = [self._everyones, *self._views.values()]
         known = {environment for view in views for environment in view.environments}
         shells = self._shells
         if shells is None:
             return lambda environment: environment in known
-        # What a project's own is, depends on who asks.
+        # A project's own environment depends on the client.
         return lambda environment: environment in known or shells.is_current(environment)
 
     def listed(self) -> Iterator[Listed]:
-        """Everything there is, for everyone first."""
+        """Everything in the catalog; sources for everyone first."""
         everyone = self._everyones
         for environment in everyone.environments:
             yield Listed(
@@ -332,7 +333,7 @@ class Catalog:
         return None if self._shells is None else self._shells.environment(client)
 
     def _sources(self, own: Sources | None) -> list[Source]:
-        """The sources of a view, the one that wins last."""
+        """Sources of a view; the last one wins."""
         wanted = [s for s in self._said if s.only_for is None]
         if own is not None:
             wanted += own_sources(own)
@@ -362,7 +363,7 @@ class Catalog:
             hides=hides,
         )
 
-    # Words.
+    # Messages.
 
     def _unknown(
         self, client: Client, view: View, name: str
@@ -395,7 +396,7 @@ class Catalog:
         return [e.name for e in self.environments(client) if e.problem is None]
 
     def _note(self, source: Source, before: _Said, said: _Said) -> None:
-        """Log what changed, and remember what is gone."""
+        """Log changes, and remember removed environments."""
         old = {environment.name: environment for environment in before.environments}
         new = {environment.name: environment for environment in said.environments}
         for name in old.keys() - new.keys():
@@ -416,7 +417,7 @@ class Catalog:
 
 
 def own_sources(own: Sources) -> list[Source]:
-    """The sources that a client's entry names, the one that wins last."""
+    """Sources that a client's entry names; the last one wins."""
     found: list[Source] = []
     if own.metadata is not None:
         found.append(Source(rank=Rank.CLIENT_METADATA, of=own.metadata))
@@ -428,5 +429,6 @@ def own_sources(own: Sources) -> list[Source]:
 
 def _is_missed(hidden: Environment, winner: Environment) -> bool:
     """Return whether somebody may miss the hidden environment: it works, and differs from the
-    winner."""
+    winner.
+    """
     return hidden.problem is None and hidden.artifact != winner.artifact

@@ -1,9 +1,9 @@
 """Environments from presets, made from this host's own interpreters.
 
-Finding one means asking it: a `python3` on PATH may be a shim, a symlink or a virtual environment,
-and only the program itself knows where it really lives (`nsmd.environments.interpreters`). Asking
-runs a program, so it must not be one that somebody else could have put there. All of it blocks, for
-50 ms or so: call `find_environments` in a thread.
+To find an interpreter, nsm has to ask it: a `python3` on PATH may be a shim, a symlink or a virtual
+environment, and only the program itself knows its real place (`nsmd.environments.interpreters`).
+Asking runs a program, so it must not be one that somebody else could have put there. All functions
+block, for some 50 ms: call `find_environments` in a thread.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
 from nsmd.model.values import Environment, ReadOnlyBind
 
 MINIMUM_PYTHON = (3, 9)
-"""Of the agent, which runs on the environment's own Python where it has one."""
+"""Oldest version for the agent, which runs on the environment's own Python if there is one."""
 MINIMUM_NODE = (18,)
 MINIMUM_BASH = (4, 4)
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-"""Runs the agent of environments that have no Python of their own: every jail shows it anyway."""
+"""Runs the agent of environments without a Python of their own: every jail shows it anyway."""
 
 BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 """PATH in a jail, after the interpreter's own directory."""
 
 Unreadable = Callable[[str], str | None]
-"""Tells why jails could not read a host path; None if they can."""
+"""Returns why jails could not read a host path; None if they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """How a preset's interpreter is looked for.
+    """Search for a preset's interpreter.
 
     Attributes:
         programs: names on PATH, best first.
-        title: for descriptions.
-        package: that has it, on Debian.
+        title: name in descriptions.
+        package: Debian package that has it.
         minimum: oldest version that works.
     """
 
@@ -89,22 +89,21 @@ def find_environments(
     unreadable: Unreadable = lambda _: None,
     variables: Variables = (),
 ) -> tuple[Environment, ...]:
-    """Make an environment of each preset and of each one that is configured, but for those that
-    Nix builds.
+    """Make the environments of all presets and of the configuration, except those that Nix builds.
 
     Args:
-        settings: what is configured.
+        settings: the configuration.
         search_path: value of PATH to find interpreters on.
-        home: HOME of the user, of which nothing but an interpreter's prefix is shown.
-        unreadable: what the jails' user cannot read is passed over.
-        variables: that all of them have, see `nsmd.host.locales`.
+        home: HOME of the user; jails show only an interpreter's prefix of it.
+        unreadable: returns why the jails' user cannot read a path; such interpreters are skipped.
+        variables: variables of all environments (`nsmd.host.locales`).
 
     Returns:
-        Presets first. One that cannot be used is there too, with `problem`.
+        Presets first. Unusable ones are included, with `problem`.
     """
     finder = _Finder(search_path, os.path.realpath(home or paths.home()), unreadable)
     wanted: dict[str, EnvironmentSettings] = {name: EnvironmentSettings() for name in PRESETS}
-    # A preset stays until Nix has built what is to stand in its place.
+    # A preset stays until Nix has built its replacement.
     configured = {n: entry for n, entry in settings.environments.items() if entry.flake is None}
     wanted |= configured
     keys: dict[str, _Wanted] = {
@@ -126,17 +125,17 @@ def find_environments(
 
 
 class _Finder:
-    """Looks for interpreters; its methods may run in several threads."""
+    """Search for interpreters; its methods may run in several threads."""
 
     def __init__(self, search_path: str, home: str, unreadable: Unreadable) -> None:
         self._folders = [f for f in search_path.split(os.pathsep) if os.path.isabs(f)]
         self._home = home
         self._unreadable = unreadable
-        # What shims need. Nothing else of our environment is a foreign program's business.
+        # Variables that shims need. A foreign program gets nothing else of our environment.
         self._variables = {"PATH": search_path, "HOME": home, "LANG": "C.UTF-8"}
 
     def find(self, preset: Preset, configured: str | None) -> Found | str:
-        """The interpreter of a preset, or why there is none."""
+        """Find the interpreter of a preset, or the reason why there is none."""
         kind = _KINDS[preset]
         if configured is not None:
             try:
@@ -157,7 +156,7 @@ class _Finder:
         return f"{why}. To get one: {install_command(kind.package)}"
 
     def acceptable(self, found: Found) -> str | None:
-        """Why a jail could not show what that interpreter needs."""
+        """Why a jail could not show what that interpreter needs; None if it could."""
         for path in (found.program, *found.prefixes):
             if reason := self._unreadable(path):
                 return f"{found.program}: {reason}"
@@ -211,9 +210,9 @@ class _Finder:
 
 
 def _agent_python(finder: _Finder, pythons: Sequence[Found | str]) -> Found | None:
-    """The Python that runs the agent where an environment has none of its own.
+    """Choose the Python that runs the agent of environments without their own.
 
-    Best one that every jail shows anyway, then another environment's, then the supervisor's.
+    The best is one that every jail shows anyway, then another environment's, then the supervisor's.
     """
     usable = [python for python in pythons if isinstance(python, Found)]
     for python in usable:
@@ -228,7 +227,7 @@ def _agent_python(finder: _Finder, pythons: Sequence[Found | str]) -> Found | No
 def _preset(name: str, entry: EnvironmentSettings) -> Preset:
     if entry.preset is not None:
         return entry.preset
-    # Configuration was checked: without `preset`, the name is one.
+    # The configuration was checked: without `preset`, the name is a preset.
     return next(preset for preset in PRESETS if preset == name)
 
 
@@ -272,7 +271,7 @@ def _environment(
 
 
 def _binds(prefixes: Sequence[str]) -> tuple[ReadOnlyBind, ...]:
-    """Each prefix at its own place, since interpreters know theirs; none twice."""
+    """Bind each prefix at its own path, since interpreters know their path; each only once."""
     outermost = [
         prefix
         for prefix in dict.fromkeys(prefixes)

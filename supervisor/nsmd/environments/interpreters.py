@@ -1,4 +1,4 @@
-"""Asks interpreters where they really live and what version they are."""
+"""Questions to interpreters: their real place and their version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from nsmd.host.paths import is_within
 from nsmd.model.values import Interpreter
 
 ASK_TIMEOUT_S = 20.0
-"""python and node answer in 50 ms, a pyenv shim in 300; a cold disk or a busy emulated machine
-takes many seconds."""
+"""Time limit: python and node answer in 50 ms, a pyenv shim in 300; a cold disk or a busy emulated
+machine takes many seconds.
+"""
 
 _MAX_PACKAGES = 2000
 
@@ -40,8 +41,10 @@ print(json.dumps({
 
 _FIRST_RESERVING_NODE = (23,)
 RESERVED_BY_NODE_MB = 8192
-"""What newer versions' code may lie in: 512 MiB for the program and for each of its worker threads,
-mapped as if all of it were to be written to. Node 20 and 22 map it so that nothing counts it."""
+"""Address space that newer versions reserve for code: 512 MiB for the program and for each of its
+worker threads, mapped as if all of it would be written to. Node 20 and 22 map it so that nothing
+counts it.
+"""
 
 _NODE_QUESTION = "console.log(JSON.stringify([process.execPath, process.versions.node]))"
 
@@ -49,11 +52,11 @@ _BASH_QUESTION = 'echo "$BASH_VERSION"'
 
 
 class InterpreterError(Exception):
-    """A program is not the interpreter that it was taken for; the message says what it did."""
+    """A program is not the expected interpreter; the message says what it did."""
 
 
 class SilentInterpreterError(InterpreterError):
-    """A program did not answer in time; it may be well."""
+    """A program did not answer in time; it may still work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,8 @@ class Found:
     Attributes:
         program: absolute path of the executable.
         version: numbers, most significant first.
-        prefixes: directories that it needs, those in the base system (/usr) left out.
-        packages: top-level modules that are installed for a Python.
+        prefixes: directories that it needs, without those in the base system (/usr).
+        packages: installed top-level modules of a Python.
     """
 
     program: str
@@ -82,14 +85,14 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
     """Ask a Python.
 
     Args:
-        program: path of something that should be a Python: real, shim or virtual environment.
+        program: path of a supposed Python: real, shim or virtual environment.
         variables: its environment; shims need PATH and HOME.
-        keep_venv: whether a virtual environment is meant; if not, its base interpreter is taken.
+        keep_venv: a virtual environment is meant; otherwise its base interpreter is used.
 
     Raises:
         InterpreterError: it did not answer like a Python.
     """
-    # Isolated: neither variables nor the working directory decide what it imports.
+    # Isolated, so that neither variables nor the working directory decide what it imports.
     answer = _ask_json([program, "-I", "-B", "-c", _PYTHON_QUESTION], variables)
     try:
         is_venv = answer["prefix"] != answer["base_prefix"]
@@ -101,8 +104,7 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
     except (KeyError, TypeError, ValueError) as error:
         raise InterpreterError(f"{program} answered {answer!r:.200}") from error
     if is_venv and keep_venv:
-        # By its own path: that is how Python recognises a virtual environment.
-        # The base by both its names: uv's and pyenv's environments refer to it through a symlink.
+        # By its own path: Python recognises a virtual environment by that.
         found = _found(executable, version, [venv, base_prefix, os.path.realpath(base_prefix)])
         return replace(found, packages=_packages(venv, version))
     found = _found(base, version, [os.path.realpath(base_prefix)])
@@ -110,10 +112,12 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
 
 
 def _packages(prefix: str, version: Sequence[int]) -> tuple[str, ...]:
-    """Top-level modules below a Python's prefix, each once, without asking it: by their files."""
+    """Top-level modules below a Python's prefix, each once: read from its files, without running
+    it.
+    """
     library = f"lib/python{'.'.join(map(str, version[:2]))}"
     folders = [f"{prefix}/{library}/site-packages", f"{prefix}/{library}/dist-packages"]
-    if prefix == "/usr":  # of Debian
+    if prefix == "/usr":  # Debian's place
         folders += ["/usr/lib/python3/dist-packages", f"/usr/local/{library}/dist-packages"]
     found: set[str] = set()
     for folder in folders:
@@ -132,10 +136,10 @@ def _is_module(entry: str) -> bool:
 
 
 def reserved_mb(interpreter: Interpreter, version: Sequence[int] | None) -> int:
-    """MiB that an interpreter sets aside and does not fill.
+    """MiB that an interpreter reserves without filling them.
 
     Args:
-        version: None where nobody knows it.
+        version: None if unknown.
     """
     reserves = version is None or tuple(version) >= _FIRST_RESERVING_NODE
     return RESERVED_BY_NODE_MB if interpreter == "node" and reserves else 0
@@ -145,7 +149,7 @@ def ask_node(program: str, variables: Mapping[str, str]) -> Found:
     """Ask a Node; see `ask_python`."""
     real = os.path.realpath(program)
     if in_base_system(real) and _is_binary(real):
-        # No shim, so it need not start its engine to say where it is: 8 ms instead of 80.
+        # If it is no shim, its engine need not start: 8 ms instead of 80.
         return _found(real, _numbers(program, _ask([program, "--version"], variables)), [])
     answer = _ask_json([program, "-e", _NODE_QUESTION], variables)
     try:
@@ -162,7 +166,7 @@ def ask_bash(program: str, variables: Mapping[str, str]) -> Found:
 
 
 def own_python() -> Found:
-    """The Python that the supervisor runs on, its virtual environment left aside."""
+    """The Python that the supervisor runs on, without its virtual environment."""
     base: str = getattr(sys, "_base_executable", sys.executable)
     prefix = os.path.realpath(sys.base_prefix)
     return _found(os.path.realpath(base), tuple(sys.version_info[:3]), [prefix])
@@ -199,7 +203,7 @@ def _found(program: str, version: tuple[int, ...], prefixes: Sequence[str]) -> F
 
 
 def _prefix_of(program: str) -> str:
-    """`/opt/x` of `/opt/x/bin/node`; the directory itself where it is no `bin`."""
+    """`/opt/x` for `/opt/x/bin/node`; the directory itself if it is no `bin`."""
     folder = os.path.dirname(program)
     if in_base_system(folder):
         return folder  # /bin, not /
@@ -232,7 +236,7 @@ def _ask(command: Sequence[str], variables: Mapping[str, str]) -> str:
             env=dict(variables),
             text=True,
             errors="replace",
-            # A shim is a script with children: all of them go at the time limit.
+            # A shim is a script with children: all of them end at the time limit.
             start_new_session=True,
         )
     except OSError as error:

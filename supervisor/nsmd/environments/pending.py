@@ -1,7 +1,7 @@
-"""Calls of an environment that is being made, and how long they wait for it.
+"""Calls that wait for an environment that is being built.
 
-A model that is told to come back later has no way to wait but to ask again and again; so calls wait
-here, within what its client takes for an answer that is late.
+A model that is told to come back later can only ask again and again. So calls wait here, as long as
+their clients accept a late answer.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import trio
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 
 NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
-"""Worth a second look at what there is."""
+"""Errors after which a second look at the environments is worthwhile."""
 
 PATIENCE_S = 25.0
-"""Some clients give a call up after 60 s, and the code has its own time limit, 30 s mostly."""
+"""Longest wait: some clients give up a call after 60 s, and the code has its own time limit, mostly
+30 s.
+"""
 
 T = TypeVar("T")
 
 
 class EnvironmentPendingError(EnvironmentUnavailableError):
-    """The environment is being made.
+    """The environment is being built.
 
     Args:
-        name: of the environment.
-        what: goes on, for people.
-        settled: set when that has ended, well or not; None where nobody can know.
+        name: name of the environment.
+        what: present activity, for people.
+        settled: set when the build has ended, successful or not; None if nobody can know.
     """
 
     def __init__(self, name: str, what: str, settled: trio.Event | None) -> None:
@@ -42,15 +44,15 @@ class EnvironmentPendingError(EnvironmentUnavailableError):
 async def patiently(
     submit: Callable[[], T], on_cancel: Callable[[Callable[[], None]], object] | None = None
 ) -> T:
-    """Submit something, and once more when the environment that it needs is there.
+    """Submit something, and once more when its environment is ready.
 
     Args:
-        submit: raises `EnvironmentPendingError` where it is not.
-        on_cancel: is told how to have the waiting end at once.
+        submit: raises `EnvironmentPendingError` if it is not ready.
+        on_cancel: gets a function that ends the waiting at once.
 
     Raises:
         EnvironmentPendingError: it takes longer than `PATIENCE_S`.
-        NsmError: what `submit` raises otherwise.
+        NsmError: other errors of `submit`.
     """
     with trio.move_on_after(PATIENCE_S) as patience:
         if on_cancel is not None:

@@ -1,5 +1,6 @@
-"""Everything that environments come from, behind one door: what there is now, and what is looked
-for, built or evaluated when a client comes or asks."""
+"""All sources of environments behind one interface: the catalog, and searches, builds and
+evaluations when a client comes or asks.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +18,24 @@ from nsmd.model.values import Client, Environment, ProjectMount, Sources
 
 
 class Discovery(Protocol):
-    """Looks for environments and puts them into the catalog."""
+    """Search for environments; results go into the catalog."""
 
     def opened(self, own: Sources | None) -> AbstractAsyncContextManager[None]:
-        """While the block lasts, a client with these sources is there."""
+        """Announce a client with these sources while the block lasts."""
         ...
 
     async def look(self, client: Client | None) -> None:
-        """Look again for a client's, or for all."""
+        """Look again for a client's environments, or for all."""
 
 
 class Provider:
     """All sources of environments.
 
     Args:
-        catalog: what there is now.
-        discovery: looks for environments; None finds no others.
-        builder: builds some; None builds none.
-        shells: of projects; None where they are not used.
+        catalog: present environments.
+        discovery: searches for environments; None for no search.
+        builder: builds environments; None for no builds.
+        shells: development shells of projects; None if they are off.
     """
 
     def __init__(
@@ -55,24 +56,24 @@ class Provider:
 
     @property
     def inherit(self) -> Sequence[str]:
-        """Names of variables that clients hand on to their project's own shell."""
+        """Names of variables that clients pass on to their project's own shell."""
         return () if self._shells is None else self._shells.inherit
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called when environments change; returns what ends that."""
+        """Call a function when environments change; returns a function that ends this."""
         return self.catalog.subscribe(changed)
 
     def environments(self, client: Client) -> Sequence[Environment]:
-        """A client's, unusable ones included, in the order in which they are shown."""
+        """All environments of a client in display order, unusable ones included."""
         return self.catalog.environments(client)
 
     def find(self, client: Client, name: str) -> Environment:
-        """The environment that a client means, which can be used now.
+        """Find the environment that a client means, which must be usable now.
 
         Raises:
-            EnvironmentPendingError: it is being made.
+            EnvironmentPendingError: it is being built.
             EnvironmentUnavailableError: it cannot be used; the message says why.
-            UnknownEnvironmentError: there is none; the message says which there are.
+            UnknownEnvironmentError: there is none; the message lists them.
         """
         try:
             environment = self.catalog.find(client, name)
@@ -86,7 +87,9 @@ class Provider:
         return environment
 
     def find_at_hand(self, client: Client, name: str) -> Environment | None:
-        """The environment whose sessions may be kept ready for a client; None if there is none."""
+        """The environment for whose sessions spares may be kept for a client; None if there is
+        none.
+        """
         environment = self.catalog.view(client).names.get(name)
         if environment is None:
             environment = self._shell_at_hand(client, name)
@@ -95,7 +98,7 @@ class Provider:
         return environment
 
     def _shell_at_hand(self, client: Client, name: str) -> Environment | None:
-        """The project's shell, if the client's next session of it is known to be like that."""
+        """The project's shell, if it is known that the client's next session has exactly that."""
         if self._shells is None or name != SHELL_NAME:
             return None
         if self._shells.inherit and not client.inherited:
@@ -104,26 +107,26 @@ class Provider:
         return None if environment is None or environment.pending is not None else environment
 
     async def look(self, client: Client | None = None) -> None:
-        """Look for environments again: somebody asks for what is not known.
+        """Look for environments again, because somebody asks for an unknown one.
 
         Args:
-            client: whose; None for all there are.
+            client: client whose sources to look at; None for all.
         """
         if self._discovery is not None:
             await self._discovery.look(client)
 
     @asynccontextmanager
     async def opened(self, sources: Sources | None) -> AsyncGenerator[None]:
-        """While the block lasts, a client is there.
+        """Announce a client while the block lasts.
 
         Args:
-            sources: of its own environments, which have been looked for when the block begins.
+            sources: sources of its own environments; they have been searched when the block begins.
         """
         async with _opened(self._discovery, sources), _opened(self._builder, sources):
             yield
 
     def expect(self, project: ProjectMount | None) -> None:
-        """A client is there whose project may have a shell of its own."""
+        """Note a client whose project may have a shell of its own."""
         if self._shells is not None:
             self._shells.expect(project)
 

@@ -1,6 +1,6 @@
 """The artifacts in a directory, or in a piece of metadata: each an environment, or a problem.
 
-Nothing that lies there is fatal, blocks, or is run. All of it reads files: call it in a thread.
+No content is fatal or blocks, and nothing is run. All functions read files: call them in a thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from nsmd.model.values import Artifact, Environment, EnvironmentProblem
 METADATA_VARIABLE = "NIX_SANDBOX_METADATA"
 
 MAX_ARTIFACTS = 256
-"""Of one directory, the first by name. Each is a line of what models read; somebody who names
-/nix/store by mistake should learn of it."""
+"""Largest number of artifacts of one directory, the first by name. Each is a line that models read;
+a user who names /nix/store by mistake should notice.
+"""
 
 MAX_METADATA_BYTES = 256 * 1024
 
@@ -41,9 +42,9 @@ class Scan:
     """Result of one look at a source of environments.
 
     Attributes:
-        environments: in the order in which they are shown, names unique.
-        problems: what could not be used.
-        places: what it depended on.
+        environments: environments in display order, with unique names.
+        problems: artifacts that cannot be used, with reasons.
+        places: paths that it depended on.
     """
 
     environments: tuple[Environment, ...] = ()
@@ -63,14 +64,14 @@ def scan_directory(
     expected: bool,
     no_way: NoWay = lambda _: None,
 ) -> Scan:
-    """The artifacts in a directory: its subdirectories, and symbolic links to some.
+    """Scan a directory for artifacts: its subdirectories, and symbolic links to directories.
 
     Args:
         directory: absolute; may be missing.
         defaults: limits of environments that set none.
-        owners: whose programs are run.
+        owners: users whose programs may be run.
         expected: somebody named it, so that its absence is a problem.
-        no_way: why the jails' user cannot go to a file; None if it can.
+        no_way: returns why the jails' user cannot reach a file; None if it can.
     """
     trail = Trail(owners, no_way)
     try:
@@ -82,7 +83,7 @@ def scan_directory(
     except OSError as error:
         problem = EnvironmentProblem(name=None, where=printable(directory), why=_why(error))
         return Scan(problems=(problem,), places=trail.places)
-    # Programs that copy things there give them such names until they are whole.
+    # Programs that copy artifacts there use such names until they are complete.
     names = [name for name in names if not name.startswith(".")]
     found = _Found()
     if len(names) > MAX_ARTIFACTS:
@@ -109,7 +110,7 @@ def scan_metadata(
     *,
     no_way: NoWay = lambda _: None,
 ) -> Scan:
-    """The environments in the value of `NIX_SANDBOX_METADATA`.
+    """Read the environments in the value of `NIX_SANDBOX_METADATA`.
 
     Args:
         text: the value.
@@ -132,7 +133,7 @@ def scan_metadata(
 
 
 def _entry(name: str, value: object, defaults: Defaults, trail: Trail) -> Environment:
-    """The environment of one entry of `NIX_SANDBOX_METADATA`.
+    """Make the environment of one entry of `NIX_SANDBOX_METADATA`.
 
     Raises:
         ArtifactError: it cannot be used.
@@ -160,12 +161,12 @@ def read_artifact(
     source: str | None = None,
     no_way: NoWay = lambda _: None,
 ) -> Environment:
-    """The environment that an artifact is; blocks.
+    """Make the environment of an artifact; blocks.
 
     Args:
-        path: of its directory; absolute, may be a symbolic link.
+        path: absolute path of its directory, or of a symbolic link to it.
         defaults, owners, no_way: as in `scan_directory`.
-        source: what it is shown to come from, if that is not the path.
+        source: source to show, if that is not the path.
 
     Raises:
         ArtifactError: it cannot be used.
@@ -199,7 +200,7 @@ class _Found:
         self._environments: dict[str, Environment] = {}
 
     def add(self, environment: Environment) -> None:
-        """One more; the first of a name wins."""
+        """Add an environment; the first one of a name wins."""
         first = self._environments.setdefault(environment.name, environment)
         if first is not environment:
             why = f"it is called {environment.name!r}, as {first.source} is, which comes first"
@@ -232,10 +233,10 @@ def _environment(described: Metadata, artifact: Artifact, source: str) -> Enviro
 
 
 def _artifact(described: Metadata, programs: Programs, trail: Trail, *, required: bool) -> Artifact:
-    """The programs, checked.
+    """Check the programs.
 
     Args:
-        required: each that is named must be there, as opposed to: it is named in case it is.
+        required: each named program must exist; otherwise missing ones are ignored.
 
     Raises:
         ArtifactError: one cannot be used.
@@ -265,15 +266,15 @@ def _optional(trail: Trail, path: str | None, *, required: bool) -> str | None:
         if not required:
             return None
     except OSError:
-        pass  # which is told in other words below
+        pass  # another message below says that
     return _program(trail, path, whole=required)
 
 
 def _program(trail: Trail, path: str, *, whole: bool) -> str:
-    """Where a program really is.
+    """Find the real path of a program.
 
     Args:
-        whole: name it by its whole path.
+        whole: show its whole path in errors.
 
     Raises:
         ArtifactError: it is missing, or must not or cannot be run.
@@ -290,12 +291,12 @@ def _program(trail: Trail, path: str, *, whole: bool) -> str:
 
 
 def _read(trail: Trail, artifact: str) -> bytes:
-    """The text of an artifact's metadata; anything that is no file is not even opened."""
+    """Read an artifact's metadata; anything that is no regular file is not even opened."""
     real = _follow(trail, os.path.join(artifact, _METADATA), f"{_METADATA}: ")
     try:
         if not stat.S_ISREG(trail.status(real).st_mode):
             raise ArtifactError(f"{_METADATA}: it is no regular file")
-        # Not blocking, should it have become a FIFO since.
+        # Non-blocking, in case it has become a FIFO.
         fd = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             data = file.read(MAX_METADATA_BYTES + 1)

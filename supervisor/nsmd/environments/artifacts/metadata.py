@@ -1,6 +1,6 @@
 """Metadata of an artifact: its `metadata.json`, or its entry in `NIX_SANDBOX_METADATA`.
 
-Pure. Whoever wrote it, it is checked field by field; what is wrong is said in terms of the field.
+Pure. Every field is checked, and errors name the field.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from nsmd.model.settings import (
 from nsmd.model.values import Interpreter
 
 SCHEMA = 1
-"""Newest version of metadata that is understood; 0 is that of the older project, which says none.
-"""
+"""Newest supported version of metadata; 0 is that of the older project, which has no version."""
 
 TEMPLATE_PROTOCOL = 1
-"""Version of what a template and its supervisor say to each other; of another one, none is used."""
+"""Supported version of the protocol between a template and its supervisor; templates of other
+versions are not used.
+"""
 
 MAX_DESCRIPTION_CHARS = 200
 MAX_PRELOADED = 64
@@ -39,7 +40,7 @@ _OLDER_NAMES: Mapping[str, Interpreter] = {
     "bash": "bash",
     "shell": "bash",
 }
-"""Interpreters of environments whose entry names none, as the older project's presets."""
+"""Interpreters of environments whose entry names none, like the older project's presets."""
 
 
 _BESIDE = ("environments", "session", "project")
@@ -55,10 +56,10 @@ class Metadata:
     """Facts about an environment that need no look at its programs.
 
     Attributes:
-        schema: version of the metadata and of what the programs take.
+        schema: version of the metadata and of the programs' interface.
         interpreter, program, timeout_s, memory_mb, cpu_weight, preload: as in
             `nsmd.model.values.Environment`.
-        forks: its template speaks a protocol that is understood.
+        forks: its template speaks a supported protocol.
         takes: as in `nsmd.model.values.Artifact`.
     """
 
@@ -89,8 +90,8 @@ class Said:
     """Content of `NIX_SANDBOX_METADATA`.
 
     Attributes:
-        environments: by name, unchecked.
-        idle_timeout_s, max_lifetime_s: of sessions, seconds; None where it says nothing.
+        environments: unchecked environments, by name.
+        idle_timeout_s, max_lifetime_s: limits of sessions, seconds; None if absent.
         use_flake, inherited: as in `[project]` of config.toml.
     """
 
@@ -106,7 +107,7 @@ def of_artifact(data: bytes, defaults: Defaults) -> Metadata:
 
     Args:
         data: the file's bytes.
-        defaults: limits where it sets none.
+        defaults: limits if it sets none.
 
     Raises:
         MetadataError: it cannot be used.
@@ -120,11 +121,11 @@ def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, Pr
 
     Args:
         name: its key.
-        value: what stands there.
+        value: its value.
         defaults: as in `of_artifact`.
 
     Returns:
-        What it says; or, if it names an artifact, that one's path, which says the rest itself.
+        Metadata and programs; or the path of an artifact, whose own metadata has the rest.
 
     Raises:
         MetadataError: it cannot be used.
@@ -149,16 +150,16 @@ def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, Pr
 
 
 def of_variable(text: str) -> Said:
-    """Read the value of `NIX_SANDBOX_METADATA`, but for what its environments are.
+    """Read the value of `NIX_SANDBOX_METADATA`, without checking its environments.
 
     Raises:
-        MetadataError: it is no such value at all.
+        MetadataError: it is no such value.
     """
     top = _Fields(_parse(text.encode("utf-8", "surrogatepass")), "it")
     session = _Fields(top.get("session", {}), "`session`")
     project = _Fields(top.get("project", {}), "`project`")
-    # The first form had no wrapper: `{NAME: {"backend": ..., "exec": ...}}`. A key that is misspelt
-    # comes here, too, and is then listed as an environment that cannot be used.
+    # The first form had no wrapper: `{NAME: {"backend": ..., "exec": ...}}`. A misspelt key comes
+    # here, too, and is then listed as an environment that cannot be used.
     flat = {name: each for name, each in top.values.items() if name not in _BESIDE}
     environments = flat if "environments" not in top.values else top.get("environments", {})
     return Said(
@@ -171,11 +172,11 @@ def of_variable(text: str) -> Said:
 
 
 def with_said(settings: Settings, text: str | None) -> Settings:
-    """Settings, where they are the defaults, as the supervisor's own metadata has them.
+    """Replace default settings by those in the supervisor's own metadata.
 
     Args:
-        text: `NIX_SANDBOX_METADATA` of the supervisor's own environment. What is wrong with it is
-            told where its environments are listed.
+        text: `NIX_SANDBOX_METADATA` of the supervisor's own environment. Errors in it are shown in
+            the list of environments.
     """
     if text is None:
         return settings
@@ -232,10 +233,10 @@ def _bad_name(field: str, found: object) -> str:
 
 
 class _Fields:
-    """Reads the fields of one JSON object.
+    """Reader of one JSON object's fields.
 
     Raises:
-        MetadataError: it is something else.
+        MetadataError: it is no object.
     """
 
     def __init__(self, value: object, what: str) -> None:
@@ -244,7 +245,7 @@ class _Fields:
         self.values = cast("dict[str, Any]", value)
 
     def get(self, key: str, default: object) -> object:
-        """A field, null counting as absent."""
+        """Return a field; null counts as absent."""
         found = self.values.get(key)
         return default if found is None else found
 
@@ -314,7 +315,7 @@ class _Fields:
         found = self.get("takes", [])
         if not isinstance(found, list):
             raise self.wrong("takes", "a list of texts")
-        # What is not known here, a newer nsm would hand over.
+        # A newer nsm would pass on what is unknown here.
         return frozenset(each for each in cast("list[object]", found) if isinstance(each, str))
 
     def description(self) -> str:

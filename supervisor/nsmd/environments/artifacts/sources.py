@@ -25,12 +25,13 @@ DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
 FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
 
 MAX_FLAKES = 64
-"""That are looked at in one variable. Fewer are built (`nsmd.environments.builds.builder`); the
-rest is told to be too many."""
+"""Largest number of flakes to read from one variable. Fewer are built
+(`nsmd.environments.builds.builder`); for the others, a problem says that they are too many.
+"""
 
 
 def sources_of(variables: Mapping[str, str]) -> Sources | None:
-    """The sources that variables name; None if they name none."""
+    """Sources that variables name; None if they name none."""
     given = variables.get(FLAKES_VARIABLE, "").split(",")
     sources = Sources(
         directory=variables.get(DIRECTORY_VARIABLE) or None,
@@ -41,15 +42,15 @@ def sources_of(variables: Mapping[str, str]) -> Sources | None:
 
 
 class Discovery:
-    """Keeps a catalog in step with what is there.
+    """Keep a catalog up to date with directories and metadata.
 
     Args:
-        keeper: looks at sources.
-        catalog: takes what was found.
+        keeper: watches sources.
+        catalog: gets the results.
         defaults: limits of environments that set none.
-        owners: whose programs are run.
-        home: of the user, for a `~`.
-        no_way: why the jails' user cannot go to a file; None if it can.
+        owners: users whose programs may be run.
+        home: home directory of the user, for a `~`.
+        no_way: returns why the jails' user cannot reach a file; None if it can.
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class Discovery:
         self._holders: dict[Source, int] = {}
 
     async def begin(self, named: Sources, usual: str) -> None:
-        """Find what is for everyone.
+        """Find the environments that are for everyone.
 
         Args:
-            named: by the supervisor's own variables.
-            usual: directory where they name none; it may be missing.
+            named: sources from the supervisor's own variables.
+            usual: default directory; it may be missing.
         """
         directory = Source(rank=Rank.DIRECTORY)
         if named.directory is None:
@@ -89,8 +90,9 @@ class Discovery:
 
     @asynccontextmanager
     async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
-        """While the block lasts, somebody is there who has these sources; they have been looked at
-        when it begins, unless that takes long."""
+        """Watch these sources while a client has them. They have been read when the block begins,
+        unless that takes long.
+        """
         sources = [s for s in own_sources(own) if s.rank is not Rank.CLIENT_BUILT] if own else []
         new = [source for source in sources if source not in self._holders]
         for source in sources:
@@ -112,10 +114,10 @@ class Discovery:
                     self._catalog.drop(source)
 
     async def look(self, client: Client | None) -> None:
-        """Look again: somebody asks for what is not known.
+        """Read sources again, because somebody asks for an unknown environment.
 
         Args:
-            client: whose sources to look at; None for all.
+            client: client whose sources to read; None for all.
         """
         if client is None:
             await self._keeper.look(*self._everyones, *self._holders)

@@ -6,5 +6,5 @@ build_state   one environment: wanted, being built, built or failed
 build_index   the directory of builds: roots, logs, and the saved file
 build_run     one build, from a reference to a sandbox
 wording       sentences about one build, for people and models
-builder       all builds: who wants which, a few at once
+builder       all builds, a few at once
 """

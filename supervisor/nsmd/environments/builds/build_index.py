@@ -1,4 +1,4 @@
-"""Where built environments are kept: garbage-collector roots, logs, and the file that remembers."""
+"""Directory of built environments: garbage-collector roots, logs, and the record file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from nsmd.model.values import Artifact, Environment
 _LOG = re.compile(r"[0-9a-f]+\.log")
 
 Look = Callable[[str, str, str], Environment]
-"""The environment in a store path, of a reference, under a given name; raises NoSandboxError."""
+"""Makes the environment in a store path, for a reference and a given name; raises
+NoSandboxError.
+"""
 
 
 _LINK = re.compile(r"([0-9a-f]+)-(\d+)(?:-[A-Za-z0-9_+.-]+)?")
@@ -29,10 +31,10 @@ class BuildIndex:
     """Files of built environments: garbage-collector roots, logs, and the record.
 
     Args:
-        directory: absolute; is made, for the user alone.
+        directory: absolute; made for this user alone.
 
     Attributes:
-        in_use: artifacts of sessions that live now.
+        in_use: returns the artifacts of live sessions.
     """
 
     def __init__(self, directory: str) -> None:
@@ -47,20 +49,19 @@ class BuildIndex:
     # Roots.
 
     def keep_older(self, built: Built | None) -> None:
-        """Keep an unwanted build, since sessions may live in it."""
+        """Keep the root of a replaced build, since sessions may run in it."""
         if built is not None and built.environment.artifact is not None:
             self._older[built.link] = built.environment.artifact
 
     async def sweep(self, buildings: Callable[[], Collection[Building]]) -> None:
-        """Remove roots of what nothing uses any more, and logs of what nobody knows.
+        """Remove unused roots, and logs of unknown environments.
 
         Args:
-            buildings: all that are to stay.
+            buildings: returns all environments that should stay.
         """
         async with self._sweeping:
-            # First: a build has chosen its link before nix makes that, and its environment is known
-            # before its log, so none that comes into being after this look is taken for one that
-            # nobody wants.
+            # First of all: a build has chosen its link before Nix makes it, and its environment is
+            # known before its log. So nothing that appears after this look is taken for unused.
             there, logs = await trio.to_thread.run_sync(self._there)
             in_use = {artifact.run for artifact in self.in_use()}
             self._older = {link: a for link, a in self._older.items() if a.run in in_use}
@@ -73,7 +74,7 @@ class BuildIndex:
             await trio.to_thread.run_sync(self._remove, set(there) - links, unread)
 
     def _there(self) -> tuple[list[str], list[str]]:
-        """Links and logs, by their names."""
+        """Names of all links and logs."""
         try:
             logs = os.listdir(self._logs)
         except OSError:
@@ -89,14 +90,14 @@ class BuildIndex:
     # Logs.
 
     def log_path(self, key: str) -> str:
-        """The log of the last build of an environment; may be missing."""
+        """Path of the log of an environment's last build; there may be none."""
         return os.path.join(self._logs, self._log_name(key))
 
     def new_log(self, key: str) -> int:
-        """An open, empty file for a log. Blocks.
+        """Make an open, empty file for a log. Blocks.
 
         Raises:
-            OSError: there can be none.
+            OSError: it cannot be made.
         """
         path = self.log_path(key)
         os.makedirs(self._logs, mode=0o700, exist_ok=True)
@@ -107,15 +108,15 @@ class BuildIndex:
     def _log_name(key: str) -> str:
         return f"{key}.log"
 
-    # What is remembered.
+    # The record file.
 
     def load(self, look: Look) -> list[Building]:
-        """All that was remembered, as far as it is still there. Blocks."""
+        """Load all recorded environments that still exist. Blocks."""
         rows = load(self._file)
         return [_restored(row, look) for row in rows if why_no_reference(row.reference) is None]
 
     def save(self, rows: Sequence[Remembered]) -> None:
-        """Remember that, and nothing else. Blocks.
+        """Replace the record file. Blocks.
 
         Raises:
             OSError: it cannot be written.

@@ -21,15 +21,15 @@ from nsmd.model.values import Environment
 
 
 class BuildRun:
-    """Asks nix for environments.
+    """Builder of single environments with Nix.
 
     Args:
-        finder: of nix.
-        shelf: keeps what was built, and logs.
+        finder: finds Nix.
+        shelf: keeps builds and logs.
         defaults: limits of environments that set none.
-        configured: what config.toml says of environments, by name.
-        owners: whose programs are run.
-        timeout_s: of one build, seconds.
+        configured: environments of config.toml, by name.
+        owners: users whose programs may be run.
+        timeout_s: time limit of one build, seconds.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class BuildRun:
         """Build.
 
         Args:
-            building: what; not changed, but told of what is new in the attempt.
-            attempt: is told how far it is.
+            building: environment to build; only notified of changes in the attempt.
+            attempt: gets the progress.
 
         Raises:
-            NsmError: it gave no sandbox; the log says so, too.
+            NsmError: the result is no sandbox; the log says so, too.
             OSError: our own directory cannot be used.
         """
 
@@ -70,7 +70,7 @@ class BuildRun:
         log_fd = await trio.to_thread.run_sync(self._shelf.new_log, building.key)
         try:
             arguments = ["build", "--json", "--out-link", self._shelf.roots.path(attempt.link)]
-            # Nobody expects that something in the background writes into his directories.
+            # Nobody expects background work to write into a user's directories.
             arguments.append("--no-write-lock-file")
             if attempt.refresh:
                 arguments.append("--refresh")
@@ -85,9 +85,9 @@ class BuildRun:
                 self.look, path, building.reference, building.given_name
             )
         except NsmError as error:
-            # What follows the first line is the end of this very log.
+            # The lines after the first are the end of this very log.
             text = error.message.partition("\n")[0]
-            with suppress(OSError):  # a full disk, which is not what went wrong here
+            with suppress(OSError):  # a full disk, which is not the error to report here
                 os.write(log_fd, f"nsm: {text}\n".encode(errors="replace"))
             raise
         finally:
@@ -95,7 +95,7 @@ class BuildRun:
         return Built(environment=environment, path=path, link=attempt.link, built_s=time.time())
 
     def look(self, path: str, reference: str, name: str) -> Environment:
-        """The environment in a store path. Blocks; arguments and errors as for `sandbox`."""
+        """Make the environment in a store path. Blocks; arguments and errors as for `sandbox`."""
         environment = sandbox(path, reference, self._defaults, self._owners, name=name)
         entry = self._configured.get(name)
         if entry is None or entry.flake != reference:

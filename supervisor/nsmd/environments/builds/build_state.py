@@ -1,4 +1,4 @@
-"""One environment: wanted, being built, built."""
+"""State of one environment: wanted, being built, built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Literal["queued", "building", "ready", "failed"]
 
 
 def key_of(reference: str, given_name: str) -> str:
-    """Names an environment's files, and is the same after a restart."""
+    """Name of an environment's files; it stays the same after a restart."""
     return hashlib.sha256(f"{reference}\0{given_name}".encode()).hexdigest()[:16]
 
 
@@ -25,13 +25,13 @@ class Attempt:
     """One build.
 
     Attributes:
-        refresh: ask where the flake comes from whether there is a newer one.
-        queued_s, started_s: on trio's clock; the second is None while it waits for its turn.
-        progress: of nix.
-        link: that will be the garbage-collector root.
-        log_bytes: in the file of its log.
+        refresh: ask the flake's origin for a newer version.
+        queued_s, started_s: times on trio's clock; the second is None while it waits for its turn.
+        progress: progress of Nix.
+        link: link that will be the garbage-collector root.
+        log_bytes: size of its log file.
         scope: cancel it to stop.
-        done: set at its end, whatever that is.
+        done: set at its end, successful or not.
     """
 
     refresh: bool = False
@@ -49,10 +49,10 @@ class Built:
     """Result of a build.
 
     Attributes:
-        environment: to run code in.
-        path: in Nix's store.
+        environment: environment to run code in.
+        path: path in Nix's store.
         link: file name of its garbage-collector root.
-        built_s: when, Unix time.
+        built_s: Unix time of the build.
     """
 
     environment: Environment
@@ -63,13 +63,13 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Why a build gave nothing.
+    """Why a build failed.
 
     Attributes:
         cause: one line.
-        message: all that is to be said, several lines.
+        message: whole message, several lines.
         hint: what to do.
-        at_s: when, Unix time.
+        at_s: Unix time of the failure.
     """
 
     cause: str
@@ -79,20 +79,20 @@ class Failed:
 
 
 class Building:
-    """One environment that Nix builds. Changed only by `Workshop`.
+    """One environment that Nix builds. Only `Builder` changes it.
 
     Attributes:
         key: names its files.
-        reference: to its flake.
-        given_name: empty for its own.
+        reference: reference to its flake.
+        given_name: name from the user; empty for its own.
         added, variable, configured, clients: who wants it: `nsm env add`, the supervisor's own
-            `NIX_SANDBOX_ENVS`, `config.toml`, and how many clients by theirs.
-        built: what can be used now.
-        failed: why the last build gave nothing.
+            `NIX_SANDBOX_ENVS`, `config.toml`, and the number of clients by theirs.
+        built: build in use now.
+        failed: why the last build failed.
         attempt: the build that waits or runs now.
-        interruptions: how often in a row a supervisor ended during a build.
-        tried: whether this supervisor has begun a build of it.
-        used_s: when somebody last began to want it, Unix time.
+        interruptions: number of supervisors in a row that ended during a build.
+        tried: this supervisor has begun a build of it.
+        used_s: Unix time when somebody last began to want it.
     """
 
     def __init__(self, reference: str, given_name: str = "") -> None:
@@ -141,13 +141,13 @@ class Building:
         return target in (self.name, self.reference)
 
     def note(self) -> None:
-        """Something about it has changed."""
+        """Note a change."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
     @property
     def next_change(self) -> trio.Event:
-        """Set when something about it changes. Taken before looking, it misses nothing."""
+        """Event of the next change. Take it before looking, to miss nothing."""
         return self._changed
 
     async def changed(self) -> None:

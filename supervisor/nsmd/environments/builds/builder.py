@@ -1,8 +1,8 @@
-"""All environments that nsm has Nix build: who wants which, a few builds at once.
+"""All environments that nsm has Nix build, a few builds at once.
 
 Everything here is quick: a build is a task, its result an entry in the catalog, and a call never
-waits for one. What was built is kept by a garbage-collector root and remembered in a file, so that
-it is there again at once after a restart.
+waits for a build here. A garbage-collector root keeps each build, and a file records it, so that it
+is there at once after a restart.
 """
 
 from __future__ import annotations
@@ -40,23 +40,26 @@ CONCURRENT_BUILDS = 2
 """Nix runs many builders for each; more would only share the same processors and memory."""
 
 MAX_QUEUED = 64
-"""Builds that wait; more are refused."""
+"""Largest number of waiting builds; more are refused."""
 
 MAX_ADDED = 256
-"""Environments of `nsm env add`. Each is a line of what models read."""
+"""Largest number of environments of `nsm env add`. Each is a line that models read."""
 
 MAX_REFERENCES = 32
-"""In one `NIX_SANDBOX_ENVS`."""
+"""Largest number of references in one `NIX_SANDBOX_ENVS`."""
 
 MAX_UNWANTED = 32
-"""Environments that are kept although nobody wants them now: an editor that comes back has them at
-once. The one that was wanted longest ago goes first."""
+"""Largest number of environments that are kept although nobody wants them now: an editor that comes
+back has them at once. The one that was wanted longest ago is removed first.
+"""
 
 LAST_SAVE_S = 2.0
-"""For a small file, at the end."""
+"""Time to write a small file at the end."""
 
 MAX_INTERRUPTIONS = 2
-"""After so many in a row a build is not begun again by itself: it may be what ends us."""
+"""After so many in a row, a build does not start by itself again: it may be what ends the
+supervisor.
+"""
 
 
 class Builder:
@@ -64,8 +67,8 @@ class Builder:
 
     Args:
         build_run: runs one build.
-        shelf: keeps what was built.
-        catalog: is told what there is.
+        shelf: keeps the builds.
+        catalog: gets the results.
         configured: environments of config.toml that name a flake.
         nursery: owns the builds.
     """
@@ -96,24 +99,24 @@ class Builder:
 
     @property
     def buildings(self) -> list[Building]:
-        """Those that somebody wants, by name."""
+        """Environments that somebody wants, by name."""
         wanted = (building for building in self._all.values() if building.wanted)
         return sorted(wanted, key=lambda building: (building.name, building.reference))
 
     def log_path(self, building: Building) -> str:
-        """The file with the log of its last build; may be missing."""
+        """Path of the log of its last build; there may be none."""
         return self._shelf.log_path(building.key)
 
     def find(self, target: str) -> Building:
-        """The environment that a name or a reference means.
+        """Find the environment that a name or a reference means.
 
         Raises:
-            UnknownEnvironmentError: none does.
-            BadRequestError: several do.
+            UnknownEnvironmentError: there is none.
+            BadRequestError: there are several.
         """
         meant = [building for building in self.buildings if building.means(target)]
         if len(meant) > 1:
-            # By one that failed for want of a name of its own, or that a client named.
+            # Also one that failed because its own name was taken, or one that a client named.
             rows = ", ".join(f"{b.name} ({shown(b.reference)}, {b.state})" for b in meant)
             raise BadRequestError(
                 f"{target[:200]!r} means several environments: {rows}.",
@@ -127,23 +130,23 @@ class Builder:
             hint=f"There are: {known}." if known else "`nsm env add REF#NAME` adds one.",
         )
 
-    # What is wanted.
+    # Wanted environments.
 
     async def begin(
         self, references: Sequence[str], in_use: Callable[[], Iterable[Artifact]] = tuple
     ) -> None:
-        """Have everything there that was there before, and build what is missing.
+        """Load all recorded environments, and build the missing ones.
 
         Args:
-            references: of the supervisor's own `NIX_SANDBOX_ENVS`.
-            in_use: tells the artifacts of sessions that live now.
+            references: references in the supervisor's own `NIX_SANDBOX_ENVS`.
+            in_use: returns the artifacts of live sessions.
         """
         self._shelf.in_use = in_use
         for building in await trio.to_thread.run_sync(self._shelf.load, self._builder.look):
             self._all[building.key] = building
         there = self._catalog.view(Client(name="", scope="")).names
         for name, entry in self._configured.items():
-            # `lib.fromToml` may have built what the same file says for us.
+            # `lib.fromToml` may have built what the same file asks us to build.
             is_there = name in there and there[name].source == METADATA_VARIABLE
             if entry.flake is not None and not is_there:
                 self._want(entry.flake, name).configured = True
@@ -152,7 +155,7 @@ class Builder:
             self._want(reference).variable = True
         for building in self.buildings:
             self._wanted(building)
-            # What `nsm env add` could not build last time waits for somebody to look at it.
+            # Builds of `nsm env add` that failed last time wait until somebody looks at them.
             lost = building.built is None and building.failed is None
             if lost or building.variable or building.configured:
                 self._begin_unless_hopeless(building)
@@ -160,14 +163,14 @@ class Builder:
         self._publish()
 
     def add(self, reference: str, name: str = "") -> Building:
-        """Want an environment from now on, and build it where it is not there or not being built.
+        """Add an environment, and build it unless it is there or being built.
 
         Args:
-            reference: as somebody typed it.
-            name: for it; empty for its own.
+            reference: reference as typed.
+            name: name for it; empty for its own.
 
         Raises:
-            BadRequestError: the reference or the name cannot be meant.
+            BadRequestError: the reference or the name is invalid.
             OverloadedError: there are too many.
         """
         check_reference(reference)
@@ -189,13 +192,13 @@ class Builder:
         return building
 
     def update(self, targets: Sequence[str]) -> list[Building]:
-        """Build environments again, after asking where their flakes come from for newer ones.
+        """Build environments again, with newer versions of their flakes if there are any.
 
         Args:
             targets: names or references; none for all.
 
         Raises:
-            UnknownEnvironmentError: one is not built by us.
+            UnknownEnvironmentError: nsm does not build one of them.
             BadRequestError: a name means several.
         """
         chosen = [self.find(target) for target in targets] if targets else self.buildings
@@ -206,11 +209,11 @@ class Builder:
         return chosen
 
     async def remove(self, target: str) -> Building:
-        """Want an environment no more. A build of it is stopped; sessions that run in it live on.
+        """Remove an environment and cancel its build; sessions in it live on.
 
         Raises:
             UnknownEnvironmentError: there is none.
-            BadRequestError: it comes from elsewhere than `nsm env add`.
+            BadRequestError: it was not added by `nsm env add`.
         """
         building = self.find(target)
         if not building.added:
@@ -228,7 +231,7 @@ class Builder:
 
     @asynccontextmanager
     async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
-        """While the block lasts, somebody is there whose client entry names flakes."""
+        """Keep the flakes of a client's entry wanted while the block lasts."""
         if own is None or not own.flakes:
             yield
             return
@@ -259,7 +262,7 @@ class Builder:
                     self._catalog.drop(_of_clients(reference))
 
     def _want(self, reference: str, name: str = "") -> Building:
-        """The environment of a reference and a given name."""
+        """Return the environment of a reference and a given name, new or known."""
         building = Building(reference, name)
         return self._all.setdefault(building.key, building)
 
@@ -283,7 +286,7 @@ class Builder:
         if building.attempt is not None:
             building.attempt.scope.cancel()
             await building.attempt.done.wait()
-        if building.wanted:  # again, by somebody who came meanwhile
+        if building.wanted:  # somebody asked for it again meanwhile
             if building.attempt is None and building.built is None:
                 self._begin(building)
             return
@@ -292,15 +295,18 @@ class Builder:
         await self._shelf.sweep(self._all.values)
 
     def _replace_nameless(self, named: Building) -> None:
-        """An environment was given a name: then the failed attempt to have it by its own one, which
-        another has maybe, is nobody's any more."""
+        """An environment was given a name: drop a failed attempt to build it under its own name,
+        which another one may have.
+        """
         for other in self.buildings:
             same = other.reference == named.reference and not other.given_name
             if same and other is not named and other.built is None and other.attempt is None:
                 other.added = False
 
     def _check_name(self, reference: str, name: str) -> None:
-        """Raises BadRequestError: an environment of another reference cannot have that name."""
+        """Check that an environment of this reference can have that name. Raises
+        BadRequestError.
+        """
         if name and not ENVIRONMENT_NAME.fullmatch(name):
             raise BadRequestError(
                 f"{name!r:.100} is no name for an environment.",
@@ -331,7 +337,7 @@ class Builder:
         self._begin(building)
 
     def _check_room(self) -> None:
-        """For one more that was not there before; what is known may all wait at once.
+        """Check that another new build may wait; all known environments may wait at once.
 
         Raises:
             OverloadedError: too many builds wait.
@@ -351,10 +357,10 @@ class Builder:
         self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
 
     async def _carry_out(self, building: Building, attempt: Attempt) -> None:
-        """One build from its place in the queue to its result.
+        """Carry out one build, from the queue to its result.
 
-        Cancellation: of the attempt's scope ends it with that as the reason; of all of us leaves
-            it remembered as going on, so that the next supervisor begins it again.
+        Cancellation: of the attempt's scope, ends it with that reason; of the whole builder, leaves
+        it recorded as running, so that the next supervisor starts it again.
         """
         error: NsmError | OSError | None = None
         with attempt.scope:
@@ -370,7 +376,7 @@ class Builder:
             except (NsmError, OSError) as caught:
                 error = caught
             except Exception:
-                # The one catch-all of a build, in which nobody else has a part.
+                # The only catch-all of a build: its errors concern nobody else.
                 log.exception("the build of %s failed inside the supervisor", building.name)
                 error = InternalError("nsm failed to have it built; the supervisor's log says why.")
         if attempt.scope.cancelled_caught:
@@ -389,7 +395,7 @@ class Builder:
         building.note()
 
     def _check_own_name(self, building: Building, name: str) -> None:
-        """Raises BadRequestError: another environment that was added has it."""
+        """Check that no other added environment has that name. Raises BadRequestError."""
         for other in self.buildings:
             taken = other.added and other.built is not None and other.name == name
             if taken and building.added and other is not building:
@@ -399,16 +405,16 @@ class Builder:
                     hint=f"`nsm env add --name ANOTHER {shown(building.reference)}`",
                 )
 
-    # What is remembered and said.
+    # Records and messages.
 
     async def keep_saving(self) -> None:
-        """Write what is to be remembered whenever it has changed."""
+        """Write the record file whenever something has changed."""
         while True:
             await self._unsaved.wait()
             await self.save()
 
     async def save(self) -> None:
-        """Write what is to be remembered, if it has changed."""
+        """Write the record file, if something has changed."""
         async with self._saving:
             if not self._unsaved.is_set() and self._saved:
                 return
@@ -451,16 +457,16 @@ async def open_builder(
     owners: Collection[int],
     timeout_s: float,
 ) -> AsyncGenerator[Builder]:
-    """A workshop; leaving the block stops its builds.
+    """Open a builder; leaving the block stops its builds.
 
     Args:
-        finder: of nix.
-        catalog: is told what there is.
-        directory: where things are kept; absolute, is made for the user alone.
+        finder: finds Nix.
+        catalog: gets the results.
+        directory: absolute directory for builds; made for this user alone.
         defaults: limits of environments that set none.
         configured: environments of config.toml; those that name a flake are built.
-        owners: whose programs are run.
-        timeout_s: of one build, seconds.
+        owners: users whose programs may be run.
+        timeout_s: time limit of one build, seconds.
     """
     shelf = BuildIndex(directory)
     build_run = BuildRun(
@@ -483,7 +489,7 @@ async def open_builder(
 
 
 def _sorted_out(references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those that nix may be asked for, and the others, as far as they are told."""
+    """Split references into valid ones, and invalid ones to report."""
     good = [reference for reference in references if why_no_reference(reference) is None]
     bad = [reference for reference in references if why_no_reference(reference) is not None]
     return good[:MAX_REFERENCES], [*good[MAX_REFERENCES:], *bad][:MAX_REFERENCES]

@@ -21,7 +21,7 @@ EXPECTED = (
 
 
 class NoSandboxError(NixFailedError):
-    """Something was built that cannot be run code in."""
+    """Something was built in which code cannot run."""
 
     def __init__(self, reference: str, path: str, why: str) -> None:
         self.path = path
@@ -34,10 +34,10 @@ class NoSandboxError(NixFailedError):
 
 
 def built_path(stdout: bytes, reference: str) -> str:
-    """The store path of the one thing that was built, from `nix build --json`.
+    """Read the store path of the single result from `nix build --json`.
 
     Raises:
-        NoSandboxError: nix built nothing, or says something else.
+        NoSandboxError: Nix built nothing, or printed something else.
     """
     try:
         said: object = json.loads(stdout)
@@ -60,14 +60,14 @@ def built_path(stdout: bytes, reference: str) -> str:
 def sandbox(
     path: str, reference: str, defaults: Defaults, owners: Collection[int], *, name: str = ""
 ) -> Environment:
-    """The environment that was built. Blocks.
+    """Make the environment of a build. Blocks.
 
     Args:
-        path: in Nix's store.
-        reference: that it was built from, to show.
-        defaults: limits where it sets none.
-        owners: whose programs are run.
-        name: for it; empty for its own.
+        path: path in Nix's store.
+        reference: its reference, to show.
+        defaults: limits if it sets none.
+        owners: users whose programs may be run.
+        name: name for it; empty for its own.
 
     Raises:
         NoSandboxError: it cannot be used.

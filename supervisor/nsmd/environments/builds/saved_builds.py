@@ -1,8 +1,8 @@
-"""Built environments that outlive the supervisor: a small JSON file.
+"""Record of built environments, which outlives the supervisor: a small JSON file.
 
-Replaced as a whole, so that it is the old one or the new one, whatever ends us. One that cannot be
-read is set aside rather than overwritten, and the supervisor goes on without: `nsm env add` makes
-all of it again, quickly, since Nix's store still has what was built.
+The file is replaced as a whole, so it is always the old one or the new one. A file that cannot be
+read is set aside rather than overwritten, and the supervisor continues without: `nsm env add` makes
+everything again, quickly, since Nix's store still has the builds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Remembered:
 
     Attributes:
         key: names its files.
-        reference: to its flake, as it was given.
-        added: by `nsm env add`; otherwise a variable or a file names it.
-        given_name: that it was given; empty where it has its own.
-        name: that it was last known by.
-        path: in Nix's store; empty before it was built.
+        reference: reference to its flake, as given.
+        added: added by `nsm env add`; otherwise a variable or a file names it.
+        given_name: name from the user; empty for its own.
+        name: last known name.
+        path: path in Nix's store; empty before it was built.
         link: file name of the garbage-collector root.
-        built_s: when, Unix time; 0 before.
-        building: a build was going on when this was written.
-        interruptions: how often in a row a supervisor ended during a build.
-        error: why the last build failed; empty where it did not.
-        used_s: when it was last wanted, Unix time.
+        built_s: Unix time of the build; 0 before.
+        building: a build was running when this was written.
+        interruptions: number of supervisors in a row that ended during a build.
+        error: why the last build failed; else empty.
+        used_s: Unix time when it was last wanted.
     """
 
     key: str
@@ -79,10 +79,10 @@ def load(path: str) -> tuple[Remembered, ...]:
 
 
 def save(path: str, rows: Sequence[Remembered]) -> None:
-    """Replace a file. Blocks.
+    """Replace the file. Blocks.
 
     Raises:
-        OSError: it cannot be written; the old one is as it was.
+        OSError: it cannot be written; the old one is unchanged.
     """
     data = {"version": VERSION, "environments": [asdict(row) for row in rows]}
     waiting = f"{path}.new"
@@ -102,7 +102,7 @@ def save(path: str, rows: Sequence[Remembered]) -> None:
 
 
 def _parse(data: bytes) -> tuple[Remembered, ...]:
-    """Raises ValueError: it is no such file."""
+    """Parse the file. Raises ValueError if it is none."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
     whole: object = json.loads(data)
@@ -125,7 +125,7 @@ def _parse(data: bytes) -> tuple[Remembered, ...]:
 
 
 def _row(row: object) -> Remembered | None:
-    """One environment; None where a field has another type than it should."""
+    """Read one environment; None if a field has the wrong type."""
     if not isinstance(row, dict):
         return None
     table = cast("dict[str, Any]", row)
@@ -136,7 +136,7 @@ def _row(row: object) -> Remembered | None:
             values[name] = float(value)
         elif type(value) is not kinds[name]:
             return None
-    # What becomes a file name is never taken from the file as it is.
+    # File names are never taken from the file without a check.
     safe = all("/" not in str(values.get(name, "")) for name in ("key", "link"))
     try:
         return Remembered(**values) if safe and values.get("key") else None

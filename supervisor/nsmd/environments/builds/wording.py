@@ -17,10 +17,10 @@ MAX_CAUSE_CHARS = 300
 
 
 def failure(error: NsmError | OSError, at_s: float) -> Failed:
-    """An error, as it is remembered.
+    """Make the record of an error.
 
     Args:
-        at_s: when it came, Unix time.
+        at_s: Unix time of the error.
     """
     if not isinstance(error, NsmError):
         where = f" ({error.filename})" if error.filename else ""
@@ -33,7 +33,7 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
 
 
 def problem(building: Building) -> EnvironmentProblem | None:
-    """Why it cannot be used, or is not what it could be; None where all is well."""
+    """Why an environment cannot be used, or is out of date; None if all is well."""
     where, log = shown(building.reference), f"`nsm env log {building.name}`"
     if building.attempt is not None:
         if building.built is not None:
@@ -51,7 +51,7 @@ def problem(building: Building) -> EnvironmentProblem | None:
     if building.built is None:
         why = f"its build failed: {cause}; {log} has more, `nsm env update` tries again"
     else:
-        # Without a time, which would make another problem of it each time that it is told.
+        # Without a time, which would make it a new problem each time that it is reported.
         why = f"its update failed: {cause}; the one built before is used; {log} has more"
     return EnvironmentProblem(name=building.name, where=where, why=why)
 
@@ -81,7 +81,7 @@ def bad_reference(reference: str) -> EnvironmentProblem:
 
 
 def so_far(attempt: Attempt) -> str:
-    """How a build is coming along."""
+    """Describe the progress of a build."""
     now_s = trio.current_time()
     if attempt.started_s is None:
         return f"it waits for other builds, for {duration(now_s - attempt.queued_s)} so far"

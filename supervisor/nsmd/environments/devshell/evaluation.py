@@ -1,8 +1,8 @@
-"""Asks nix for a flake's development shell, and keeps the answer until the flake changes.
+"""Evaluation of a flake's development shell by Nix; the answer is kept until the flake changes.
 
-Nix runs the flake's evaluation and the builds it takes, which is what whoever switched `use_flake`
-on asked for. Nothing else of the project runs on the host: `shellHook` is text here. Nix writes no
-lock into the project, and what the shell names is kept from its garbage collector by a profile.
+Nix runs the flake's evaluation and the builds it needs: a user who turned `use_flake` on asked for
+that. Nothing else of the project runs on the host: `shellHook` is only text here. Nix writes no
+lock into the project, and a profile keeps the shell's packages from Nix's garbage collector.
 """
 
 from __future__ import annotations
@@ -32,29 +32,33 @@ from nsmd.host.paths import is_within
 log = logging.getLogger(__name__)
 
 EVALUATION_TIMEOUT_S = 3600.0
-"""The first one may fetch nixpkgs and a compiler, over a slow line, or build what no cache has."""
+"""Time limit: the first evaluation may fetch nixpkgs and a compiler over a slow line, or build what
+no cache has.
+"""
 
 CLOSURE_TIMEOUT_S = 60.0
 
 MAX_CLOSURE_PATHS = 2500
-"""Each is a mount in the jail. bwrap takes 9000 arguments, three for each; a shell with a compiler
-and some libraries has 100 to 400."""
+"""Largest number of store paths; each is a mount in the jail. bwrap takes 9000 arguments, three for
+each; a shell with a compiler and some libraries has 100 to 400 paths.
+"""
 
 KEEP_S = 8 * 86400.0
-"""How long the store paths of an earlier shell are kept after it was last used: the longest life of
-a session, and a day."""
+"""How long the store paths of an earlier shell are kept after its last use: the longest lifetime of
+a session, and a day.
+"""
 
 UNUSED_S = 30 * 86400.0
-"""How long all that is known of a project is kept after its shell was last asked for."""
+"""How long everything about a project is kept after the last request for its shell."""
 
 _FORMAT = 1
 _LOG = "log"
 _NO_ATTRIBUTE = "does not provide attribute"
-"""In what nix says of a flake without it, in all versions so far."""
+"""Part of Nix's message about a flake without it, in all versions so far."""
 
 
 class Nix(Protocol):
-    """Part of `nsmd.environments.nix.program.Nix` that is used here."""
+    """The part of `nsmd.environments.nix.program.Nix` that is used here."""
 
     async def run(
         self,
@@ -66,7 +70,7 @@ class Nix(Protocol):
         log_fd: int | None = None,
         directory: str = "/",
     ) -> bytes:
-        """Run one of nix's commands."""
+        """Run a Nix command."""
         ...
 
 
@@ -80,12 +84,12 @@ class UnusableShellError(NixFailedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """A development shell that was evaluated.
+    """An evaluated development shell.
 
     Attributes:
-        env: what it has.
-        root: store path that refers to all that it names.
-        closure: store paths that a jail has to show, sorted.
+        env: its variables and functions.
+        root: store path that refers to all its packages.
+        closure: store paths that a jail must show, sorted.
     """
 
     env: DevEnv
@@ -95,11 +99,11 @@ class Shell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where what is known of one project is kept.
+    """Directory for one project's shell.
 
     Attributes:
-        project: its directory.
-        folder: ours.
+        project: directory of the project.
+        folder: our directory.
     """
 
     project: str
@@ -107,7 +111,8 @@ class Place:
 
     @classmethod
     def of(cls, project: str, state: str) -> Place:
-        """
+        """Choose the directory for a project.
+
         Args:
             state: directory of all of them.
         """
@@ -116,29 +121,29 @@ class Place:
 
     @property
     def log_path(self) -> str:
-        """The log of the last evaluation."""
+        """Path of the log of the last evaluation."""
         return os.path.join(self.folder, _LOG)
 
     def profile(self, key: str) -> str:
-        """The link that keeps a shell from the garbage collector."""
+        """Path of the link that keeps a shell from the garbage collector."""
         return os.path.join(self.folder, key)
 
     def root(self, key: str) -> str:
-        """The store path that it keeps."""
+        """Store path that it keeps."""
         return os.path.realpath(self.profile(key))
 
     def open_log(self) -> BinaryIO:
-        """The log, empty; what stands in it is lost."""
+        """Open the log, emptied."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         return open(self.log_path, "wb")
 
     def record(self, key: str) -> str:
-        """The file with what nix said."""
+        """Path of the file with Nix's output."""
         return os.path.join(self.folder, f"{key}.json")
 
 
 def load(place: Place, key: str, extra: Sequence[str]) -> Shell | None:
-    """A shell that was evaluated earlier, if all of it is still there; blocks.
+    """Load a shell that was evaluated earlier, if all of it still exists; blocks.
 
     Args:
         extra: as for `evaluate`.
@@ -162,23 +167,23 @@ def load(place: Place, key: str, extra: Sequence[str]) -> Shell | None:
 async def evaluate(
     nix: Nix, place: Place, key: str, extra: Sequence[str], on_progress: OnProgress
 ) -> Shell:
-    """Have nix evaluate the project's flake and build what its shell needs.
+    """Make Nix evaluate the project's flake and build what its shell needs.
 
     Args:
-        key: of the flake's files.
-        extra: paths of programs that the jail needs beside the shell; those in nix's store are
-            shown with all that they refer to.
+        key: hash of the flake's files.
+        extra: paths of programs that the jail needs besides the shell; the jail shows those in
+            Nix's store with all that they refer to.
         on_progress: as in `Nix.run`.
 
     Raises:
         NixFailedError: there is no shell; the message says why.
         OSError: the project is gone, or the state directory cannot be written.
 
-    Cancellation: stops nix.
+    Cancellation: stops Nix.
     """
     printed = await _print_dev_env(nix, place, key, on_progress)
     try:
-        env = await trio.to_thread.run_sync(parse, printed)  # megabytes, maybe
+        env = await trio.to_thread.run_sync(parse, printed)  # possibly megabytes
     except DevEnvError as error:
         raise UnusableShellError(
             f"What `nix print-dev-env --json` said cannot be used: {error}."
@@ -214,7 +219,8 @@ async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgre
                         "--profile",
                         place.profile(key),
                         "--",
-                        # From there, since some paths are no valid reference, to some versions.
+                        # From that directory, since some versions do not accept all paths as
+                        # references.
                         f".#{attribute}",
                     ],
                     directory=place.project,
@@ -234,7 +240,7 @@ async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgre
 
 
 async def _closure(nix: Nix, paths: Sequence[str]) -> tuple[str, ...]:
-    # As lines: the form of --json is another one in newer versions.
+    # As lines: newer versions have another form of --json.
     told = await nix.run(
         ["path-info", "--recursive", "--", *dict.fromkeys(paths)], timeout_s=CLOSURE_TIMEOUT_S
     )
@@ -258,7 +264,7 @@ def _first_missing(paths: Sequence[str]) -> str | None:
 
 
 def _in_store(paths: Sequence[str], store: str) -> Iterator[str]:
-    """The store paths that some paths lie in."""
+    """Store paths that contain some paths."""
     for path in paths:
         real = os.path.realpath(path)
         if is_within(real, store) and real != store:
@@ -275,7 +281,7 @@ def _write(place: Place, key: str, record: dict[str, Any]) -> None:
 
 
 def forget_unused(state: str, known: Collection[str]) -> None:
-    """Let the garbage collector have what projects need that nobody comes from any more; blocks.
+    """Release the store paths of projects that nobody uses any more; blocks.
 
     Args:
         state: as for `Place.of`.
@@ -293,7 +299,7 @@ def forget_unused(state: str, known: Collection[str]) -> None:
 
 
 def _forget_old(place: Place, key: str) -> None:
-    """Let the garbage collector have what no session can be using any more."""
+    """Release the store paths that no session can use any more."""
     now = time.time()
     for entry in os.scandir(place.folder):
         old = entry.name.removesuffix(".json")

@@ -1,10 +1,10 @@
 """Files that decide a flake's shell, and the detection of changes to them.
 
-A flake is evaluated from its own files and what its lock names. Which of its files that takes only
-the evaluation knows; those that are named here are what development shells are made from in
-practice. Whatever else changed is noticed with the next one of them.
+A flake is evaluated from its own files and the inputs in its lock. Only the evaluation knows which
+files it uses; development shells in practice depend on those named here. A change of another file
+is noticed with the next change of one of these.
 
-All of it blocks, for some 50 us where nothing changed.
+All functions block, for some 50 us if nothing changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import islice
 FLAKE = "flake.nix"
 
 NAMED = (FLAKE, "flake.lock", "devshell.toml", "rust-toolchain.toml", "rust-toolchain")
-"""Beside `*.nix`, which are looked for in the project's top directory and in these:"""
+"""Besides `*.nix`, which are searched in the project's top directory and in these:"""
 
 DIRECTORIES = ("nix", ".nix")
 
@@ -27,13 +27,13 @@ MAX_DEPTH = 3
 MAX_FILES = 256
 MAX_DIRECTORIES = 64
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""A lock of a hundred inputs has some 100 KiB."""
+"""Largest file. A lock of a hundred inputs has some 100 KiB."""
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of all files. Calls wait while they are read: 10 ms for so much."""
+"""Largest size of all files. Calls wait while they are read: 10 ms for that size."""
 
 Signature = tuple[tuple[str, int, int, int], ...]
-"""Of files and directories, in order: path, inode, size and time of the last change in ns."""
+"""For each file and directory, in order: path, inode, size and time of the last change in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FlakeState:
 
     Attributes:
         key: hash of their names and contents.
-        signature: tells cheaply that nothing has changed.
+        signature: shows cheaply that nothing has changed.
     """
 
     key: str
@@ -50,21 +50,21 @@ class FlakeState:
 
 
 def has_flake(project: str) -> bool:
-    """Return whether the project is a flake, as far as its own directory says."""
+    """Return whether the project has a flake, judging by its own directory."""
     return os.path.isfile(os.path.join(project, FLAKE))
 
 
 def look(project: str, known: FlakeState | None = None) -> FlakeState | None:
-    """The project's flake as it is now; None if it is none.
+    """Read the project's flake; None if it has none.
 
     Args:
-        known: from an earlier look; given back where nothing has changed.
+        known: from an earlier look; returned if nothing has changed.
     """
     if known is not None and known.signature == _sign([row[0] for row in known.signature]):
         return known
     if not has_flake(project):
         return None
-    # Directories, too: a file that is added changes its directory.
+    # Directories, too, since a new file changes its directory.
     folders = list(islice(_directories(project), MAX_DIRECTORIES))
     files = list(_files(project, folders))
     signature = _sign([*folders, *files])
@@ -100,7 +100,7 @@ def _directories(project: str) -> Iterator[str]:
 
 
 def _files(project: str, folders: Sequence[str]) -> Iterator[str]:
-    """The named ones whether they are there or not, and those found, at most `MAX_FILES`."""
+    """The named files, existing or not, and the ones found, at most `MAX_FILES`."""
     left = MAX_FILES
     for name in NAMED:
         yield os.path.join(project, name)
@@ -120,7 +120,7 @@ def _files(project: str, folders: Sequence[str]) -> Iterator[str]:
 def _read(path: str, limit: int) -> bytes:
     """Read a file; anything else in its place counts as empty."""
     try:
-        # Of a pipe that somebody put there, opening alone would wait for a writer.
+        # Opening a pipe that somebody put there would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             return file.read(limit) if regular else b""

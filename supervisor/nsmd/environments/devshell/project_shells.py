@@ -1,7 +1,7 @@
-"""The development shells of all projects: evaluated in the background, asked for in calls.
+"""Development shells of all projects: evaluated in the background, used by calls.
 
-Nothing polls. Whether a flake has changed is looked at when a client attaches, asks what there is,
-or calls; what nix takes then holds up only those who want that very shell.
+Nothing polls. nsm checks whether a flake has changed when a client attaches, lists environments, or
+calls; then only calls that need this shell wait for Nix.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ WORKSPACE = "/workspace"
 DESCRIPTION = "Bash in the project's development shell (flake.nix)"
 
 RETRY_S = 60.0
-"""After that a call has an evaluation that failed tried again: the network may be back."""
+"""Time after which a call makes nsm try a failed evaluation again: the network may be back."""
 
 AT_ONCE = 2
-"""Evaluations; each takes hundreds of megabytes, and builds use all processors anyway."""
+"""Evaluations at once; each takes hundreds of megabytes, and builds use all processors anyway."""
 
 MAX_PROJECTS = 64
-"""That something is remembered of."""
+"""Largest number of remembered projects."""
 
 
 class NixFinder(Protocol):
-    """Part of `nsmd.environments.nix.program.NixFinder` that is used here."""
+    """The part of `nsmd.environments.nix.program.NixFinder` that is used here."""
 
     async def find(self) -> Nix:
-        """The nix that is there now.
+        """Find the present Nix.
 
         Raises:
             NixUnavailableError: there is none that works.
@@ -54,23 +54,23 @@ class NixFinder(Protocol):
 
 
 _Directory = tuple[str, int, int]
-"""A project's path and identity; its mount point makes no difference to nix."""
+"""Path and identity of a project; its mount point makes no difference to Nix."""
 
 
 @dataclass(slots=True)
 class _Project:
-    """Knowledge about one project's shell.
+    """State of one project's shell.
 
     Attributes:
-        flake: its files when they were last looked at.
-        shell: of the last evaluation that went well, while it is up to date.
-        binds: what a jail shows for it.
+        flake: its files at the last look.
+        shell: result of the last successful evaluation, while it is up to date.
+        binds: directories that a jail shows for it.
         steps: its set-up, by mount point of the project and program of the shell.
-        since_s: when the evaluation that goes on began; None without.
+        since_s: start of the running evaluation; None if there is none.
         settled: set when it has ended.
-        progress: how far it is.
-        problem: why there is no shell; empty while it is not known.
-        failed_s: when that was found.
+        progress: progress of the evaluation.
+        problem: why there is no shell; empty while unknown.
+        failed_s: time of that result.
     """
 
     place: Place
@@ -91,10 +91,10 @@ class DevShells:
     """Development shells of all projects.
 
     Args:
-        inherit: names of the variables that shells have from their clients.
-        base: gives the environment whose Bash runs the shells.
-        state: directory for what nix said.
-        nix: finds nix when it is needed.
+        inherit: names of the variables that shells get from their clients.
+        base: returns the environment whose Bash runs the shells.
+        state: directory for Nix's answers.
+        nix: finds Nix when it is needed.
         nursery: owns the evaluations; cancelling it stops them.
     """
 
@@ -120,41 +120,43 @@ class DevShells:
         return f"<DevShells of {len(self._projects)} projects>"
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have a function called whenever there is another shell, or one less."""
+        """Call a function whenever a shell changes, appears or disappears."""
         self._subscribers.append(changed)
 
     def environment(self, client: Client) -> Environment | None:
-        """The shell of a client's project, pending or with a problem maybe; None if it has none.
+        """Return the shell of a client's project, which may be pending or have a problem; None if
+        it has none.
 
-        The first who asks has it evaluated.
+        The first request starts its evaluation.
         """
         if client.project is None or client.bound is not None:
-            return None  # Nix would carry out, outside of its box, what an agent has written
+            return None  # Nix would execute, outside of the box, what an agent has written
         known = self._look(client.project)
         if known is None:
             return None
         return self._environment(known, client.project.mount_point, client.inherited)
 
     def expect(self, project: ProjectMount | None) -> None:
-        """A client with that project has come: its shell will be wanted."""
+        """Note a client with that project: its shell will be needed."""
         if project is not None:
             self._look(project)
 
     def rows(self) -> Sequence[Environment]:
-        """The shell of each project that is known."""
+        """The shells of all known projects."""
         return [self._environment(known, "/project", ()) for known in self._projects.values()]
 
     def is_current(self, environment: Environment) -> bool:
-        """Return whether it is a shell as its project's flake has it now, with some client's
-        values."""
+        """Return whether this is the shell of its project's present flake, with any client's
+        values.
+        """
         return any(environment.setup in known.steps.values() for known in self._projects.values())
 
     def settled(self, project: ProjectMount | None) -> trio.Event | None:
-        """Set when the evaluation that goes on has ended; None if none does."""
+        """Event of the end of the running evaluation; None if none runs."""
         known = self._projects.get(_directory(project)) if project is not None else None
         return known.settled if known is not None and known.since_s is not None else None
 
-    # What is known.
+    # State.
 
     def _look(self, project: ProjectMount) -> _Project | None:
         """Find a project's shell; start its evaluation if needed."""
@@ -208,7 +210,7 @@ class DevShells:
         return replace(
             environment,
             binds=(*base.binds, *known.binds),
-            # What is configured for Bash is for that one only.
+            # Configuration for Bash is for that environment only.
             variables=(*locale_part(base.variables), *inherited),
             setup=self._steps(known, shell, mount_point, base.program),
         )
@@ -217,7 +219,7 @@ class DevShells:
     def _steps(
         known: _Project, shell: Shell, mount_point: str, program: str
     ) -> tuple[SetupStep, ...]:
-        # Made once: a compiler's functions are 100 KiB, and equal environments are to be one kind.
+        # Made once: a compiler's functions have 100 KiB, and equal environments must be one kind.
         key = mount_point, program
         if key not in known.steps:
             known.steps[key] = setup_steps(
@@ -250,7 +252,7 @@ class DevShells:
         self._nursery.start_soon(self._evaluate, known)
 
     async def _evaluate(self, known: _Project) -> None:
-        """Evaluate until what came of it is of the flake as it is then."""
+        """Evaluate until the result belongs to the present flake."""
         try:
             while True:
                 key = known.flake.key
@@ -274,7 +276,7 @@ class DevShells:
                 known, f"nix could not be run, or its answer kept: {what}: {error.strerror}."
             )
         except Exception:
-            # The one catch-all of an evaluation, in which nobody else has a part.
+            # The only catch-all of an evaluation: its errors concern nobody else.
             log.exception("the evaluation of %s failed inside the supervisor", known.place.project)
             self._failed(known, "nsm failed to have it evaluated; the supervisor's log says more.")
         else:
@@ -319,7 +321,7 @@ class DevShells:
         return base.binds if base is not None else ()
 
     def _programs(self) -> list[str]:
-        """List the programs that run the shell; on some systems they are in nix's store."""
+        """Programs that run the shell; on some systems they are in Nix's store."""
         base = self._base()
         return [] if base is None else [base.agent_python, base.program]
 

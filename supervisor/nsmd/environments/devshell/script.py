@@ -2,12 +2,12 @@
 
 `nix develop` makes a script of the same data, runs it in a fresh shell in the current directory and
 ends with `shellHook` (`Common::makeRcScript`, `toBash` and `ignoreVars` in Nix's
-`src/nix/develop.cc`, versions 2.8 to 2.35). This is that script, with what differs in a jail:
+`src/nix/develop.cc`, versions 2.8 to 2.35). This is that script, with these differences in a jail:
 
 - It runs in the project's directory, as `nix develop` does, and then goes to the working directory
   of the session.
 - `outputs/` for what phases install is in the session's workspace; the project is read-only.
-- `mktemp` is told `/tmp`, the default of a host, since `TMPDIR` in a jail is the workspace.
+- `mktemp` gets `/tmp`, the default of a host, since `TMPDIR` in a jail is the workspace.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ IGNORED = frozenset(
         *("TMPDIR", "TZ", "UID"),
     )
 )
-"""`ignoreVars` of develop.cc. `SHELL` is in that of some versions only; in all of them the shell
-that is started has the last word on it."""
+"""`ignoreVars` of develop.cc. Only some versions have `SHELL` there; in all of them the shell that
+is started decides about it.
+"""
 
 PREPENDED = ("PATH", "XDG_DATA_DIRS")
-"""`savedVars`: what the jail has comes behind what the shell has."""
+"""`savedVars`: the jail's values come after the shell's."""
 
 TEMPORARY = ("TMP", "TMPDIR", "TEMP", "TEMPDIR")
 
@@ -43,7 +44,7 @@ ATTRIBUTES_DIRECTORY = "/tmp/nix-develop"  # noqa: S108 - in the jail
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION_NAME = re.compile(r"[^\s\"#$&'()*/;<=>?\[\\\]`{|}~]+")
-"""Such as Bash defines without quotes; it has no others to tell of."""
+"""Names that Bash defines without quotes; it has no others."""
 
 VARIABLES_STEP = "the development shell"
 HOOK_STEP = "shellHook"
@@ -81,11 +82,11 @@ Variable = Text | Array | Associative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevEnv:
-    """Variables and functions that a derivation's shell has after its set-up.
+    """Variables and functions of a derivation's shell after its set-up.
 
     Attributes:
-        variables: by name.
-        functions: bodies by name.
+        variables: variables by name.
+        functions: bodies of functions by name.
         attributes: contents of the files of `ATTRIBUTES`; empty without structured attributes.
     """
 
@@ -95,13 +96,13 @@ class DevEnv:
 
     @property
     def has_hook(self) -> bool:
-        """True if something is to be run after the set-up."""
+        """True if something must run after the set-up."""
         hook = self.variables.get("shellHook")
         return isinstance(hook, Text) and bool(hook.value.strip())
 
 
 def parse(data: bytes) -> DevEnv:
-    """Read what nix printed.
+    """Parse Nix's output.
 
     Raises:
         DevEnvError: it is something else.
@@ -132,10 +133,10 @@ def setup_steps(
     """Make the steps that turn a session's Bash into such a shell.
 
     Args:
-        project: where the jail shows the project.
+        project: path of the project in the jail.
         workspace: the session's working directory.
-        program: of the shell.
-        root: store path that keeps what the shell names.
+        program: program of the shell.
+        root: store path that refers to the shell's packages.
     """
     replaced = _replacements(shell, workspace)
     shell_is = f"export SHELL={shlex.quote(program)}\n"
@@ -143,7 +144,7 @@ def setup_steps(
     begin += f"export NIX_GCROOT={shlex.quote(root)}\n{shell_is}"
     end = (
         f"{shell_is}"
-        # What a hook chose to go to is left alone.
+        # If a hook changed the directory, that stays.
         f"[[ $PWD != {shlex.quote(project)} ]] || builtin cd -- {shlex.quote(workspace)}\n"
         "shopt -s expand_aliases\n"
     )
@@ -195,7 +196,7 @@ def _attributes(shell: DevEnv) -> Iterator[str]:
 def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
     """Map the build's paths in its variables to the paths here.
 
-    Outputs do not exist; a file of structured attributes is in a build that is over.
+    Outputs do not exist; a file of structured attributes belongs to a build that has ended.
     """
     outputs = shell.variables.get("outputs")
     places: dict[str, str] = {}
@@ -214,7 +215,7 @@ def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
 
 
 def _rewrite(script: str, replaced: Mapping[str, str]) -> str:
-    """All at once, as Nix's `rewriteStrings`: the longest that fits first."""
+    """Replace all at once, like Nix's `rewriteStrings`: the longest match first."""
     if not replaced:
         return script
     known = "|".join(re.escape(path) for path in sorted(replaced, key=len, reverse=True))

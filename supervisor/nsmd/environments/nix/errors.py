@@ -1,4 +1,4 @@
-"""How a run of nix can fail. All of them cross the control socket as their base types do."""
+"""Errors of runs of Nix. All of them cross the control socket as their base types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nsm.wire.errors import NixFailedError
 
 SHOWN_LINES = 12
-"""Of the log, in a message; programs find more in `data`."""
+"""Lines of the log in a message; programs find more in `data`."""
 
 _HINTS: Mapping[str, str] = {
     "No space left on device": "Free some: `nix-collect-garbage` removes what nothing refers to.",
@@ -25,11 +25,11 @@ _HINTS: Mapping[str, str] = {
     "is read-only": "Nix's store or its state directory cannot be written: see `nsm doctor`.",
     "Read-only file system": "Nix's store cannot be written: see `nsm doctor`.",
 }
-"""What to do, by words of nix's: it has no codes."""
+"""Hints by words in Nix's messages, since it has no codes."""
 
 
 _FULL_LOGS = "For full logs, run"
-"""Nix's advice. `nsm env log` has it all."""
+"""Nix's own advice, which does not help here: `nsm env log` has everything."""
 
 # Nix has no codes, and its wording differs between versions. These are sentences of 2.8 to 2.31.
 _START = "error:"
@@ -52,12 +52,12 @@ class NixRunError(NixFailedError):
 
     Args:
         what: a sentence.
-        hint: what to do; where it is empty, nix's words are looked up.
+        hint: what to do; if empty, it is chosen by Nix's messages.
 
     Attributes:
-        error: nix's own words.
+        error: Nix's error messages.
         tail: the last lines of its log.
-        cause: the line of them that a person needs; empty where there is none.
+        cause: the line of them that a person needs; empty if there is none.
     """
 
     def __init__(self, what: str, *, error: str, tail: Sequence[str], hint: str = "") -> None:
@@ -87,7 +87,7 @@ class NixExitError(NixRunError):
 
 
 class NixKilledError(NixRunError):
-    """Somebody killed nix, or the kernel did for want of memory."""
+    """Somebody killed nix, or the kernel did because memory ran out."""
 
     def __init__(self, command: str, number: int, *, error: str, tail: Sequence[str]) -> None:
         self.signal = number

@@ -1,9 +1,9 @@
-"""Reads what nix says in its log format `internal-json`: one line in, text and progress out.
+"""Reader of Nix's log format `internal-json`: one line in, text and progress out.
 
-The format has no specification; it is what nix's JSON logger writes (libutil/logging.hh and
+The format has no specification; it is the output of Nix's JSON logger (libutil/logging.hh and
 logging.cc). A line is `@nix ` and an object with an `action`: `start` and `stop` of an activity,
 `result` of one, `msg` for people. Everything else that arrives (ssh, git, a newer nix) is text. A
-builder can print such lines, too: nix passes them on as text. Nothing here believes a field.
+builder can print such lines, too: nix passes them on as text. So nothing here trusts a field.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from nsmd.environments.nix.progress import Progress
 PREFIX = b"@nix "
 
 MAX_LINE_CHARS = 4096
-"""Of a line of the log that is kept; builders print whole files in one line."""
+"""Largest part of a log line to keep; builders print whole files in one line."""
 
 MAX_ERROR_CHARS = 16 * 1024
-"""Of nix's own words about what went wrong. Traces of an evaluation are long, and their end, which
-names the cause, comes last."""
+"""Largest size of Nix's error messages to keep. Traces of an evaluation are long; their end, which
+names the cause, comes last.
+"""
 
 MAX_ACTIVITY_CHARS = 200
-"""Of what is said to go on: a line on a terminal."""
+"""Largest text of an activity: a line on a terminal."""
 
 MAX_ACTIVITIES = 4096
-"""At once. Nix has dozens; a line that claims to be an activity may come from anywhere."""
+"""Largest number of activities at once. Nix has dozens; a line that claims to be an activity may
+come from anywhere.
+"""
 
 _INFO_LEVEL = 3
 """Nix's verbosity levels: 0 error, 1 warning, 2 notice, 3 info, then chatter."""
 
 
 class _Kind(IntEnum):
-    """Types of activities that say something here."""
+    """Types of activities that are used here."""
 
     FILE_TRANSFER = 101
     REALISE = 102
@@ -49,7 +52,7 @@ class _Kind(IntEnum):
 
 
 class _Result(IntEnum):
-    """Types of results that say something here."""
+    """Types of results that are used here."""
 
     LOG_LINE = 101
     SET_PHASE = 104
@@ -76,7 +79,7 @@ class _Activity:
 
 
 class Reader:
-    """The log of one run of nix."""
+    """Reader of the log of one run of Nix."""
 
     def __init__(self) -> None:
         self._activities: dict[int, _Activity] = {}
@@ -92,26 +95,26 @@ class Reader:
             line: without its end.
 
         Returns:
-            The lines for people that it stands for, cleaned; none for most.
+            Cleaned lines for people; mostly none.
         """
         if not line.startswith(PREFIX):
             return _lines(line.decode(errors="replace"))
         try:
             message = json.loads(line[len(PREFIX) :])
         except (ValueError, RecursionError):
-            return []  # cut off, or no message at all
+            return []  # cut off, or no message
         if not isinstance(message, dict):
             return []
         return self._take(cast("dict[str, Any]", message))
 
     @property
     def error(self) -> str:
-        """Nix's own words about what went wrong; empty where it said none."""
+        """Nix's error messages; empty if there are none."""
         return "\n".join(self._errors)
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """Progress of the run."""
         shown = next(
             (a for a in reversed(self._activities.values()) if a.kind == _Kind.BUILD),
             next((a for a in reversed(self._activities.values()) if a.text), None),
@@ -223,15 +226,15 @@ def _text(value: object) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text that are not empty, cleaned and cut."""
-    # Of a progress bar that is drawn over and over, the last state.
+    """Lines of a text, without empty ones, cleaned and cut."""
+    # Of a progress bar that is redrawn, the last state.
     shown = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     cleaned = (_clean(line)[:MAX_LINE_CHARS].rstrip() for line in shown)
     return [line for line in cleaned if line]
 
 
 def _clean(text: str) -> str:
-    """Without what drives a terminal."""
+    """Remove terminal control sequences."""
     if text.isprintable():
         return text
     text = _ESCAPES.sub("", text).expandtabs()

@@ -1,12 +1,13 @@
-"""The process between the supervisor and nix: reads nix's log, and ends nix and all it started.
+"""The process between the supervisor and Nix: it reads Nix's log, and ends Nix with all that it
+started.
 
-It is a process of its own for two reasons. Builders leave nix's process group and session, see
-`nsmd.host.monitors`. And a build may print gigabytes: reading those here leaves the supervisor's
+It is a process of its own for two reasons. Builders leave Nix's process group and session
+(`nsmd.host.monitors`). And a build may print gigabytes: reading those here leaves the supervisor's
 event loop to the calls.
 
-It needs nothing but the standard library. Descriptor 0 is the supervisor's hold: when that is
-closed, nix is stopped. Descriptor 1 is nix's standard output, untouched. To a third one go lines of
-JSON: `{"progress": ..., "log_bytes": n}` now and then, and one `{"end": ...}`.
+It needs only the standard library. Descriptor 0 is the supervisor's hold: when that is closed, nix
+is stopped. Descriptor 1 is nix's standard output, untouched. It writes lines of JSON to a third
+one: `{"progress": ..., "log_bytes": n}` now and then, and one `{"end": ...}`.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ from nsmd.environments.nix.messages import Reader
 from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor
 
 STEP_S = 2.5
-"""How long nix has for each of SIGINT and SIGTERM. It answers them by killing its builders, which
-takes milliseconds; both steps and the sweep fit into the daemon's deadline for its own end."""
+"""Time for Nix after each of SIGINT and SIGTERM. It then kills its builders, which takes
+milliseconds. Both steps and the sweep fit into the daemon's deadline for its own end.
+"""
 
 TAIL_LINES = 25
 """Last lines of the log that go into errors."""
 
 MAX_HEAD_BYTES = 4 * 1024 * 1024
-"""Of a log that are written as they come; of what follows, the end is written at the end."""
+"""Beginning of a log that is written at once; of the rest, only the end is written, at the end."""
 
 MAX_END_BYTES = 256 * 1024
-"""The end of a log that is longer than that."""
+"""Size of the end of a longer log."""
 
 MAX_INPUT_LINE_BYTES = 1024 * 1024
-"""A longer line is cut; nix's own are as long as a builder's longest."""
+"""A longer line is cut; Nix's own lines are as long as a builder's longest."""
 
 
 class Log:
-    """The log of a run: its end in memory, and bounded in a file.
+    """Log of a run: its end in memory, and a bounded file.
 
     Args:
-        descriptor: of an open, empty file; None for none.
+        descriptor: descriptor of an open, empty file; None for none.
     """
 
     def __init__(self, descriptor: int | None) -> None:
@@ -77,7 +79,7 @@ class Log:
                 self._left_out += gone
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write pending lines."""
         data, self._pending = b"".join(self._pending), []
         self._write(data)
 
@@ -92,7 +94,7 @@ class Log:
         while data and self._descriptor is not None:
             try:
                 count = os.write(self._descriptor, data)
-            except OSError:  # the disk is full: the build goes on without
+            except OSError:  # the disk is full: the build continues without
                 self._descriptor = None
                 return
             self.written += count
@@ -104,7 +106,7 @@ class NixMonitor(Monitor):
 
     Args:
         command: nix and its arguments.
-        log: takes the log.
+        log: gets the log.
     """
 
     def __init__(
@@ -118,17 +120,17 @@ class NixMonitor(Monitor):
         self._cut = False
 
     def start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
-        # Without threads, so that running code after the fork is safe.
+        # This process has no threads, so code may run after the fork.
         self._nix = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            # Should this process be killed, nix ends its builders.
+            # If this process is killed, Nix ends its builders.
             preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
         )
         self.pid = self._nix.pid
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the output ends with nix
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the output ends with Nix
         assert self._nix.stderr is not None
         self._errors = self._nix.stderr.fileno()
         os.set_blocking(self._errors, False)
@@ -136,7 +138,7 @@ class NixMonitor(Monitor):
 
     def send_signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)  # not reaped yet, so still its own
+            os.killpg(self.pid, number)  # not reaped yet, so the group is still its own
 
     def news(self) -> Mapping[str, Any]:
         self.has_news = False
@@ -149,7 +151,7 @@ class NixMonitor(Monitor):
         except BlockingIOError:
             return True
         *lines, rest = (self._rest + data).split(b"\n")
-        if self._cut and lines:  # the rest of a line whose beginning was taken
+        if self._cut and lines:  # the rest of a line whose beginning was used
             lines.pop(0)
             self._cut = False
         for line in lines:

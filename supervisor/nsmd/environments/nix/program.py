@@ -26,13 +26,15 @@ from nsmd.host.paths import why_not_run
 log = logging.getLogger(__name__)
 
 MINIMUM_VERSION = (2, 8)
-"""The oldest that was tried: it has flakes, `nix build --json` and `print-dev-env --json`."""
+"""The oldest version that was tried: it has flakes, `nix build --json` and
+`print-dev-env --json`.
+"""
 
 RECOMMENDED_VERSION = (2, 18)
-"""What nixpkgs' own library asks for."""
+"""The oldest version that nixpkgs' own library supports."""
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
-"""Of nix's standard output: paths and JSON, not what builders print."""
+"""Largest standard output of Nix: paths and JSON, without the output of builders."""
 
 PROBE_TIMEOUT_S = 10.0
 """`nix --version` takes 20 ms; more than this is a file system that hangs."""
@@ -43,7 +45,7 @@ USUAL_PLACES = (
     "/nix/var/nix/profiles/default/bin",
     "/run/current-system/sw/bin",
 )
-"""Searched after PATH: nix's installers put these onto PATH in login shells only."""
+"""Searched after PATH: Nix's installers add these to PATH in login shells only."""
 
 GET_IT = (
     "Install it (https://nixos.org/download, or your distribution's package `nix` or `nix-bin`); "
@@ -85,13 +87,13 @@ _FLAKES = ("--extra-experimental-features", "nix-command flakes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nix:
-    """A nix that was asked for its version.
+    """A Nix with a known version.
 
     Attributes:
         program: absolute path.
         version: major and minor number.
-        version_text: as it says.
-        variables: all of its environment.
+        version_text: version in its own words.
+        variables: its whole environment.
     """
 
     program: str
@@ -109,25 +111,25 @@ class Nix:
         log_fd: int | None = None,
         directory: str = "/",
     ) -> bytes:
-        """Run one of nix's commands, with flakes switched on.
+        """Run a Nix command, with flakes enabled.
 
         Args:
-            arguments: the command, options, and after ``--`` what a user gave; never through a
+            arguments: the command, options, and after ``--`` the user's text; never through a
                 shell.
             timeout_s: seconds, then it is stopped.
             on_progress: called a few times a second at most; must not block.
-            max_output_bytes: of its standard output.
-            log_fd: an open, empty file that takes its log (4 MiB of its beginning, and the end);
-                stays the caller's.
+            max_output_bytes: largest standard output.
+            log_fd: an open, empty file for its log (4 MiB of its beginning, and the end); the
+                caller closes it.
             directory: its working directory.
 
         Returns:
-            What it printed on standard output.
+            Its standard output.
 
         Raises:
-            NixRunError: it gave no result; its subclasses say why, with the end of its log.
+            NixRunError: it failed; the subclasses say why, with the end of its log.
 
-        Cancellation: stops nix, and returns when it and all it started are gone.
+        Cancellation: stops Nix, and returns when it and all that it started are gone.
         """
         ended = await run_monitored(
             [self.program, *_FLAKES, "--log-format", "internal-json", *arguments],
@@ -155,7 +157,7 @@ class Nix:
 
 
 class NixFinder:
-    """Finds nix when it is needed, and again when it has changed or was not there.
+    """Finds Nix when it is needed, and again when it has changed or was missing.
 
     Args:
         search_path, variables, home: as for `find_nix`.
@@ -168,7 +170,7 @@ class NixFinder:
         self._found: tuple[tuple[int, ...], Nix] | None = None
 
     async def find(self) -> Nix:
-        """The nix that is there now.
+        """Find the present Nix.
 
         Raises:
             NixUnavailableError: there is none that works.
@@ -187,7 +189,7 @@ class NixFinder:
 
 
 def _stamp(program: str) -> tuple[int, ...]:
-    """Changes when another program is there; empty where there is none."""
+    """Identity of a program, which changes when the program is replaced; empty if there is none."""
     try:
         found = os.stat(program)
     except OSError:
@@ -198,15 +200,15 @@ def _stamp(program: str) -> tuple[int, ...]:
 def find_nix(
     search_path: str, variables: Mapping[str, str], home: str
 ) -> Nix | NixUnavailableError:
-    """Look for a nix that works; blocks for some 30 ms, so call it in a thread.
+    """Search for a Nix that works; blocks for some 30 ms, so call it in a thread.
 
     Args:
         search_path: value of PATH; the usual places come after it.
-        variables: the supervisor's own environment, of which nix gets what it needs.
+        variables: the supervisor's own environment; Nix gets what it needs of it.
         home: HOME of the user.
 
     Returns:
-        The first that works, else the error that says what was found and how to get one.
+        The first one that works, or the error with what was found and how to get one.
     """
     passed_on = nix_variables(variables, search_path, home)
     refused: list[str] = []
@@ -244,7 +246,7 @@ def why_no_store(nix: Nix) -> str | None:
 
 
 def nix_variables(variables: Mapping[str, str], search_path: str, home: str) -> dict[str, str]:
-    """The environment of nix: what it needs of the supervisor's own, and nothing else."""
+    """Make the environment of Nix: only what it needs of the supervisor's own."""
     passed_on = {
         name: value
         for name, value in variables.items()
@@ -273,7 +275,7 @@ def _candidates(search_path: str, home: str) -> Iterator[str]:
 
 
 def _probe(program: str, variables: Mapping[str, str]) -> Nix | str:
-    """Ask a nix for its version; a clause that says why it cannot be used."""
+    """Ask a Nix for its version. Returns it, or a clause that says why it cannot be used."""
     if reason := why_not_run(program):
         return f"{program} is not run: {reason}"
     try:
@@ -302,6 +304,6 @@ def _probe(program: str, variables: Mapping[str, str]) -> Nix | str:
 
 
 def _short(arguments: Sequence[str]) -> str:
-    """A command for messages: `nix build`, `nix flake metadata`."""
+    """Shorten a command for messages: `nix build`, `nix flake metadata`."""
     words = itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
     return " ".join(["nix", *words])

@@ -1,4 +1,4 @@
-"""How far a run of nix has come, as a value."""
+"""Progress of a run of Nix, as a value."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A moment of a run.
+    """Progress of a run at one moment.
 
     Attributes:
-        phase: ``evaluating``, ``fetching`` (what it evaluates), ``downloading`` (what it need not
-            build) or ``building``.
-        activity: what goes on, for people, e.g. ``building pandas-2.2 (checkPhase)``; may be
+        phase: ``evaluating``, ``fetching`` (inputs of the evaluation), ``downloading`` (packages
+            that need no build) or ``building``.
+        activity: present activity, for people, e.g. ``building pandas-2.2 (checkPhase)``; may be
             empty.
-        built, to_build: derivations; the second grows while nix finds out.
-        copied, to_copy: store paths that come from elsewhere.
+        built, to_build: numbers of derivations; the second grows while Nix finds more.
+        copied, to_copy: numbers of store paths from elsewhere.
         downloaded_bytes, to_download_bytes: as far as nix knows.
     """
 
@@ -31,10 +31,10 @@ class Progress:
     to_download_bytes: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return it as plain values."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Progress:
-        """From `to_plain`; what is missing has its default."""
+        """Make it from the result of `to_plain`; missing fields have their defaults."""
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})

@@ -1,4 +1,4 @@
-"""Starts a program under a monitor, and gives what came of it."""
+"""Run of Nix under a monitor, with its result."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nsmd.host.monitors.process_tree import SWEEP_S
 _CHUNK_BYTES = 64 * 1024
 
 _MAX_REPORT_BYTES = 1024 * 1024
-"""An `end` is some 150 KiB at most."""
+"""Limit of a report. An `end` has at most some 150 KiB."""
 
 OnProgress = Callable[[Progress, int], None]
-"""Called with the progress, and the bytes of the log that are in its file. It must not block."""
+"""Called with the progress, and the size of the log file. It must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +29,15 @@ class Ended:
     """Outcome of a run.
 
     Attributes:
-        stdout: what it printed, as far as there was room.
-        exit_code: None where a signal ended it, or it was not started.
-        signal: that ended it.
-        not_started: why it was not; empty where it was.
-        timed_out, overflowed: why it was stopped, if it was.
-        error: nix's own words.
+        stdout: its output, as far as there was room.
+        exit_code: exit code; None if a signal ended it, or if it was not started.
+        signal: signal that ended it.
+        not_started: why it was not started; else empty.
+        timed_out, overflowed: why nsm stopped it, if it did.
+        error: Nix's error messages.
         tail: last lines of its log.
-        progress: how far it came.
-        log_bytes: in the file of its log.
+        progress: last progress.
+        log_bytes: size of its log file.
     """
 
     stdout: bytes = b""
@@ -67,15 +67,15 @@ async def run_monitored(
 
     Args:
         command: program and arguments.
-        variables: all of its environment.
+        variables: its whole environment.
         timeout_s: seconds; then it is stopped.
-        max_output_bytes: of its standard output; beyond, it is stopped.
-        log_fd: an open file that takes its log, bounded; stays the caller's.
-        step_s: seconds that it has for each signal that asks it to end.
+        max_output_bytes: largest standard output; beyond that it is stopped.
+        log_fd: an open file for its log, bounded; the caller closes it.
+        step_s: seconds to wait after each signal that asks it to end.
         directory: its working directory.
 
-    Cancellation: stops nix, and returns when it and all it started are gone: after milliseconds,
-        or two steps and some where it heeds no signal.
+    Cancellation: stops Nix, and returns when it and all that it started are gone: after
+    milliseconds, or a little over two steps if it ignores signals.
     """
     held = MonitoredProcess.start(
         "nsmd.environments.nix.monitor",
@@ -95,7 +95,7 @@ async def run_monitored(
 
 
 class _Run:
-    """A monitor of nix, and what it has said so far."""
+    """A monitor of Nix, and its reports so far."""
 
     def __init__(self, held: MonitoredProcess) -> None:
         assert held.process.stdout is not None
@@ -110,7 +110,7 @@ class _Run:
     async def to_its_end(
         self, timeout_s: float, max_output_bytes: int, on_progress: OnProgress | None
     ) -> Ended:
-        """Read what it says until it has ended."""
+        """Read reports until it has ended."""
         timed_out = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_output, max_output_bytes)
@@ -121,7 +121,7 @@ class _Run:
                 self._held.stop()
                 with trio.move_on_after(self._held.stop_s):
                     await self._read_reports(on_progress)
-            # Nix and all it started are gone, and with them all that can write.
+            # Nix and all that it started are gone, so nothing can write any more.
             nursery.cancel_scope.cancel()
         self._take_output(max_output_bytes)
         return self._ended(timed_out=timed_out)
@@ -138,7 +138,7 @@ class _Run:
             await trio.lowlevel.wait_readable(self._stdout.fileno())
 
     def _take_output(self, limit: int) -> bool:
-        """Read what is there; whether more may come."""
+        """Read available output; returns whether more may come."""
         while True:
             try:
                 data = os.read(self._stdout.fileno(), _CHUNK_BYTES)
