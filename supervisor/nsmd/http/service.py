@@ -6,8 +6,8 @@ import errno
 import importlib
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -39,22 +39,6 @@ _MEGABYTE = 1024 * 1024
 
 Check = Callable[[str], ProjectMount]
 """The mount of a directory for sessions; raises BadProjectError where there can be none."""
-
-
-class OpenFront(Protocol):
-    """`nsmd.http.asgi_app.open_front`."""
-
-    def __call__(
-        self,
-        attach: Attach,
-        runner: Runner,
-        programs: Programs | None,
-        *,
-        max_result_chars: int,
-        max_body_bytes: int,
-    ) -> AbstractAsyncContextManager[Application]:
-        """While the block lasts, what it gives answers requests."""
-        ...
 
 
 class HttpService:
@@ -209,7 +193,10 @@ class HttpService:
             self._problem = str(error)
             self._front_ready.set()
             return
-        open_front = await trio.to_thread.run_sync(_import_front, abandon_on_cancel=True)
+        name = "nsmd.http.asgi_app"
+        await trio.to_thread.run_sync(importlib.import_module, name, abandon_on_cancel=True)
+        from nsmd.http.asgi_app import open_front  # noqa: PLC0415  # as the thread has, by now
+
         while True:
             try:
                 async with open_front(
@@ -236,10 +223,6 @@ async def _unavailable(send: Send) -> None:
     headers = [(b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body"})
-
-
-def _import_front() -> OpenFront:
-    return cast("OpenFront", importlib.import_module("nsmd.http.asgi_app").open_front)
 
 
 def _why(error: PlaceError | OSError) -> str:

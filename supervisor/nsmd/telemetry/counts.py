@@ -2,6 +2,10 @@
 
 A call passes here several times, so what is done then is looking up a number and adding to it. How
 many numbers there are is bounded: what clients choose freely is no label.
+
+These are not prometheus-client's counters and histograms: that library is imported when somebody
+first asks for the metrics, its counters took 5 us for what takes 0.6 here, and its histograms know
+neither percentiles nor the longest duration.
 """
 
 from __future__ import annotations
