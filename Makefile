@@ -6,7 +6,7 @@ ARGS ?=
 # none but pytest's own.
 WORKERS ?= auto
 # Percent of lines that `make coverage` must find run. Nobody has measured the whole suite yet; set it then.
-COVERAGE_FLOOR ?= 0
+COVERAGE_FLOOR ?= 86
 SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
