@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsm.wire.answers import read
 from nsm.wire.changes import ChangeEnd, ChangeReport, ChangeRow, Contents, Refused, bytes_of
-from nsm.wire.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -50,17 +50,16 @@ class Changes:
         rows: list[ChangeRow] = []
 
         def on_event(event: Event) -> None:
-            fields = Fields(event.data, "an event")
-            rows.extend(ChangeRow.from_wire(row) for row in fields.maps("changes"))
+            rows.extend(read(list[ChangeRow], event.data, "changes"))
 
         arguments = {"target": target, "paths": [bytes_of(path) for path in paths]}
         wire = self._client.call("changes", arguments, on_event=on_event)
-        return rows, ChangeEnd.from_wire(wire)
+        return rows, read(ChangeEnd, wire)
 
     def contents(self, target: str, path: str) -> Contents:
         """Read the contents of one path on both sides."""
         arguments = {"target": target, "path": bytes_of(path)}
-        return Contents.from_wire(self._client.call("change", arguments))
+        return read(Contents, self._client.call("change", arguments))
 
     def apply(
         self,
@@ -81,9 +80,8 @@ class Changes:
         for first in range(0, len(ordered), BATCH):
             wanted = [_wanted(row, risky) for row in ordered[first : first + BATCH]]
             wire = self._client.call("apply", {"target": target, "changes": wanted, "force": force})
-            report = ChangeReport.from_wire(wire, "applied")
-            done += report.done
-            refused += report.refused
+            done += read(int, wire, "applied")
+            refused += read(list[Refused], wire, "refused")
         return ChangeReport(done, refused)
 
     def discard(self, target: str, paths: Iterable[str] = ()) -> ChangeReport:
@@ -93,7 +91,8 @@ class Changes:
             paths: as for `rows`.
         """
         arguments = {"target": target, "paths": [bytes_of(path) for path in paths]}
-        return ChangeReport.from_wire(self._client.call("discard", arguments), "discarded")
+        wire = self._client.call("discard", arguments)
+        return ChangeReport(read(int, wire, "discarded"), read(list[Refused], wire, "refused"))
 
 
 def in_order(rows: Sequence[ChangeRow]) -> list[ChangeRow]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsm.cli import terminal
 from nsm.cli.render import formats
+from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, UnknownOperationError, UnknownSessionError
-from nsm.wire.fields import Fields
 
 if TYPE_CHECKING:
     from nsm.client.blocking import Client
@@ -26,18 +26,6 @@ class Found(NamedTuple):
     project: str | None
     elsewhere: bool
 
-    @classmethod
-    def from_wire(cls, wire: dict[str, object]) -> Found:
-        """Read the answer of the operation `find`."""
-        fields = Fields(wire, "a session")
-        return cls(
-            fields.text("id"),
-            fields.optional("name", fields.text),
-            fields.text("scope"),
-            fields.optional("project", fields.text),
-            fields.flag("elsewhere"),
-        )
-
     @property
     def place(self) -> str:
         """Its project, for people."""
@@ -54,7 +42,7 @@ def find(client: Client, target: str) -> Found | None:
         AmbiguousSessionError: several are meant.
     """
     try:
-        return Found.from_wire(client.call("find", {"target": target}))
+        return read(Found, client.call("find", {"target": target}))
     except (UnknownSessionError, UnknownOperationError):
         return None
 

@@ -50,13 +50,22 @@ def out_json(value: Any) -> None:
     """Write one value as JSON, in ASCII: a terminal never sees its control characters."""
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
-    out(json.dumps(value, indent=2, allow_nan=False))
+    out(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
-def answer(options: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str]) -> None:
+def _plain(value: Any) -> Any:
+    """The same with maps for named tuples, which JSON would have as lists."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def answer(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
     """Write what a verb answers: as JSON where its options ask for that, else for people."""
     if options.json:
-        out_json(plain())
+        out_json(value)
     else:
         out(text())
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from nsm.wire.answers import read
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -60,13 +62,13 @@ class AsyncFileCalls:
         """List a directory of a session; see `nsm.Client.list_files`."""
         from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
 
-        return Directory.from_wire(await self.call("file_list", {"target": target, "path": path}))
+        return read(Directory, await self.call("file_list", {"target": target, "path": path}))
 
     async def make_directory(self, target: str, path: str) -> Directory:
         """Make a directory in a session; see `nsm.Client.make_directory`."""
         from nsm.wire.sessions import Directory  # noqa: PLC0415  # few programs transfer files
 
-        return Directory.from_wire(await self.call("file_mkdir", {"target": target, "path": path}))
+        return read(Directory, await self.call("file_mkdir", {"target": target, "path": path}))
 
     async def _carry_out(self, transfer: Transfer) -> FileInfo:
         closing = False

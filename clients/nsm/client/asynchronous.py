@@ -32,13 +32,13 @@ from nsm.client.async_files import AsyncFileCalls
 from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, Asked, LostError
 from nsm.startup import start
+from nsm.wire.answers import read
 from nsm.wire.errors import (
     BadProjectError,
     DisconnectedError,
     ForbiddenError,
     NotRunningError,
 )
-from nsm.wire.fields import flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Event
 from nsm.wire.results import RunResult
@@ -194,28 +194,28 @@ class AsyncClient(AsyncFileCalls):
         on_event = None if on_output is None else operations.output_to(on_output)
         call = partial(self.call, "run", on_event=on_event)
         try:
-            return RunResult.from_wire(await call(arguments(project=given)))
+            return read(RunResult, await call(arguments(project=given)))
         except (BadProjectError, ForbiddenError):
             if given.chosen or given.path is None or project_mode is not None:
                 raise
             self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return RunResult.from_wire(await call(arguments(project=NO_PROJECT)))
+        return read(RunResult, await call(arguments(project=NO_PROJECT)))
 
     async def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come."""
-        return RunResult.from_wire(await self.call("result", {"execution_id": execution_id}))
+        return read(RunResult, await self.call("result", {"execution_id": execution_id}))
 
     async def sessions(self) -> list[SessionRow]:
         """All live sessions, of every scope."""
         wire = await self.call("sessions")
-        return [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
+        return read(list[SessionRow], wire, "sessions")
 
     async def ended_sessions(self) -> list[EndedRow]:
         """Sessions that are over and whose transcripts are kept, the newest last."""
         from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # few programs ask for them
 
         wire = await self.call("sessions", {"all": True})
-        return [EndedRow.from_wire(row) for row in rows_of(wire, "ended")]
+        return read(list[EndedRow], wire, "ended")
 
     async def run_in(
         self,
@@ -235,7 +235,7 @@ class AsyncClient(AsyncFileCalls):
             stream=on_output is not None,
         )
         on_event = None if on_output is None else operations.output_to(on_output)
-        return RunResult.from_wire(await self.call("run_in", arguments, on_event=on_event))
+        return read(RunResult, await self.call("run_in", arguments, on_event=on_event))
 
     async def logs(
         self,
@@ -254,36 +254,36 @@ class AsyncClient(AsyncFileCalls):
 
         arguments = operations.logs_arguments(target, executions=executions, follow=follow)
         on_event = operations.entries_to(on_entry)
-        return LogEnd.from_wire(await self.call("logs", arguments, on_event=on_event))
+        return read(LogEnd, await self.call("logs", arguments, on_event=on_event))
 
     async def complete(self, target: str, code: str, cursor: int) -> Completions:
         """Complete code at a place, as `nsm.Client.complete`."""
         from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
 
         arguments = {"target": target, "code": code, "cursor": cursor}
-        return Completions.from_wire(await self.call("complete", arguments))
+        return read(Completions, await self.call("complete", arguments))
 
     async def check(self, target: str, code: str) -> Check:
         """Check whether code is complete for the session's interpreter."""
         from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
 
-        return Check.from_wire(await self.call("check", {"target": target, "code": code}))
+        return read(Check, await self.call("check", {"target": target, "code": code}))
 
     async def kill(self, targets: str | Iterable[str]) -> KillReport:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""
-        return KillReport.from_wire(await self.call("kill", operations.kill_arguments(targets)))
+        return read(KillReport, await self.call("kill", operations.kill_arguments(targets)))
 
     async def kill_all(self) -> KillReport:
         """End every session."""
-        return KillReport.from_wire(await self.call("kill", {"all": True}))
+        return read(KillReport, await self.call("kill", {"all": True}))
 
     async def kill_idle(self, idle_s: float) -> KillReport:
         """End the sessions that have been idle for `idle_s` seconds or longer."""
-        return KillReport.from_wire(await self.call("kill", {"idle_s": idle_s}))
+        return read(KillReport, await self.call("kill", {"idle_s": idle_s}))
 
     async def interrupt(self, target: str) -> bool:
         """Interrupt what runs in a session; False when nothing did."""
-        return flag_of(await self.call("interrupt", {"target": target}), "interrupted")
+        return read(bool, await self.call("interrupt", {"target": target}), "interrupted")
 
     async def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
         """The environments, those that cannot be used included.
@@ -294,7 +294,7 @@ class AsyncClient(AsyncFileCalls):
         from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # few programs ask
 
         wire = await self.call("envs", {"preload": True} if preload else None)
-        return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
+        return read(list[EnvironmentRow], wire, "environments")
 
     @property
     def boxes(self) -> AsyncBoxes:
@@ -321,7 +321,7 @@ class AsyncClient(AsyncFileCalls):
         """The rules of a live session, and what the kernel says of its jail."""
         from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
 
-        return Inspection.from_wire(await self.call("inspect", {"target": target}))
+        return read(Inspection, await self.call("inspect", {"target": target}))
 
     async def network(
         self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
@@ -336,19 +336,19 @@ class AsyncClient(AsyncFileCalls):
         from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
 
         arguments = {"target": target, "action": action, "hosts": list(hosts)}
-        return NetworkReport.from_wire(await self.call("net", arguments))
+        return read(NetworkReport, await self.call("net", arguments))
 
     async def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""
         from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
 
-        return PoolReport.from_wire(await self.call("pool"))
+        return read(PoolReport, await self.call("pool"))
 
     async def status(self) -> Status:
         """The supervisor's version, uptime, counts."""
-        from nsm.wire.status import Status  # noqa: PLC0415  # few programs ask
+        from nsm.wire.status import read_status  # noqa: PLC0415  # few programs ask
 
-        return Status.from_wire(await self.call("status"))
+        return read_status(await self.call("status"))
 
     async def ping(self) -> None:
         """Return when the supervisor has answered."""
@@ -370,13 +370,13 @@ class AsyncClient(AsyncFileCalls):
             drain.drain_arguments(timeout_s),
             on_event=drain.progress_to(on_progress),
         )
-        return drain.DrainReport.from_wire(wire)
+        return read(drain.DrainReport, wire)
 
     async def undrain(self) -> DrainReport:
         """Take back a drain: new work is taken again."""
         from nsm.wire.drain import DrainReport  # noqa: PLC0415  # few programs ask
 
-        return DrainReport.from_wire(await self.call("drain", {"cancel": True}))
+        return read(DrainReport, await self.call("drain", {"cancel": True}))
 
     async def reload(self, on_wait: OnReload | None = None) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.

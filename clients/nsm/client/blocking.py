@@ -22,8 +22,8 @@ from nsm.client.blocking_connection import BlockingWire
 from nsm.client.files import FileCalls
 from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
 from nsm.startup import start
+from nsm.wire.answers import read
 from nsm.wire.errors import BadProjectError, DisconnectedError, ForbiddenError
-from nsm.wire.fields import flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.results import RunResult
 
@@ -201,12 +201,12 @@ class Client(FileCalls):
         on_event = None if on_output is None else operations.output_to(on_output)
         call = partial(self.call, "run", on_event=on_event, interruptible=True)
         try:
-            return RunResult.from_wire(call(arguments(project=given)))
+            return read(RunResult, call(arguments(project=given)))
         except (BadProjectError, ForbiddenError):
             if given.chosen or given.path is None or project_mode is not None:
                 raise
             self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return RunResult.from_wire(call(arguments(project=NO_PROJECT)))
+        return read(RunResult, call(arguments(project=NO_PROJECT)))
 
     def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come.
@@ -215,19 +215,19 @@ class Client(FileCalls):
             UnknownExecutionError: it was never run, or too long ago.
         """
         wire = self.call("result", {"execution_id": execution_id}, interruptible=True)
-        return RunResult.from_wire(wire)
+        return read(RunResult, wire)
 
     def sessions(self) -> list[SessionRow]:
         """All live sessions, of every scope."""
         wire = self.call("sessions")
-        return [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
+        return read(list[SessionRow], wire, "sessions")
 
     def ended_sessions(self) -> list[EndedRow]:
         """Sessions that are over and whose transcripts are kept, the newest last."""
         from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # `nsm ps` does without
 
         wire = self.call("sessions", {"all": True})
-        return [EndedRow.from_wire(row) for row in rows_of(wire, "ended")]
+        return read(list[EndedRow], wire, "ended")
 
     # One session, whoever it belongs to. A target is an id, a name or ``scope/name``.
 
@@ -254,7 +254,7 @@ class Client(FileCalls):
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         wire = self.call("run_in", arguments, on_event=on_event, interruptible=True)
-        return RunResult.from_wire(wire)
+        return read(RunResult, wire)
 
     def logs(
         self,
@@ -283,7 +283,7 @@ class Client(FileCalls):
 
         arguments = operations.logs_arguments(target, executions=executions, follow=follow)
         on_event = operations.entries_to(on_entry)
-        return LogEnd.from_wire(self.call("logs", arguments, on_event=on_event, interruptible=True))
+        return read(LogEnd, self.call("logs", arguments, on_event=on_event, interruptible=True))
 
     def complete(self, target: str, code: str, cursor: int) -> Completions:
         """Complete code at a place, from the session's live names.
@@ -294,29 +294,29 @@ class Client(FileCalls):
         from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
 
         arguments = {"target": target, "code": code, "cursor": cursor}
-        return Completions.from_wire(self.call("complete", arguments))
+        return read(Completions, self.call("complete", arguments))
 
     def check(self, target: str, code: str) -> Check:
         """Check whether code is complete for the session's interpreter."""
         from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
 
-        return Check.from_wire(self.call("check", {"target": target, "code": code}))
+        return read(Check, self.call("check", {"target": target, "code": code}))
 
     def kill(self, targets: str | Iterable[str]) -> KillReport:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""
-        return KillReport.from_wire(self.call("kill", operations.kill_arguments(targets)))
+        return read(KillReport, self.call("kill", operations.kill_arguments(targets)))
 
     def kill_all(self) -> KillReport:
         """End every session."""
-        return KillReport.from_wire(self.call("kill", {"all": True}))
+        return read(KillReport, self.call("kill", {"all": True}))
 
     def kill_idle(self, idle_s: float) -> KillReport:
         """End the sessions that have been idle for `idle_s` seconds or longer."""
-        return KillReport.from_wire(self.call("kill", {"idle_s": idle_s}))
+        return read(KillReport, self.call("kill", {"idle_s": idle_s}))
 
     def interrupt(self, target: str) -> bool:
         """Interrupt what runs in a session; False when nothing did."""
-        return flag_of(self.call("interrupt", {"target": target}), "interrupted")
+        return read(bool, self.call("interrupt", {"target": target}), "interrupted")
 
     def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
         """The environments, those that cannot be used included.
@@ -327,7 +327,7 @@ class Client(FileCalls):
         from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # `nsm ps` does without
 
         wire = self.call("envs", {"preload": True} if preload else None)
-        return [EnvironmentRow.from_wire(row) for row in rows_of(wire, "environments")]
+        return read(list[EnvironmentRow], wire, "environments")
 
     @property
     def boxes(self) -> Boxes:
@@ -354,7 +354,7 @@ class Client(FileCalls):
         """The rules of a live session, and what the kernel says of its jail."""
         from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
 
-        return Inspection.from_wire(self.call("inspect", {"target": target}))
+        return read(Inspection, self.call("inspect", {"target": target}))
 
     def network(
         self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
@@ -369,19 +369,19 @@ class Client(FileCalls):
         from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
 
         arguments = {"target": target, "action": action, "hosts": list(hosts)}
-        return NetworkReport.from_wire(self.call("net", arguments))
+        return read(NetworkReport, self.call("net", arguments))
 
     def pool(self) -> PoolReport:
         """The sessions that are kept ready, how many there should be, and why."""
         from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
 
-        return PoolReport.from_wire(self.call("pool"))
+        return read(PoolReport, self.call("pool"))
 
     def status(self) -> Status:
         """The supervisor's version, uptime, counts."""
-        from nsm.wire.status import Status  # noqa: PLC0415  # `nsm ps` does without
+        from nsm.wire.status import read_status  # noqa: PLC0415  # `nsm ps` does without
 
-        return Status.from_wire(self.call("status"))
+        return read_status(self.call("status"))
 
     def ping(self) -> None:
         """Return when the supervisor has answered."""
@@ -406,13 +406,13 @@ class Client(FileCalls):
             on_event=drain.progress_to(on_progress),
             interruptible=True,
         )
-        return drain.DrainReport.from_wire(wire)
+        return read(drain.DrainReport, wire)
 
     def undrain(self) -> DrainReport:
         """Take back a drain: new work is taken again."""
         from nsm.wire.drain import DrainReport  # noqa: PLC0415  # few programs ask
 
-        return DrainReport.from_wire(self.call("drain", {"cancel": True}))
+        return read(DrainReport, self.call("drain", {"cancel": True}))
 
     def reload(self, on_wait: OnReload | None = None) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nsm.wire.answers import read
 from nsm.wire.boxes import BoxPlace, BoxRow
-from nsm.wire.fields import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,8 @@ class Boxes:
             UnknownProgramError: the bridge has not all of these programs.
             NsmError: there can be none.
         """
-        return BoxPlace.from_wire(
+        return read(
+            BoxPlace,
             self._client.call(
                 "box_open",
                 _arguments(
@@ -74,7 +75,7 @@ class Boxes:
                     programs=programs,
                     writable=writable,
                 ),
-            )
+            ),
         )
 
     def list(self) -> list[BoxRow]:
@@ -101,7 +102,8 @@ class AsyncBoxes:
         writable: Sequence[str] = (),
     ) -> BoxPlace:
         """Make the sockets of a box, as `Boxes.open`."""
-        return BoxPlace.from_wire(
+        return read(
+            BoxPlace,
             await self._client.call(
                 "box_open",
                 _arguments(
@@ -114,7 +116,7 @@ class AsyncBoxes:
                     programs=programs,
                     writable=writable,
                 ),
-            )
+            ),
         )
 
     async def list(self) -> list[BoxRow]:
@@ -152,4 +154,4 @@ def _arguments(
 
 
 def _rows(wire: Any) -> list[BoxRow]:
-    return [BoxRow.from_wire(row) for row in rows_of(wire, "boxes")]
+    return read(list[BoxRow], wire, "boxes")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsm.client import operations
+from nsm.wire.answers import read
 from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramsReport
 from nsm.wire.errors import BadRequestError
 
@@ -36,7 +37,7 @@ class Bridge:
 
     def programs(self) -> ProgramsReport:
         """Those that this client may start, and files that describe none."""
-        return ProgramsReport.from_wire(self._client.call("bridge_programs"))
+        return read(ProgramsReport, self._client.call("bridge_programs"))
 
     def help(self, program: str) -> ProgramHelp:
         """A program's documentation.
@@ -44,7 +45,7 @@ class Bridge:
         Raises:
             UnknownProgramError: there is none of that name for this client.
         """
-        return ProgramHelp.from_wire(self._client.call("bridge_help", {"program": program}))
+        return read(ProgramHelp, self._client.call("bridge_help", {"program": program}))
 
     def run(
         self,
@@ -78,7 +79,7 @@ class Bridge:
             on_event=None if on_line is None else _lines_to(on_line),
             interruptible=True,
         )
-        return ProgramResult.from_wire(wire)
+        return read(ProgramResult, wire)
 
 
 class AsyncBridge:
@@ -90,12 +91,12 @@ class AsyncBridge:
 
     async def programs(self) -> ProgramsReport:
         """List the programs, as `Bridge.programs`."""
-        return ProgramsReport.from_wire(await self._client.call("bridge_programs"))
+        return read(ProgramsReport, await self._client.call("bridge_programs"))
 
     async def help(self, program: str) -> ProgramHelp:
         """Describe a program, as `Bridge.help`."""
         wire = await self._client.call("bridge_help", {"program": program})
-        return ProgramHelp.from_wire(wire)
+        return read(ProgramHelp, wire)
 
     async def run(
         self,
@@ -110,7 +111,7 @@ class AsyncBridge:
             run_arguments(program, arguments, stream=on_line is not None),
             on_event=None if on_line is None else _lines_to(on_line),
         )
-        return ProgramResult.from_wire(wire)
+        return read(ProgramResult, wire)
 
 
 def run_arguments(program: str, arguments: Iterable[str], *, stream: bool) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from nsm.wire.answers import read
 from nsm.wire.builds import BuiltRow, RemoveReport
-from nsm.wire.fields import Fields, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,7 +69,7 @@ class Builds:
             on_event=_rows_to(on_progress),
             interruptible=wait,
         )
-        return BuiltRow.from_wire(Fields(wire, "an answer").map("environment"))
+        return read(BuiltRow, wire, "environment")
 
     def update(
         self,
@@ -98,7 +98,7 @@ class Builds:
 
     def remove(self, targets: Iterable[str]) -> RemoveReport:
         """Keep environments no more, and stop what is being built of them. Sessions live on."""
-        return RemoveReport.from_wire(self._client.call("env_remove", {"targets": list(targets)}))
+        return read(RemoveReport, self._client.call("env_remove", {"targets": list(targets)}))
 
     def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
         """Read the log of an environment's last build.
@@ -113,7 +113,7 @@ class Builds:
             on_event=_text_to(on_text),
             interruptible=follow,
         )
-        return BuiltRow.from_wire(Fields(wire, "an answer").map("environment"))
+        return read(BuiltRow, wire, "environment")
 
 
 class AsyncBuilds:
@@ -134,7 +134,7 @@ class AsyncBuilds:
         wire = await self._client.call(
             "env_add", _add_arguments(reference, name, wait=wait), on_event=_rows_to(on_progress)
         )
-        return BuiltRow.from_wire(Fields(wire, "an answer").map("environment"))
+        return read(BuiltRow, wire, "environment")
 
     async def update(
         self,
@@ -156,13 +156,13 @@ class AsyncBuilds:
     async def remove(self, targets: Iterable[str]) -> RemoveReport:
         """Remove environments, as `Builds.remove`."""
         wire = await self._client.call("env_remove", {"targets": list(targets)})
-        return RemoveReport.from_wire(wire)
+        return read(RemoveReport, wire)
 
     async def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
         """Read the log of a build, as `Builds.log`."""
         arguments = {"target": target, "follow": follow}
         wire = await self._client.call("env_log", arguments, on_event=_text_to(on_text))
-        return BuiltRow.from_wire(Fields(wire, "an answer").map("environment"))
+        return read(BuiltRow, wire, "environment")
 
 
 def _add_arguments(reference: str, name: str | None, *, wait: bool) -> dict[str, Any]:
@@ -171,14 +171,13 @@ def _add_arguments(reference: str, name: str | None, *, wait: bool) -> dict[str,
 
 
 def _rows(wire: dict[str, Any]) -> list[BuiltRow]:
-    return [BuiltRow.from_wire(row) for row in rows_of(wire, "environments")]
+    return read(list[BuiltRow], wire, "environments")
 
 
 def _rows_to(on_progress: OnProgress | None) -> Callable[[Event], None]:
     def on_event(event: Event) -> None:
         if on_progress is not None and event.event == "progress":
-            fields = Fields(event.data, "a build's progress")
-            on_progress(BuiltRow.from_wire(fields.map("environment")))
+            on_progress(read(BuiltRow, event.data, "environment"))
 
     return on_event
 
@@ -186,6 +185,6 @@ def _rows_to(on_progress: OnProgress | None) -> Callable[[Event], None]:
 def _text_to(on_text: OnText) -> Callable[[Event], None]:
     def on_event(event: Event) -> None:
         if event.event == "log":
-            on_text(Fields(event.data, "a piece of a log").text("text"))
+            on_text(read(str, event.data, "text"))
 
     return on_event

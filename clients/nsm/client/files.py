@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsm.wire.answers import read
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -95,7 +97,7 @@ class FileCalls:
         """
         from nsm.wire.sessions import Directory  # noqa: PLC0415  # for `nsm cp`
 
-        return Directory.from_wire(self.call("file_list", {"target": target, "path": path}))
+        return read(Directory, self.call("file_list", {"target": target, "path": path}))
 
     def make_directory(self, target: str, path: str) -> Directory:
         """Make a directory in a session where there is none; its entries are not told.
@@ -105,4 +107,4 @@ class FileCalls:
         """
         from nsm.wire.sessions import Directory  # noqa: PLC0415  # for `nsm cp`
 
-        return Directory.from_wire(self.call("file_mkdir", {"target": target, "path": path}))
+        return read(Directory, self.call("file_mkdir", {"target": target, "path": path}))

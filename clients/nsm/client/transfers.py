@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nsm.wire.answers import read
 from nsm.wire.errors import FileTooLargeError, NsmError
 from nsm.wire.sessions import PIECE_BYTES, FileInfo, FilePiece, OpenFile, closed_file
 
@@ -53,7 +54,7 @@ def get(
 ) -> Transfer:
     """Read a file of a session; see `nsm.Client.get_file`."""
     answer = yield "file_open", {"target": target, "path": path, "mode": "read"}
-    opened = OpenFile.from_wire(answer)
+    opened = read(OpenFile, answer)
     received = 0
     try:
         _check_size(opened.info.path, opened.info.size, max_bytes)
@@ -61,7 +62,7 @@ def get(
             on_open(opened.info)
         while True:
             answer = yield "file_read", {"file": opened.file, "bytes": PIECE_BYTES}
-            piece = FilePiece.from_wire(answer)
+            piece = read(FilePiece, answer)
             received += len(piece.data)
             _check_size(opened.info.path, received, max_bytes)  # it may grow while it is read
             write(piece.data)
@@ -77,7 +78,7 @@ def get(
 def put(
     target: str,
     path: str,
-    read: Callable[[int], bytes],
+    source: Callable[[int], bytes],
     permissions: int | None,
     *,
     overwrite: bool,
@@ -94,9 +95,9 @@ def put(
         arguments["permissions"] = permissions
     if size is not None:
         arguments["size"] = size
-    opened = OpenFile.from_wire((yield "file_open", arguments))
+    opened = read(OpenFile, (yield "file_open", arguments))
     try:
-        while data := read(PIECE_BYTES):
+        while data := source(PIECE_BYTES):
             # A source may have given more than it was asked for.
             for start in range(0, len(data), PIECE_BYTES):
                 piece = bytes(data[start : start + PIECE_BYTES])

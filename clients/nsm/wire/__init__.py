@@ -6,7 +6,8 @@ From the ground up:
     frames.py       length prefix and CBOR, hardened: bytes <-> maps
     messages.py     the kinds of frames as values: maps <-> messages
     connection.py   the state machine of each end: which message may come when
-    fields.py       reads the maps that operations answer, field by field
+    decode.py       plain values become the values that annotations describe
+    answers.py      the same for what operations answer
 
 and a module for what each operation answers:
 

@@ -1,14 +1,7 @@
 """Boxes that the supervisor serves sockets for, as they go over the wire."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from nsm.wire.fields import Fields
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 
 class BoxRow(NamedTuple):
@@ -38,34 +31,12 @@ class BoxRow(NamedTuple):
     project: str | None
     project_problem: str | None
     age_s: float
-    network: str
-    allow: tuple[str, ...]
-    network_problem: str | None
-    connections: int
-    counters: Mapping[str, Any]
+    network: Annotated[str, "network.mode"]
+    allow: Annotated[tuple[str, ...], "network.allow"]
+    network_problem: Annotated[str | None, "network.problem"]
+    connections: Annotated[int, "network.connections"]
+    counters: Annotated[Mapping[str, Any], "network.counters"]
     programs: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of the answer to `boxes`."""
-        row = Fields(wire, "a box")
-        network = Fields(row.map("network"), "a box's network")
-        return cls(
-            id=row.text("id"),
-            pid=row.integer("pid"),
-            profile=row.text("profile"),
-            directory=row.text("directory"),
-            scope=row.text("scope"),
-            project=row.optional("project", row.text),
-            project_problem=row.optional("project_problem", row.text),
-            age_s=row.number("age_s"),
-            network=network.text("mode"),
-            allow=network.texts("allow"),
-            network_problem=network.optional("problem", network.text),
-            connections=network.integer("connections"),
-            counters=network.map("counters"),
-            programs=row.optional("programs", row.texts) or (),
-        )
 
 
 class BoxPlace(NamedTuple):
@@ -76,10 +47,5 @@ class BoxPlace(NamedTuple):
             where its network is a list.
     """
 
-    box: BoxRow
+    box: Annotated[BoxRow, ""]
     sockets: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `box_open`."""
-        return cls(BoxRow.from_wire(wire), Fields(wire, "a box").text("sockets"))

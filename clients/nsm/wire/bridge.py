@@ -1,14 +1,6 @@
 """Programs of the bridge, as the operations `bridge_...` answer. Few programs ask."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from nsm.wire.fields import Fields
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
+from typing import NamedTuple
 
 
 class ProgramRow(NamedTuple):
@@ -32,26 +24,9 @@ class ProgramRow(NamedTuple):
     allow_options: bool
     command: str | None
     cwd: str | None
-    env: tuple[str, ...]
-    source: str | None
+    env: tuple[str, ...] = ()
+    source: str | None = None
     unset: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of the answer to `bridge_programs`."""
-        row = Fields(wire, "a program of the bridge")
-        return cls(
-            name=row.text("name"),
-            description=row.text("description"),
-            timeout_s=row.number("timeout_s"),
-            max_args=row.optional("max_args", row.integer),
-            allow_options=row.flag("allow_options"),
-            command=row.optional("command", row.text),
-            cwd=row.optional("cwd", row.text),
-            env=row.optional("env", row.texts) or (),
-            source=row.optional("source", row.text),
-            unset=row.optional("unset", row.texts) or (),
-        )
 
 
 class ProgramProblem(NamedTuple):
@@ -69,17 +44,6 @@ class ProgramProblem(NamedTuple):
     reason: str
     name: str | None
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one of the answer's problems."""
-        row = Fields(wire, "a problem of the bridge")
-        return cls(
-            source=row.text("source"),
-            line=row.optional("line", row.integer),
-            reason=row.text("reason"),
-            name=row.optional("name", row.text),
-        )
-
 
 class ProgramsReport(NamedTuple):
     """Programs that a client may start.
@@ -94,24 +58,6 @@ class ProgramsReport(NamedTuple):
     programs: tuple[ProgramRow, ...]
     problems: tuple[ProgramProblem, ...]
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `bridge_programs`."""
-        report = Fields(wire, "the programs of the bridge")
-        return cls(
-            enabled=report.flag("enabled"),
-            programs=tuple(ProgramRow.from_wire(row) for row in report.maps("programs")),
-            problems=tuple(ProgramProblem.from_wire(row) for row in report.maps("problems")),
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        """As plain values, e.g. for JSON."""
-        return {
-            "enabled": self.enabled,
-            "programs": [row._asdict() for row in self.programs],
-            "problems": [row._asdict() for row in self.problems],
-        }
-
 
 class ProgramHelp(NamedTuple):
     """A program's documentation.
@@ -122,16 +68,6 @@ class ProgramHelp(NamedTuple):
 
     program: ProgramRow
     documentation: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `bridge_help`."""
-        fields = Fields(wire, "a program's documentation")
-        return cls(ProgramRow.from_wire(fields.map("program")), fields.text("documentation"))
-
-    def to_plain(self) -> dict[str, Any]:
-        """As plain values, e.g. for JSON."""
-        return {"program": self.program._asdict(), "documentation": self.documentation}
 
 
 class ProgramResult(NamedTuple):
@@ -167,25 +103,6 @@ class ProgramResult(NamedTuple):
         """True if it ended by itself with exit code 0."""
         return self.exit_code == 0 and self.why_stopped is None
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `bridge_run`."""
-        run = Fields(wire, "a program's result")
-        return cls(
-            call_id=run.text("call_id"),
-            program=run.text("program"),
-            exit_code=run.optional("exit_code", run.integer),
-            signal=run.optional("signal", run.integer),
-            why_stopped=run.optional("why_stopped", run.text),
-            stdout=run.text("stdout"),
-            stderr=run.text("stderr"),
-            stdout_omitted=run.integer("stdout_omitted"),
-            stderr_omitted=run.integer("stderr_omitted"),
-            duration_s=run.number("duration_s"),
-            timeout_s=run.number("timeout_s"),
-            left=run.integer("left"),
-        )
-
 
 class BridgeStatus(NamedTuple):
     """The bridge to programs of the host.
@@ -205,18 +122,3 @@ class BridgeStatus(NamedTuple):
     running: int
     audit: str
     problem: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any] | None) -> Self | None:
-        """Check that part of a supervisor's status; None where an older one does not tell."""
-        if wire is None:
-            return None
-        bridge = Fields(wire, "the status of the bridge")
-        return cls(
-            enabled=bridge.flag("enabled"),
-            programs=bridge.integer("programs"),
-            wrong=bridge.integer("wrong"),
-            running=bridge.integer("running"),
-            audit=bridge.text("audit"),
-            problem=bridge.text("problem"),
-        )

@@ -1,10 +1,8 @@
 """Environments that Nix builds, as the operations `env_...` answer. Few programs ask."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-from nsm.wire.errors import NsmError, from_wire
-from nsm.wire.fields import Fields
+from nsm.wire.errors import ErrorField
 
 
 class BuildProgress(NamedTuple):
@@ -26,13 +24,6 @@ class BuildProgress(NamedTuple):
     to_copy: int
     downloaded_bytes: int
     to_download_bytes: int
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the field `progress` of a row."""
-        fields = Fields(wire, "a build's progress")
-        numbers = (fields.integer(name) for name in cls._fields[2:])
-        return cls(fields.text("phase"), fields.text("activity"), *numbers)
 
 
 class BuiltRow(NamedTuple):
@@ -68,30 +59,6 @@ class BuiltRow(NamedTuple):
         """True while a build waits or runs."""
         return self.progress is not None
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of the answer to `env_list`."""
-        row = Fields(wire, "a built environment")
-        progress = row.optional("progress", row.map)
-        return cls(
-            name=row.text("name"),
-            reference=row.text("reference"),
-            state=row.text("state"),
-            wanted_by=row.texts("wanted_by"),
-            path=row.optional("path", row.text),
-            built_at=row.optional("built_at", row.number),
-            since_s=row.optional("since_s", row.number),
-            progress=None if progress is None else BuildProgress.from_wire(progress),
-            cause=row.optional("cause", row.text),
-            error=row.optional("error", row.text),
-            hint=row.optional("hint", row.text),
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        """As plain values, e.g. for JSON."""
-        progress = None if self.progress is None else self.progress._asdict()
-        return {**self._asdict(), "progress": progress}
-
 
 class RemovedEnvironment(NamedTuple):
     """Environment that was removed."""
@@ -104,7 +71,7 @@ class RemoveError(NamedTuple):
     """A name that was not removed, and why."""
 
     target: str
-    error: NsmError
+    error: ErrorField
 
 
 class RemoveReport(NamedTuple):
@@ -112,18 +79,3 @@ class RemoveReport(NamedTuple):
 
     removed: tuple[RemovedEnvironment, ...]
     errors: tuple[RemoveError, ...]
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `env_remove`."""
-        report = Fields(wire, "a report of removals")
-        removed = [Fields(row, "a removed environment") for row in report.maps("removed")]
-        errors = [Fields(row, "a removal's error") for row in report.maps("errors")]
-        return cls(
-            removed=tuple(
-                RemovedEnvironment(row.text("name"), row.text("reference")) for row in removed
-            ),
-            errors=tuple(
-                RemoveError(row.text("target"), from_wire(row.map("error"))) for row in errors
-            ),
-        )

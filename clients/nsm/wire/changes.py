@@ -1,12 +1,9 @@
 """Changes that a session made in a project, as the operations `changes`, `change`, `apply` and
 `discard` answer. Few programs ask."""
 
-from __future__ import annotations
+from typing import Annotated, NamedTuple
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
-
-from nsm.wire.fields import Fields
+from nsm.wire.decode import Made
 
 
 def path_of(given: bytes) -> str:
@@ -17,6 +14,9 @@ def path_of(given: bytes) -> str:
 def bytes_of(path: str) -> bytes:
     """Convert the text of `path_of` back to the bytes of the path."""
     return path.encode("utf-8", "surrogateescape")
+
+
+PathField = Annotated[str, Made(bytes, path_of)]
 
 
 class FileState(NamedTuple):
@@ -34,17 +34,6 @@ class FileState(NamedTuple):
     size: int
     token: str
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one state."""
-        fields = Fields(wire, "a file's state")
-        return cls(
-            fields.text("type"),
-            fields.integer("mode"),
-            fields.integer("size"),
-            fields.text("token"),
-        )
-
 
 class ChangeRow(NamedTuple):
     """Change that a session made to one path.
@@ -59,35 +48,13 @@ class ChangeRow(NamedTuple):
         problem: why it cannot be applied; or empty.
     """
 
-    path: str
+    path: PathField
     kind: str
     before: FileState | None
     after: FileState | None
     conflict: str
     risk: str
     problem: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of the events of `changes`."""
-        row = Fields(wire, "a change")
-        before, after = row.optional("before", row.map), row.optional("after", row.map)
-        return cls(
-            path=path_of(row.data("path")),
-            kind=row.text("kind"),
-            before=None if before is None else FileState.from_wire(before),
-            after=None if after is None else FileState.from_wire(after),
-            conflict=row.text("conflict"),
-            risk=row.text("risk"),
-            problem=row.text("problem"),
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        plain = self._asdict()
-        for side, state in (("before", self.before), ("after", self.after)):
-            plain[side] = None if state is None else state._asdict()
-        return plain
 
 
 class ChangeEnd(NamedTuple):
@@ -106,13 +73,6 @@ class ChangeEnd(NamedTuple):
     used_bytes: int
     size_bytes: int
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `changes`."""
-        fields = Fields(wire, "an answer")
-        numbers = (fields.integer(name) for name in cls._fields[2:])
-        return cls(fields.text("session"), fields.text("project"), *numbers)
-
 
 class Contents(NamedTuple):
     """One path on both sides.
@@ -127,22 +87,11 @@ class Contents(NamedTuple):
     before: bytes | None
     after: bytes | None
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `change`."""
-        fields = Fields(wire, "an answer")
-        change = fields.optional("change", fields.map)
-        return cls(
-            None if change is None else ChangeRow.from_wire(change),
-            fields.optional("before", fields.data),
-            fields.optional("after", fields.data),
-        )
-
 
 class Refused(NamedTuple):
     """A change that was not made, and why."""
 
-    path: str
+    path: PathField
     why: str
 
 
@@ -156,17 +105,3 @@ class ChangeReport(NamedTuple):
 
     done: int
     refused: list[Refused]
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any], key: str) -> Self:
-        """Check the answer.
-
-        Args:
-            key: of the number.
-        """
-        fields = Fields(wire, "an answer")
-        refused = [Fields(row, "a refusal") for row in fields.maps("refused")]
-        return cls(
-            fields.integer(key),
-            [Refused(path_of(row.data("path")), row.text("why")) for row in refused],
-        )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.wire.fields import Fields
+from nsm.wire.answers import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     from nsm.wire.messages import Event
@@ -28,16 +28,6 @@ class DrainProgress(NamedTuple):
     interrupted: int
     remaining_s: float | None
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check an event `progress`."""
-        fields = Fields(wire, "a drain's progress")
-        return cls(
-            left=fields.integer("left"),
-            interrupted=fields.integer("interrupted"),
-            remaining_s=fields.optional("remaining_s", fields.number),
-        )
-
 
 class DrainReport(NamedTuple):
     """Outcome of a drain.
@@ -56,18 +46,6 @@ class DrainReport(NamedTuple):
     interrupted: int
     sessions: int
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `drain`."""
-        fields = Fields(wire, "the answer to a drain")
-        return cls(
-            drained=fields.flag("drained"),
-            cancelled=fields.flag("cancelled"),
-            left=fields.integer("left"),
-            interrupted=fields.integer("interrupted"),
-            sessions=fields.integer("sessions"),
-        )
-
 
 def drain_arguments(timeout_s: float | None) -> dict[str, Any]:
     """The arguments of `drain`; without a number, nothing is interrupted."""
@@ -79,6 +57,6 @@ def progress_to(on_progress: OnDrain | None) -> Callable[[Event], None]:
 
     def on_event(event: Event) -> None:
         if on_progress is not None and event.event == "progress":
-            on_progress(DrainProgress.from_wire(event.data))
+            on_progress(read(DrainProgress, event.data))
 
     return on_event

@@ -1,9 +1,6 @@
 """The answer to `envs`: what there is to run in. `nsm ps` does without."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
-
-from nsm.wire.fields import Fields
+from typing import NamedTuple
 
 
 class EnvironmentRow(NamedTuple):
@@ -42,26 +39,3 @@ class EnvironmentRow(NamedTuple):
     only_for: str | None
     hides: tuple[str, ...]
     not_preloaded: tuple[str, ...] = ()
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of the answer to `envs`."""
-        row = Fields(wire, "an environment row")
-        return cls(
-            name=row.text("name"),
-            interpreter=row.text("interpreter"),
-            description=row.text("description"),
-            available=row.flag("available"),
-            problem=row.optional("problem", row.text),
-            source=row.text("source"),
-            program=row.text("program"),
-            timeout_s=row.number("timeout_s"),
-            memory_mb=row.integer("memory_mb"),
-            preload=row.texts("preload"),
-            keeps_state=row.flag("keeps_state"),
-            cold_start=row.optional("cold_start", row.text),
-            aliases=row.texts("aliases"),
-            only_for=row.optional("only_for", row.text),
-            hides=row.texts("hides"),
-            not_preloaded=row.optional("not_preloaded", row.texts) or (),
-        )

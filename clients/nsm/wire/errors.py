@@ -8,7 +8,9 @@ The server raises these types; `to_wire` turns one into the map that is sent, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
+
+from nsm.wire.decode import Made
 
 Data = Mapping[str, Any]
 
@@ -233,41 +235,8 @@ class DisconnectedError(NsmError):
     code = "disconnected"
 
 
-_BY_CODE: dict[str, type[NsmError]] = {
-    kind.code: kind
-    for kind in (
-        InternalError,
-        BadRequestError,
-        UnknownOperationError,
-        ForbiddenError,
-        UnknownEnvironmentError,
-        EnvironmentUnavailableError,
-        UnknownSessionError,
-        AmbiguousSessionError,
-        WrongEnvironmentError,
-        SessionLimitError,
-        OverloadedError,
-        StartFailedError,
-        SessionEndedError,
-        UnknownExecutionError,
-        ResultLostError,
-        FateUnknownError,
-        CodeTooLargeError,
-        ResultTooLargeError,
-        FileError,
-        FileTooLargeError,
-        BadProjectError,
-        NixUnavailableError,
-        NixFailedError,
-        ShuttingDownError,
-        DrainingError,
-        NotRunningError,
-        UnknownProgramError,
-        BadProgramError,
-        AuditFailedError,
-        DisconnectedError,
-    )
-}
+_KINDS: list[type[NsmError]] = [*NsmError.__subclasses__(), FileTooLargeError]
+_BY_CODE = {kind.code: kind for kind in _KINDS}
 
 
 def from_wire(error: object) -> NsmError:
@@ -286,3 +255,7 @@ def from_wire(error: object) -> NsmError:
         hint=str(fields.get("hint") or ""),
         data=data if isinstance(data, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType]
     )
+
+
+ErrorField: TypeAlias = Annotated[NsmError, Made(dict[str, Any], from_wire)]
+"""An error in a value that `nsm.wire.decode` reads."""

@@ -1,9 +1,7 @@
-"""The answer to `inspect`: all that is known of one session. Checked as in `nsm.wire.fields`."""
+"""The answer to `inspect`: all that is known of one session."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from nsm.wire.fields import Fields
 from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision
 
@@ -26,21 +24,6 @@ class ProcessRow(NamedTuple):
     memory_bytes: int
     cpu_s: float
     threads: int
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of `processes`."""
-        row = Fields(wire, "a process of a session")
-        return cls(
-            pid=row.integer("pid"),
-            inside=row.integer("inside"),
-            name=row.text("name"),
-            command=row.text("command"),
-            state=row.text("state"),
-            memory_bytes=row.integer("memory_bytes"),
-            cpu_s=row.number("cpu_s"),
-            threads=row.integer("threads"),
-        )
 
 
 class RunRow(NamedTuple):
@@ -66,23 +49,6 @@ class RunRow(NamedTuple):
     why: str
     code: str
     code_omitted: int
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of `executions`."""
-        row = Fields(wire, "an execution of a session")
-        return cls(
-            number=row.integer("number"),
-            execution_id=row.text("execution_id"),
-            client=row.text("client"),
-            started_at=row.number("started_at"),
-            outcome=row.text("outcome"),
-            exit_code=row.optional("exit_code", row.integer),
-            duration_s=row.optional("duration_s", row.number),
-            why=row.text("why"),
-            code=row.text("code"),
-            code_omitted=row.integer("code_omitted"),
-        )
 
 
 class Inspection(NamedTuple):
@@ -119,37 +85,3 @@ class Inspection(NamedTuple):
     processes: tuple[ProcessRow, ...] = ()
     executions: tuple[RunRow, ...] = ()
     decisions: tuple[NetworkDecision, ...] = ()
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `inspect`."""
-        fields = Fields(wire, "a session in detail")
-
-        def rows(key: str) -> tuple[dict[str, Any], ...]:
-            return fields.optional(key, fields.maps) or ()  # an older supervisor sends none
-
-        return cls(
-            session=SessionRow.from_wire(fields.map("session")),
-            policy=fields.optional("policy", fields.map),
-            network=fields.optional("network", fields.map),
-            confinement=fields.optional("confinement", fields.map),
-            kernel=fields.optional("kernel", fields.map),
-            contradictions=fields.texts("contradictions"),
-            start=fields.optional("start", fields.map),
-            lifetime=fields.optional("lifetime", fields.map),
-            end_reason=fields.optional("end_reason", fields.text),
-            processes=tuple(map(ProcessRow.from_wire, rows("processes"))),
-            executions=tuple(map(RunRow.from_wire, rows("executions"))),
-            decisions=tuple(map(NetworkDecision.from_wire, rows("decisions"))),
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        return {
-            **self._asdict(),
-            "session": self.session._asdict(),
-            "contradictions": list(self.contradictions),
-            "processes": [row._asdict() for row in self.processes],
-            "executions": [row._asdict() for row in self.executions],
-            "decisions": [row._asdict() for row in self.decisions],
-        }

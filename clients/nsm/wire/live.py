@@ -1,10 +1,8 @@
 """Live sessions as rows, and what became of those that were to end."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-from nsm.wire.errors import NsmError, from_wire
-from nsm.wire.fields import Fields
+from nsm.wire.errors import ErrorField
 
 
 class SessionRow(NamedTuple):
@@ -44,32 +42,6 @@ class SessionRow(NamedTuple):
     taken_up: int = 0
     outdated: bool = False
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of the answer to `sessions`."""
-        row = Fields(wire, "a session row")
-        return cls(
-            id=row.text("id"),
-            name=row.optional("name", row.text),
-            env=row.text("env"),
-            client=row.text("client"),
-            scope=row.text("scope"),
-            project=row.optional("project", row.text),
-            state=row.text("state"),
-            age_s=row.number("age_s"),
-            idle_s=row.number("idle_s"),
-            executions=row.integer("executions"),
-            memory_bytes=row.optional("memory_bytes", row.integer),
-            cpu_s=row.optional("cpu_s", row.number),
-            pid=row.integer("pid"),
-            limited_by=row.optional("limited_by", row.text),
-            processes=row.optional("processes", row.integer),
-            running_s=row.optional("running_s", row.number),
-            queued=row.optional("queued", row.integer) or 0,
-            taken_up=row.optional("taken_up", row.integer) or 0,
-            outdated=row.optional("outdated", row.flag) or False,
-        )
-
 
 class KilledSession(NamedTuple):
     """A session that was ended."""
@@ -82,7 +54,7 @@ class KillError(NamedTuple):
     """A target that was not ended, and why."""
 
     target: str
-    error: NsmError
+    error: ErrorField
 
 
 class KillReport(NamedTuple):
@@ -90,18 +62,3 @@ class KillReport(NamedTuple):
 
     killed: tuple[KilledSession, ...]
     errors: tuple[KillError, ...]
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `kill`."""
-        report = Fields(wire, "a kill report")
-        killed = [Fields(row, "a killed session") for row in report.maps("killed")]
-        errors = [Fields(row, "a kill error") for row in report.maps("errors")]
-        return cls(
-            killed=tuple(
-                KilledSession(row.text("id"), row.optional("name", row.text)) for row in killed
-            ),
-            errors=tuple(
-                KillError(row.text("target"), from_wire(row.map("error"))) for row in errors
-            ),
-        )

@@ -1,10 +1,8 @@
-"""The answer to `net`: what a session may reach. Checked as in `nsm.wire.fields`."""
+"""The answer to `net`: what a session may reach."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 from nsm.wire.errors import BadRequestError
-from nsm.wire.fields import Fields
 
 
 class NetworkDecision(NamedTuple):
@@ -28,20 +26,6 @@ class NetworkDecision(NamedTuple):
     detail: str
     address: str
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of `decisions`."""
-        row = Fields(wire, "a decision of a session's network")
-        return cls(
-            age_s=row.number("age_s"),
-            protocol=row.text("protocol"),
-            host=row.text("host"),
-            port=row.integer("port"),
-            verdict=row.text("verdict"),
-            detail=row.text("detail"),
-            address=row.text("address"),
-        )
-
 
 class NetworkReport(NamedTuple):
     """The network of one live session, as it is now.
@@ -57,8 +41,8 @@ class NetworkReport(NamedTuple):
         decisions: the latest, at most 50, the newest last.
     """
 
-    session_id: str
-    session_name: str | None
+    session_id: Annotated[str, "session.id"]
+    session_name: Annotated[str | None, "session.name"]
     mode: str
     allow: tuple[str, ...]
     port: int | None
@@ -66,31 +50,6 @@ class NetworkReport(NamedTuple):
     connections: int
     counters: dict[str, Any]
     decisions: tuple[NetworkDecision, ...]
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `net`."""
-        fields = Fields(wire, "a session's network")
-        session = Fields(fields.map("session"), "a session's network")
-        return cls(
-            session_id=session.text("id"),
-            session_name=session.optional("name", session.text),
-            mode=fields.text("mode"),
-            allow=fields.texts("allow"),
-            port=fields.optional("port", fields.integer),
-            problem=fields.optional("problem", fields.text),
-            connections=fields.integer("connections"),
-            counters=fields.map("counters"),
-            decisions=tuple(NetworkDecision.from_wire(row) for row in fields.maps("decisions")),
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        return {
-            **self._asdict(),
-            "allow": list(self.allow),
-            "decisions": [decision._asdict() for decision in self.decisions],
-        }
 
 
 _OLD_WORDS = {"host": "full", "none": "off"}

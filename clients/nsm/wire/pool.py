@@ -1,9 +1,6 @@
 """The answer to `pool`: sessions that are kept ready. Few programs ask."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
-
-from nsm.wire.fields import Fields, rows_of
+from typing import NamedTuple
 
 
 class PoolKind(NamedTuple):
@@ -39,27 +36,6 @@ class PoolKind(NamedTuple):
     memory_bytes: int | None
     failures: int
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one kind in the answer to `pool`."""
-        kind = Fields(wire, "a kind of sessions")
-        return cls(
-            env=kind.text("env"),
-            project=kind.optional("project", kind.text),
-            ready=kind.integer("ready"),
-            starting=kind.integer("starting"),
-            wanted=kind.integer("wanted"),
-            why=kind.text("why"),
-            hits=kind.integer("hits"),
-            misses=kind.integer("misses"),
-            refill_p50_s=kind.optional("refill_p50_s", kind.number),
-            refill_p95_s=kind.optional("refill_p95_s", kind.number),
-            calls_per_s=kind.number("calls_per_s"),
-            idle_s=kind.number("idle_s"),
-            memory_bytes=kind.optional("memory_bytes", kind.integer),
-            failures=kind.integer("failures"),
-        )
-
 
 class PoolTotals(NamedTuple):
     """All kinds together; hits and misses since the supervisor started."""
@@ -93,20 +69,3 @@ class PoolReport(NamedTuple):
     kinds: tuple[PoolKind, ...]
     totals: PoolTotals
     memory: PoolMemory
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `pool`."""
-        report = Fields(wire, "the pool")
-        totals = Fields(report.map("totals"), "the pool's totals")
-        memory = Fields(report.map("memory"), "the pool's memory")
-        return cls(
-            kinds=tuple(PoolKind.from_wire(row) for row in rows_of(wire, "kinds")),
-            totals=PoolTotals(*(totals.integer(name) for name in PoolTotals._fields)),
-            memory=PoolMemory(
-                spares_bytes=memory.integer("spares_bytes"),
-                budget_bytes=memory.optional("budget_bytes", memory.integer),
-                available_bytes=memory.optional("available_bytes", memory.integer),
-                pressure_percent=memory.optional("pressure_percent", memory.number),
-            ),
-        )

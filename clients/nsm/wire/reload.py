@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.wire.fields import Fields
+from nsm.wire.answers import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, Self, TypeAlias
+    from typing import Any, TypeAlias
 
     OnReload: TypeAlias = Callable[["ReloadReport"], object]
 
@@ -26,12 +26,6 @@ class ProgramUnderWay(NamedTuple):
     client: str
     scope: str
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one."""
-        fields = Fields(wire, "a program that runs")
-        return cls(fields.text("program"), fields.text("client"), fields.text("scope"))
-
 
 class ReloadReport(NamedTuple):
     """Steps that the supervisor takes before it becomes another program.
@@ -44,18 +38,8 @@ class ReloadReport(NamedTuple):
     waits_for: tuple[ProgramUnderWay, ...]
     waits_s: float
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `reload`; that of an older supervisor says nothing of them."""
-        fields = Fields(wire, "the answer to a reload")
-        rows = fields.maps("waits_for") if "waits_for" in wire else ()
-        return cls(
-            waits_for=tuple(ProgramUnderWay.from_wire(row) for row in rows),
-            waits_s=fields.optional("waits_s", fields.number) or 0.0,
-        )
-
 
 def tell(wire: Mapping[str, Any], on_wait: OnReload | None) -> None:
     """Hand an answer on to who wants to know what is waited for, if there is anything."""
-    if on_wait is not None and (report := ReloadReport.from_wire(wire)).waits_for:
+    if on_wait is not None and (report := read(ReloadReport, wire)).waits_for:
         on_wait(report)

@@ -1,10 +1,7 @@
 """Result of one piece of code."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self, cast
-
-from nsm.wire.fields import Fields
-from nsm.wire.frames import RemoteProtocolError
+from typing import Any, NamedTuple
 
 PLACE = "application/vnd.nsm.place+json"
 """MIME type that marks a display whose place in stdout is known. Its data is the number in the line
@@ -81,46 +78,4 @@ class RunResult(NamedTuple):
     waited_s: float
     timeout_s: float
     clamped_from_s: float | None
-    notes: tuple[str, ...]
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `run` or `result`."""
-        run = Fields(wire, "a run's result")
-        session = Fields(run.map("session"), "a run's session")
-        return cls(
-            execution_id=run.text("execution_id"),
-            env=run.text("env"),
-            session=SessionRef(
-                id=session.text("id"),
-                name=session.optional("name", session.text),
-                created=session.flag("created"),
-                replaced=session.optional("replaced", session.text),
-            ),
-            stdout=run.text("stdout"),
-            stderr=run.text("stderr"),
-            exit_code=run.integer("exit_code"),
-            duration_s=run.number("duration_s"),
-            displays=run.maps("displays"),
-            truncated=truncations(run.map("truncated")),
-            timed_out=run.flag("timed_out"),
-            interrupted=run.flag("interrupted"),
-            interpreter_restarted=run.flag("interpreter_restarted"),
-            restart_reason=run.text("restart_reason"),
-            waited_s=run.number("waited_s"),
-            timeout_s=run.number("timeout_s"),
-            clamped_from_s=run.optional("clamped_from_s", run.number),
-            notes=run.optional("notes", run.texts) or (),
-        )
-
-
-def truncations(wire: Mapping[str, Any]) -> dict[str, Truncation]:
-    """Read the amounts left out of each stream."""
-    return {stream: _truncation(what) for stream, what in wire.items()}
-
-
-def _truncation(wire: object) -> Truncation:
-    if not isinstance(wire, dict):
-        raise RemoteProtocolError("the supervisor sent a truncation that is not a map")
-    what = Fields(cast("dict[str, Any]", wire), "a truncation")
-    return Truncation(what.integer("omitted_bytes"), what.optional("file", what.text))
+    notes: tuple[str, ...] = ()

@@ -4,10 +4,9 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from nsm.wire.fields import Fields
-from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.answers import read
 
 PIECE_BYTES = 256 * 1024
 """The most that one `file_read` or `file_write` carries: four of them fit into what a socket
@@ -30,17 +29,6 @@ class Completions(NamedTuple):
     matches: tuple[str, ...]
     available: bool
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `complete`."""
-        fields = Fields(wire, "completions")
-        return cls(
-            start=fields.integer("start"),
-            end=fields.integer("end"),
-            matches=fields.texts("matches"),
-            available=fields.flag("available"),
-        )
-
 
 class Check(NamedTuple):
     """Answer to the question whether code is complete, which a prompt asks when Enter is pressed.
@@ -53,12 +41,6 @@ class Check(NamedTuple):
 
     status: CheckStatus
     indent: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `check`."""
-        fields = Fields(wire, "the check of some code")
-        return cls(status=_status(fields.text("status")), indent=fields.text("indent"))
 
 
 class FileInfo(NamedTuple):
@@ -79,18 +61,7 @@ class OpenFile(NamedTuple):
     """A file that a connection has open; `file` is its handle in further requests."""
 
     file: int
-    info: FileInfo
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `file_open`."""
-        fields = Fields(wire, "an open file")
-        info = FileInfo(
-            path=fields.text("path"),
-            size=fields.integer("size"),
-            permissions=fields.integer("permissions"),
-        )
-        return cls(fields.integer("file"), info)
+    info: Annotated[FileInfo, ""]
 
 
 class DirectoryEntry(NamedTuple):
@@ -122,22 +93,6 @@ class Directory(NamedTuple):
     entries: tuple[DirectoryEntry, ...] = ()
     whole: bool = True
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `file_list` or `file_mkdir`."""
-        fields = Fields(wire, "a directory")
-        entries = fields.maps("entries") if "entries" in wire else ()
-        return cls(
-            path=fields.text("path"),
-            free_bytes=None if wire.get("free_bytes") is None else fields.integer("free_bytes"),
-            entries=tuple(_entry(Fields(entry, "an entry")) for entry in entries),
-            whole="whole" not in wire or fields.flag("whole"),
-        )
-
-
-def _entry(fields: Fields) -> DirectoryEntry:
-    return DirectoryEntry(fields.text("name"), fields.text("kind"), fields.integer("size"))
-
 
 class FilePiece(NamedTuple):
     """Some bytes of a file; `eof` when none follow."""
@@ -145,28 +100,7 @@ class FilePiece(NamedTuple):
     data: bytes
     eof: bool
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `file_read`."""
-        data = wire.get("data")
-        if not isinstance(data, bytes):
-            raise RemoteProtocolError("the supervisor sent a piece of a file that is not bytes")
-        return cls(data, Fields(wire, "a piece of a file").flag("eof"))
-
-
-def _status(told: str) -> CheckStatus:
-    match told:
-        case "complete":
-            return "complete"
-        case "incomplete":
-            return "incomplete"
-        case "invalid":
-            return "invalid"
-        case _:
-            return "unknown"  # also what a newer supervisor may say
-
 
 def closed_file(wire: Mapping[str, Any], permissions: int) -> FileInfo:
     """Check the answer to `file_close`."""
-    fields = Fields(wire, "a closed file")
-    return FileInfo(fields.text("path"), fields.integer("size"), permissions)
+    return read(FileInfo, {**wire, "permissions": permissions})

@@ -1,11 +1,11 @@
 """The answer to `status`: the supervisor itself. `nsm ps` does without."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from nsm.wire.answers import read
 from nsm.wire.bridge import BridgeStatus
 from nsm.wire.errors import ForbiddenError
-from nsm.wire.fields import Fields
 
 
 class JailStatus(NamedTuple):
@@ -19,7 +19,7 @@ class JailStatus(NamedTuple):
 
     kind: str
     uid: int | None
-    note: str
+    note: str = ""
 
 
 class LimitsStatus(NamedTuple):
@@ -84,8 +84,7 @@ class HttpStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The supervisor itself. `sessions` and `clients` are counts; `limits`, `audit`, `survival`,
-    `bridge` and `http` are None where an older supervisor does not tell; `draining` is why it takes
+    """The supervisor itself. `sessions` and `clients` are counts; `draining` is why it takes
     nothing new, None while it does."""
 
     version: str
@@ -95,90 +94,23 @@ class Status(NamedTuple):
     clients: int
     socket: str
     jail: JailStatus
-    limits: LimitsStatus | None = None
-    draining: str | None = None
-    audit: AuditStatus | None = None
-    survival: SurvivalStatus | None = None
-    bridge: BridgeStatus | None = None
-    http: HttpStatus | None = None
+    limits: LimitsStatus
+    draining: str | None
+    audit: AuditStatus
+    survival: SurvivalStatus
+    bridge: BridgeStatus
+    http: HttpStatus
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `status`.
 
-        Raises:
-            ForbiddenError: it is the one that connections of boxes get.
-        """
-        if set(wire) == {"version"}:
-            raise ForbiddenError(
-                f"A supervisor of version {wire['version']} is there. It tells a box no more.",
-                hint="Ask outside of the box.",
-            )
-        status = Fields(wire, "the supervisor's status")
-        jail = Fields(status.map("jail"), "the status of the jails")
-        return cls(
-            version=status.text("version"),
-            pid=status.integer("pid"),
-            uptime_s=status.number("uptime_s"),
-            sessions=status.integer("sessions"),
-            clients=status.integer("clients"),
-            socket=status.text("socket"),
-            jail=JailStatus(
-                kind=jail.text("kind"),
-                uid=jail.optional("uid", jail.integer),
-                note=jail.optional("note", jail.text) or "",
-            ),
-            limits=_limits(status.optional("limits", status.map)),
-            draining=status.optional("draining", status.text),
-            audit=_audit(status.optional("audit", status.map)),
-            survival=_survival(status.optional("survival", status.map)),
-            bridge=BridgeStatus.from_wire(status.optional("bridge", status.map)),
-            http=_http(status.optional("http", status.map)),
+def read_status(wire: Mapping[str, Any]) -> Status:
+    """The answer to `status`.
+
+    Raises:
+        ForbiddenError: it is the one that connections of boxes get.
+    """
+    if set(wire) == {"version"}:
+        raise ForbiddenError(
+            f"A supervisor of version {wire['version']} is there. It tells a box no more.",
+            hint="Ask outside of the box.",
         )
-
-
-def _survival(wire: Mapping[str, Any] | None) -> SurvivalStatus | None:
-    if wire is None:
-        return None
-    survival = Fields(wire, "the status of what outlives the supervisor")
-    return SurvivalStatus(kind=survival.text("kind"), problem=survival.text("problem"))
-
-
-def _limits(wire: Mapping[str, Any] | None) -> LimitsStatus | None:
-    if wire is None:
-        return None
-    limits = Fields(wire, "the status of limits")
-    return LimitsStatus(
-        memory=limits.text("memory"),
-        processes=limits.text("processes"),
-        cpu=limits.text("cpu"),
-        why=limits.text("why"),
-    )
-
-
-def _audit(wire: Mapping[str, Any] | None) -> AuditStatus | None:
-    if not wire:
-        return None
-    audit = Fields(wire, "the status of the audit")
-    return AuditStatus(
-        enabled=audit.flag("enabled"),
-        path=audit.text("path"),
-        written=audit.integer("written"),
-        dropped=audit.integer("dropped"),
-        problem=audit.text("problem"),
-    )
-
-
-def _http(wire: Mapping[str, Any] | None) -> HttpStatus | None:
-    if not wire:
-        return None
-    http = Fields(wire, "the status of MCP over HTTP")
-    return HttpStatus(
-        enabled=http.flag("enabled"),
-        listen=http.text("listen"),
-        url=http.text("url"),
-        token=http.flag("token"),
-        connections=http.integer("connections"),
-        max_connections=http.integer("max_connections"),
-        problem=http.text("problem"),
-    )
+    return read(Status, wire)

@@ -1,9 +1,9 @@
 """The answers to `stats` and `metrics`, and the events of `events`. Few programs ask."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
-from nsm.wire.fields import Fields, rows_of
+from nsm.wire.answers import read
 
 
 class Times(NamedTuple):
@@ -22,13 +22,6 @@ class Times(NamedTuple):
     p99_s: float | None
     max_s: float | None
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one of them."""
-        times = Fields(wire, "durations")
-        seconds = (times.optional(name, times.number) for name in cls._fields[1:])
-        return cls(times.integer("total"), *seconds)
-
 
 class EnvironmentStats(NamedTuple):
     """Executions in one environment since the supervisor started.
@@ -45,19 +38,6 @@ class EnvironmentStats(NamedTuple):
     latency: Times
     wait: Times
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one environment in the answer to `stats`."""
-        of = Fields(wire, "an environment's figures")
-        outcomes = of.map("outcomes")
-        counted = Fields(outcomes, "outcomes")
-        return cls(
-            env=of.text("env"),
-            outcomes={name: counted.integer(name) for name in outcomes},
-            latency=Times.from_wire(of.map("latency")),
-            wait=Times.from_wire(of.map("wait")),
-        )
-
 
 class StartStats(NamedTuple):
     """Starts of sessions, spares included.
@@ -69,12 +49,6 @@ class StartStats(NamedTuple):
     env: str
     kind: str
     times: Times
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one kind of starts in the answer to `stats`."""
-        start = Fields(wire, "starts of sessions")
-        return cls(start.text("env"), start.text("kind"), Times.from_wire(start.map("times")))
 
 
 class Stats(NamedTuple):
@@ -88,25 +62,9 @@ class Stats(NamedTuple):
     uptime_s: float
     environments: tuple[EnvironmentStats, ...]
     starts: tuple[StartStats, ...]
-    pool_hits: int
-    pool_misses: int
+    pool_hits: Annotated[int, "pool.hits"]
+    pool_misses: Annotated[int, "pool.misses"]
     event_loop: Times
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `stats`."""
-        stats = Fields(wire, "figures")
-        pool = Fields(stats.map("pool"), "the pool's figures")
-        return cls(
-            uptime_s=stats.number("uptime_s"),
-            environments=tuple(
-                EnvironmentStats.from_wire(row) for row in rows_of(wire, "environments")
-            ),
-            starts=tuple(StartStats.from_wire(row) for row in rows_of(wire, "starts")),
-            pool_hits=pool.integer("hits"),
-            pool_misses=pool.integer("misses"),
-            event_loop=Times.from_wire(stats.map("event_loop")),
-        )
 
 
 class Occurrence(NamedTuple):
@@ -125,24 +83,12 @@ class Occurrence(NamedTuple):
     session: str | None
     facts: Mapping[str, Any]
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check what came with an `event`."""
-        told = Fields(wire, "an event")
-        return cls(
-            number=told.integer("number"),
-            at=told.number("at"),
-            kind=told.text("kind"),
-            session=told.optional("session", told.text),
-            facts=told.map("facts"),
-        )
-
 
 def missed_from_wire(wire: Mapping[str, Any]) -> int:
     """How many events were dropped before the next one, from what came with `missed`."""
-    return Fields(wire, "a gap").integer("count")
+    return read(int, wire, "count")
 
 
 def metrics_text(wire: Mapping[str, Any]) -> str:
     """The text in the answer to `metrics`."""
-    return Fields(wire, "metrics").text("text")
+    return read(str, wire, "text")

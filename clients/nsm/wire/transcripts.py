@@ -1,17 +1,14 @@
 """Transcripts that `logs` returns, and ended sessions, as values.
 
-`to_wire` makes an event of an entry, `entry` an entry of an event; it and the `from_wire`s check
-what a supervisor sent as `nsm.wire.fields` does. Apart from that module because `nsm ps` needs
-none of it.
+`to_wire` makes an event of an entry, `entry` an entry of an event.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from nsm.wire.errors import NsmError, from_wire
-from nsm.wire.fields import Fields
-from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.results import Truncation, truncations
+from nsm.wire.answers import read
+from nsm.wire.errors import ErrorField
+from nsm.wire.results import Truncation
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 
@@ -66,7 +63,7 @@ class OutputPiece(NamedTuple):
     execution_id: str
     stream: StreamName
     text: str
-    skipped: int
+    skipped: int = 0
 
 
 class Shown(NamedTuple):
@@ -99,7 +96,7 @@ class ExecutionEnd(NamedTuple):
     restart_reason: str
     displays: tuple[Shown, ...]
     truncated: dict[str, Truncation]
-    error: NsmError | None
+    error: ErrorField | None
 
 
 Entry: TypeAlias = SessionStart | ExecutionStart | OutputPiece | ExecutionEnd
@@ -121,18 +118,6 @@ class LogEnd(NamedTuple):
     end_reason: str | None
     executions: int
 
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check the answer to `logs`."""
-        end = Fields(wire, "the end of a transcript")
-        return cls(
-            id=end.text("id"),
-            name=end.optional("name", end.text),
-            state=end.text("state"),
-            end_reason=end.optional("end_reason", end.text),
-            executions=end.integer("executions"),
-        )
-
 
 class EndedRow(NamedTuple):
     """A session that is over and whose transcript is kept, as `nsm ps --all` shows it.
@@ -152,22 +137,6 @@ class EndedRow(NamedTuple):
     lived_s: float
     ended_s: float
     reason: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Check one row of `ended` in the answer to `sessions`."""
-        row = Fields(wire, "a row of an ended session")
-        return cls(
-            id=row.text("id"),
-            name=row.optional("name", row.text),
-            env=row.text("env"),
-            client=row.text("client"),
-            scope=row.text("scope"),
-            executions=row.integer("executions"),
-            lived_s=row.number("lived_s"),
-            ended_s=row.number("ended_s"),
-            reason=row.text("reason"),
-        )
 
 
 def to_wire(entry: Entry) -> tuple[str, dict[str, Any]]:
@@ -196,82 +165,13 @@ def entry(event: str, data: Mapping[str, Any]) -> Entry | None:
     Raises:
         RemoteProtocolError: a field is missing or of the wrong type.
     """
-    match event:
-        case "session":
-            return _session(Fields(data, "a transcript's session"))
-        case "execution":
-            return _execution(Fields(data, "a transcript's execution"))
-        case "output":
-            return _output(Fields(data, "a transcript's output"))
-        case "finished":
-            return _finished(Fields(data, "the end of an execution"))
-        case _:
-            return None
+    kind = _KINDS.get(event)
+    return None if kind is None else read(kind, data)
 
 
-def _session(fields: Fields) -> SessionStart:
-    return SessionStart(
-        id=fields.text("id"),
-        name=fields.optional("name", fields.text),
-        env=fields.text("env"),
-        interpreter=fields.text("interpreter"),
-        client=fields.text("client"),
-        scope=fields.text("scope"),
-        started_at=fields.number("started_at"),
-        dropped=fields.integer("dropped"),
-    )
-
-
-def _execution(fields: Fields) -> ExecutionStart:
-    return ExecutionStart(
-        execution_id=fields.text("execution_id"),
-        number=fields.integer("number"),
-        client=fields.text("client"),
-        code=fields.text("code"),
-        code_omitted=fields.integer("code_omitted"),
-        started_at=fields.number("started_at"),
-    )
-
-
-def _output(fields: Fields) -> OutputPiece:
-    return OutputPiece(
-        execution_id=fields.text("execution_id"),
-        stream=_stream(fields.text("stream")),
-        text=fields.text("text"),
-        skipped=fields.optional("skipped", fields.integer) or 0,
-    )
-
-
-def _stream(told: str) -> StreamName:
-    match told:
-        case "stdout":
-            return "stdout"
-        case "stderr":
-            return "stderr"
-        case _:
-            raise RemoteProtocolError(f"the supervisor sent output of a stream {told!r:.40}")
-
-
-def _finished(fields: Fields) -> ExecutionEnd:
-    error = fields.optional("error", fields.map)
-    return ExecutionEnd(
-        execution_id=fields.text("execution_id"),
-        exit_code=fields.optional("exit_code", fields.integer),
-        duration_s=fields.number("duration_s"),
-        timed_out=fields.flag("timed_out"),
-        interrupted=fields.flag("interrupted"),
-        interpreter_restarted=fields.flag("interpreter_restarted"),
-        restart_reason=fields.text("restart_reason"),
-        displays=tuple(_shown(Fields(wire, "a display")) for wire in fields.maps("displays")),
-        truncated=truncations(fields.map("truncated")),
-        error=None if error is None else from_wire(error),
-    )
-
-
-def _shown(fields: Fields) -> Shown:
-    data, omitted = fields.map("data"), fields.map("omitted")
-    texts, sizes = Fields(data, "a display"), Fields(omitted, "a display's sizes")
-    return Shown(
-        data={kind: texts.text(kind) for kind in data},
-        omitted={kind: sizes.integer(kind) for kind in omitted},
-    )
+_KINDS: dict[str, type[Entry]] = {
+    "session": SessionStart,
+    "execution": ExecutionStart,
+    "output": OutputPiece,
+    "finished": ExecutionEnd,
+}

@@ -25,7 +25,7 @@ def show(*, as_json: bool) -> int:
         with client:
             boxes = client.boxes.list()
     if as_json:
-        terminal.out_json([box._asdict() for box in boxes])
+        terminal.out_json(boxes)
     elif boxes:
         terminal.out(rows(boxes, os.path.expanduser("~")))
     else:

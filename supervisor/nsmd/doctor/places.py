@@ -16,7 +16,7 @@ from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Failure, Hello, Request, Result
-from nsm.wire.status import AuditStatus, Status, SurvivalStatus
+from nsm.wire.status import AuditStatus, Status, SurvivalStatus, read_status
 from nsmd.doctor.host import Host
 
 ANSWER_TIMEOUT_S = 3.0
@@ -182,7 +182,7 @@ def _log(host: Host) -> Check | None:
 def _status(host: Host) -> Status | None:
     """Ask the supervisor for its status; None if none answers: another row has the reason."""
     try:
-        return Status.from_wire(ask(host.real(host.socket), "status"))
+        return read_status(ask(host.real(host.socket), "status"))
     except (OSError, NsmError, RemoteProtocolError):
         return None
 

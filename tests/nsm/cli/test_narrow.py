@@ -11,6 +11,7 @@ from nsm.cli.render.environments import environments_table
 from nsm.cli.render.sessions import ended_table, sessions_table
 from nsm.cli.render.supervisor import pool_table
 from nsm.cli.verbs import stats
+from nsm.wire.answers import read
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.live import SessionRow
 from nsm.wire.pool import PoolReport
@@ -37,7 +38,7 @@ def sessions() -> list[SessionRow]:
         ),
         samples.session_row(name=WIDE, project=f"/home/ada/{WIDE}"),
     ]
-    return [SessionRow.from_wire(row) for row in made]
+    return [read(SessionRow, row) for row in made]
 
 
 def tables(width: int | None) -> dict[str, str]:
@@ -51,12 +52,12 @@ def tables(width: int | None) -> dict[str, str]:
     ended = samples.ended_row(name="x" * 64, reason="ended as it was idle for longer " * 3)
     return {
         "ps": sessions_table(sessions(), "/home/ada", width),
-        "ended": ended_table([EndedRow.from_wire(ended)], width),
+        "ended": ended_table([read(EndedRow, ended)], width),
         "envs": environments_table(
-            [EnvironmentRow.from_wire(row) for row in environments], "/home/ada", width
+            [read(EnvironmentRow, row) for row in environments], "/home/ada", width
         ),
-        "pool": pool_table(PoolReport.from_wire(pool), "/home/ada", width),
-        "stats": stats.render(Stats.from_wire(samples.stats()), width),
+        "pool": pool_table(read(PoolReport, pool), "/home/ada", width),
+        "stats": stats.render(read(Stats, samples.stats()), width),
         "doctor": render_text(
             [
                 Check(

@@ -12,6 +12,7 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client.bridge import AsyncBridge, Bridge
+from nsm.wire.answers import read
 from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
 from nsm.wire.errors import BadRequestError, UnknownProgramError
 from nsm.wire.frames import RemoteProtocolError
@@ -97,10 +98,10 @@ async def test_both_clients_do_the_same(supervisor: FakeSupervisor) -> None:
     report, shown, result = blocking
     assert isinstance(report, ProgramsReport)
     assert report.programs[0].env == ("DEPLOY_KEY",)
-    assert report.to_plain()["problems"] == [PROBLEM]
+    assert report.problems[0]._asdict() == PROBLEM
     assert isinstance(shown, ProgramHelp)
     assert (shown.program.command, shown.program.env) == (None, ())
-    assert shown.to_plain()["documentation"] == "# deploy\n"
+    assert shown.documentation == "# deploy\n"
     assert isinstance(result, ProgramResult)
     assert (result.signal, result.succeeded) == (signal.SIGTERM, False)
 
@@ -140,4 +141,4 @@ def test_what_is_missing_or_mistyped_is_named(
 ) -> None:
     for key in sample:
         with pytest.raises(RemoteProtocolError, match=f"`{key}`"):
-            kind.from_wire({**sample, key: b"wrong"})
+            read(kind, {**sample, key: b"wrong"})

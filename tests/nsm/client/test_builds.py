@@ -10,6 +10,7 @@ import pytest
 import nsm
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client.builds import AsyncBuilds, Builds
+from nsm.wire.answers import read
 from nsm.wire.builds import BuiltRow, RemoveReport
 from nsm.wire.errors import UnknownEnvironmentError
 from nsm.wire.frames import RemoteProtocolError
@@ -95,12 +96,12 @@ async def test_both_clients_do_the_same(path: str) -> None:
         ]
     assert states == ["building"] * 2
     assert texts == ["one\n", "two\n"] * 2
-    assert blocking[:4] == on_trio[:4] == [row := BuiltRow.from_wire(ROW), [row], [row], row]
+    assert blocking[:4] == on_trio[:4] == [row := read(BuiltRow, ROW), [row], [row], row]
     for report in (blocking[4], on_trio[4]):
         assert isinstance(report, RemoveReport)
         assert report.removed == (("science", "r"),)
         assert isinstance(report.errors[0].error, UnknownEnvironmentError)
-    assert row.to_plain() == {**ROW, "wanted_by": ("nsm env add",)}
+    assert row.wanted_by == ("nsm env add",)
 
 
 def test_both_have_the_same_methods_and_arguments() -> None:
@@ -112,4 +113,4 @@ def test_both_have_the_same_methods_and_arguments() -> None:
 @pytest.mark.parametrize("key", [key for key in ROW if ROW[key] is not None and key != "path"])
 def test_what_is_missing_or_mistyped_is_named(key: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"`{key}`"):
-        BuiltRow.from_wire({**ROW, key: b"wrong"})
+        read(BuiltRow, {**ROW, key: b"wrong"})

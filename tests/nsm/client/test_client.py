@@ -16,6 +16,7 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm._version import program_version
 from nsm.client import blocking as client_module
 from nsm.client import blocking_connection
+from nsm.wire.answers import read
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
@@ -28,6 +29,7 @@ from nsm.wire.errors import (
     UnknownOperationError,
 )
 from nsm.wire.frames import RemoteProtocolError, encode_frame
+from nsm.wire.inspection import Inspection
 from nsm.wire.messages import Request
 
 if TYPE_CHECKING:
@@ -205,10 +207,10 @@ def test_sessions_envs_status(supervisor: FakeSupervisor, client: nsm.Client) ->
     supervisor.handlers["net"] = answer(**samples.network())
     network = client.network("a", "deny", ["x.org"])
     assert network.decisions[0].host == "other.example"
-    assert network.to_plain()["decisions"] == samples.network()["decisions"]
+    assert [row._asdict() for row in network.decisions] == samples.network()["decisions"]
     assert supervisor.requests[-1].args == {"target": "a", "action": "deny", "hosts": ["x.org"]}
     found = client.inspect("a")
-    assert found.to_plain() == samples.inspection()
+    assert found == read(Inspection, samples.inspection())
     assert supervisor.requests[-1].args == {"target": "a"}
 
 
@@ -311,7 +313,7 @@ def test_a_peer_that_speaks_something_else(data: bytes) -> None:
 
 def test_an_answer_of_the_wrong_shape(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     supervisor.handlers |= {"sessions": answer(sessions=[{"id": 5}]), "ping": answer()}
-    with pytest.raises(RemoteProtocolError, match="`id`"):
+    with pytest.raises(RemoteProtocolError, match=r"`sessions\[0\]\.id`"):
         client.sessions()
     client.ping()  # the frames themselves were fine
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 import samples
+from nsm.wire.answers import read
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.results import RunResult, Truncation
 
 
 def test_a_run_result() -> None:
-    result = RunResult.from_wire(
+    result = read(
+        RunResult,
         samples.run_result(
             stdout="hi",
             truncated={"stdout": {"omitted_bytes": 5, "file": "/tmp/x"}},
@@ -20,7 +22,7 @@ def test_a_run_result() -> None:
             timeout_s=5,
             clamped_from_s=60.0,
             notes=["policy: network is off"],
-        )
+        ),
     )
     assert result.stdout == "hi"
     assert result.truncated == {"stdout": Truncation(5, "/tmp/x")}
@@ -46,4 +48,4 @@ def test_a_run_result() -> None:
 )
 def test_wrong_types_inside_a_run_result(changes: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError):
-        RunResult.from_wire(samples.run_result(**changes))
+        read(RunResult, samples.run_result(**changes))

@@ -8,6 +8,7 @@ import pytest
 
 import samples
 from nsm.wire import transcripts
+from nsm.wire.answers import read
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.results import Truncation
@@ -23,7 +24,7 @@ from nsm.wire.transcripts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 OUTPUT = {"execution_id": "x-1", "stream": "stderr", "text": "hm"}
 
@@ -90,39 +91,34 @@ def test_entries_of_the_wrong_shape(event: str, data: dict[str, Any]) -> None:
 
 
 def test_what_comes_after_a_transcript() -> None:
-    end = LogEnd.from_wire(samples.log_end(state="ended", end_reason="idle timeout"))
+    end = read(LogEnd, samples.log_end(state="ended", end_reason="idle timeout"))
     assert (end.state, end.end_reason, end.executions) == ("ended", "idle timeout", 1)
-    row = EndedRow.from_wire(samples.ended_row(name=None))
+    row = read(EndedRow, samples.ended_row(name=None))
     assert (row.name, row.reason, row.lived_s) == (None, "idle timeout", 61.5)
 
 
 def test_what_a_session_answers() -> None:
-    found = Completions.from_wire({"start": 0, "end": 2, "matches": ["print"], "available": True})
+    found = read(Completions, {"start": 0, "end": 2, "matches": ["print"], "available": True})
     assert found == Completions(0, 2, ("print",), True)
-    assert Check.from_wire({"status": "incomplete", "indent": "    "}) == Check(
-        "incomplete", "    "
-    )
-    assert Check.from_wire({"status": "odd", "indent": ""}).status == "unknown"
-    opened = OpenFile.from_wire(samples.open_file(file=3, size=5))
+    assert read(Check, {"status": "incomplete", "indent": "    "}) == Check("incomplete", "    ")
+    opened = read(OpenFile, samples.open_file(file=3, size=5))
     assert opened == OpenFile(3, FileInfo("/workspace/a", 5, 0o644))
-    assert FilePiece.from_wire({"data": b"\x00", "eof": True}) == FilePiece(b"\x00", True)
+    assert read(FilePiece, {"data": b"\x00", "eof": True}) == FilePiece(b"\x00", True)
 
 
 @pytest.mark.parametrize(
-    ("read", "wire"),
+    ("kind", "wire"),
     [
-        (Completions.from_wire, {"start": 0, "end": 2, "matches": [1], "available": True}),
-        (Completions.from_wire, {"start": True, "end": 2, "matches": [], "available": True}),
-        (Check.from_wire, {"status": 1, "indent": ""}),
-        (OpenFile.from_wire, samples.open_file(size=None)),
-        (FilePiece.from_wire, {"data": "text", "eof": True}),
-        (FilePiece.from_wire, {"data": b"", "eof": None}),
-        (LogEnd.from_wire, {}),
-        (EndedRow.from_wire, samples.ended_row(ended_s=None)),
+        (Completions, {"start": 0, "end": 2, "matches": [1], "available": True}),
+        (Completions, {"start": True, "end": 2, "matches": [], "available": True}),
+        (Check, {"status": 1, "indent": ""}),
+        (OpenFile, samples.open_file(size=None)),
+        (FilePiece, {"data": "text", "eof": True}),
+        (FilePiece, {"data": b"", "eof": None}),
+        (LogEnd, {}),
+        (EndedRow, samples.ended_row(ended_s=None)),
     ],
 )
-def test_answers_of_the_wrong_shape(
-    read: Callable[[dict[str, Any]], object], wire: dict[str, Any]
-) -> None:
+def test_answers_of_the_wrong_shape(kind: type[object], wire: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError):
-        read(wire)
+        read(kind, wire)

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from control_bench import Peer, bench
+from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.inspection import Inspection
 from nsm.wire.messages import Cancel, Failure, Request, Result
@@ -178,7 +179,7 @@ async def test_a_session_in_detail() -> None:  # in real time: reading /proc tak
         peer = await it.connect()
         await peer.call("run", env="python", code="x", session="a")
         answer = await peer.call("inspect", target="a")
-        found = Inspection.from_wire(answer)
+        found = read(Inspection, answer)
         assert (found.session.name, found.session.pid) == ("a", it.launcher.jails[0].pid)
         policy = it.launcher.jails[0].policy
         assert policy is not None
@@ -205,7 +206,7 @@ async def test_the_pool_and_why_it_is_so(autojump_clock: trio.abc.Clock) -> None
         assert "max_spares = 3" in python["why"]
         assert python["refill_p50_s"] >= 0
         assert answer["totals"] == {"ready": 3, "starting": 0, "wanted": 3, "hits": 1, "misses": 2}
-        PoolReport.from_wire(answer)
+        read(PoolReport, answer)
 
 
 async def test_a_program_that_comes_again_finds_a_session_ready(

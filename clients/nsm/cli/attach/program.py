@@ -28,8 +28,8 @@ from nsm.client import operations
 from nsm.client.projects import current_project
 from nsm.startup import start
 from nsm.wire import transcripts
+from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, SessionEndedError
-from nsm.wire.fields import rows_of
 from nsm.wire.live import SessionRow
 from nsm.wire.results import RunResult
 from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
@@ -114,7 +114,7 @@ async def _attach(
     )
     try:
         with suppress(NsmError):  # the session may have ended, or the supervisor be an older one
-            tell_found(Found.from_wire(await link.call("find", {"target": target})))
+            tell_found(read(Found, await link.call("find", {"target": target})))
         attachment = Attachment(link, Screen(sys.stdout), folder, timeout_s)
         with ExitStack() as stack:
             handlers = {number: partial(attachment.die, number) for number in tty.ENDING_SIGNALS}
@@ -166,7 +166,7 @@ class Attachment:
         session = await self._session
         logs.means(session.id)
         wire = await self._link.call("sessions")
-        rows = [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
+        rows = read(list[SessionRow], wire, "sessions")
         early, self._early = self._early or [], None
         clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
         row = next((row for row in rows if row.id == session.id), None)
@@ -278,7 +278,7 @@ class Attachment:
         grace_s = TRANSCRIPT_GRACE_S if own.has_started else WITHDRAWN_GRACE_S
         with suppress(TimeoutError):
             await asyncio.wait_for(own.over.wait(), grace_s)
-        own.finish(RunResult.from_wire(call.answer.result()))
+        own.finish(read(RunResult, call.answer.result()))
 
     def _tell(self, error: NsmError) -> None:
         self._screen.lines(f"nsm: {formats.error(error.message, error.hint)}")
@@ -310,7 +310,7 @@ class Attachment:
         """The transcript has ended, and so has the session."""
         name = formats.visible(self._name)
         try:
-            end = LogEnd.from_wire(answer.result())
+            end = read(LogEnd, answer.result())
         except NsmError as error:
             text = formats.error(error.message, error.hint)
         else:

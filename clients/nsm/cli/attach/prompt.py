@@ -15,8 +15,8 @@ from prompt_toolkit.utils import get_cwidth
 from nsm.cli.attach.feed import label
 from nsm.cli.attach.keys import bindings
 from nsm.cli.render import formats
+from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
-from nsm.wire.fields import flag_of
 from nsm.wire.sessions import Check, Completions
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Prompt:
             wire = await self._link.call(
                 "check", {"target": self._id, "code": code}, timeout_s=CHECK_TIMEOUT_S
             )
-            answer = Check.from_wire(wire)
+            answer = read(Check, wire)
             # It comes from a jail, and is typed on the person's behalf.
             indent = answer.indent if len(answer.indent) <= _MAX_INDENT else ""
             return answer._replace(indent="" if indent.strip(" \t") else indent)
@@ -165,7 +165,7 @@ class Prompt:
         }
         try:
             wire = await self._link.call("complete", arguments, timeout_s=COMPLETE_TIMEOUT_S)
-            found = Completions.from_wire(wire)
+            found = read(Completions, wire)
         except NsmError as error:
             self.hint(f"no completions: {formats.visible(error.message)}")
         except TimeoutError:
@@ -205,7 +205,7 @@ class Prompt:
         if error is not None:
             self._screen.lines(f"nsm: {formats.visible_lines(str(error))}")
         else:
-            interrupted = flag_of(answer.result(), "interrupted")
+            interrupted = read(bool, answer.result(), "interrupted")
             self.hint(f"interrupted {what}" if interrupted else f"{what} had ended already")
 
     def _end_hint(self) -> None:

@@ -75,7 +75,8 @@ _SURVIVAL = {
 
 def status_lines(answer: Status) -> str:
     """The lines of `nsm status`."""
-    jail = answer.jail
+    jail, limits, survival = answer.jail, answer.limits, answer.survival
+    audit, bridge, http = answer.audit, answer.bridge, answer.http
     uid = "" if jail.uid is None else f" as user {jail.uid}"
     lines = [
         ("supervisor", f"{answer.version}, process {answer.pid}, up {duration(answer.uptime_s)}"),
@@ -88,27 +89,24 @@ def status_lines(answer: Status) -> str:
         lines.append(("", jail.note))
     if answer.draining:
         lines.append(("draining", f"{answer.draining}: nothing new is taken"))
-    if (limits := answer.limits) is not None:
-        kept = f"memory by {limits.memory}, processes by {limits.processes}, cpu by {limits.cpu}"
-        lines.append(("limits", kept))
-        if limits.why:
-            lines.append(("", limits.why))
-    if (survival := answer.survival) is not None:
-        lines.append(("survival", _SURVIVAL.get(survival.kind, survival.kind)))
-        if survival.problem:
-            lines.append(("", survival.problem))
-    if (audit := answer.audit) is not None:
-        lines.append(("audit", audit.path if audit.enabled else "off"))
-        if audit.dropped:
-            now = f", and is losing more: {audit.problem}" if audit.problem else ""
-            lines.append(("", f"has lost {audit.dropped} lines{now}"))
-    if (bridge := answer.bridge) is not None and bridge.enabled:
+    kept = f"memory by {limits.memory}, processes by {limits.processes}, cpu by {limits.cpu}"
+    lines.append(("limits", kept))
+    if limits.why:
+        lines.append(("", limits.why))
+    lines.append(("survival", _SURVIVAL.get(survival.kind, survival.kind)))
+    if survival.problem:
+        lines.append(("", survival.problem))
+    lines.append(("audit", audit.path if audit.enabled else "off"))
+    if audit.dropped:
+        now = f", and is losing more: {audit.problem}" if audit.problem else ""
+        lines.append(("", f"has lost {audit.dropped} lines{now}"))
+    if bridge.enabled:
         lines.append(("bridge", f"programs: {bridge.programs}; calls under way: {bridge.running}"))
         if bridge.wrong:
             lines.append(("", f"files that describe none: {bridge.wrong}; see `nsm bridge check`"))
         if bridge.problem:
             lines.append(("", f"nothing is started: {bridge.audit}: {bridge.problem}"))
-    if (http := answer.http) is not None and http.enabled:
+    if http.enabled:
         count = f"connections: {http.connections} of {http.max_connections}"
         token = "" if http.token else "; no token"
         lines.append(("http", f"{http.url}; {count}{token}" if http.url else "not served"))

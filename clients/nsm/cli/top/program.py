@@ -24,8 +24,8 @@ from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
 from nsm.startup import start
+from nsm.wire.answers import read
 from nsm.wire.errors import NotRunningError, NsmError
-from nsm.wire.fields import Fields, flag_of, rows_of
 from nsm.wire.live import KillReport, SessionRow
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Screen:
                 link = await self._connected()
                 asked_s = loop.time()
                 wire = await link.call("sessions")
-                rows = [SessionRow.from_wire(row) for row in rows_of(wire, "sessions")]
+                rows = read(list[SessionRow], wire, "sessions")
             except NotRunningError:
                 self._lost(None)
             except (NsmError, OSError) as error:
@@ -209,8 +209,9 @@ class Screen:
                 link = self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
                 link.lost.add_done_callback(lambda _: self._went(link))
                 status = await link.call("status")
-                fields = Fields(status, "the supervisor's status")
-                self._board.heading = heading(fields.text("version"), fields.integer("pid"))
+                self._board.heading = heading(
+                    read(str, status, "version"), read(int, status, "pid")
+                )
             return self._link
 
     def _went(self, link: Link) -> None:
@@ -249,12 +250,12 @@ class Screen:
             link = await self._connected()
             if action.deed == "kill":
                 wire = await link.call("kill", {"targets": [action.session]})
-                errors = KillReport.from_wire(wire).errors
+                errors = read(KillReport, wire).errors
                 message = errors[0].error.message if errors else f"Session {label} was ended."
             else:
                 answer = await link.call("interrupt", {"target": action.session})
                 message = f"Nothing was running in {label}."
-                if flag_of(answer, "interrupted"):
+                if read(bool, answer, "interrupted"):
                     message = f"What ran in {label} was interrupted."
         except (NsmError, OSError) as error:
             message = str(error)

@@ -153,6 +153,6 @@ def _ask(
 def _plain(done: int, refused: Sequence[Refused], left: Sequence[ChangeRow]) -> dict[str, object]:
     return {
         "applied": done,
-        "refused": [each._asdict() for each in refused],
-        "left_out": [row.to_plain() for row in left],
+        "refused": refused,
+        "left_out": left,
     }

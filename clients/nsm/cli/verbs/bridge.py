@@ -18,6 +18,7 @@ from nsm.client import operations
 from nsm.client.blocking import Client
 from nsm.client.bridge import run_arguments
 from nsm.client.retry import RECONNECTED
+from nsm.wire.answers import read
 from nsm.wire.bridge import ProgramResult
 from nsm.wire.errors import NsmError
 
@@ -112,7 +113,7 @@ def _ls(options: argparse.Namespace, _: list[str]) -> int:
     with Client() as client:
         report = client.bridge.programs()
     if options.json:
-        terminal.out_json(report.to_plain())
+        terminal.out_json(report)
         return EXIT_OK
     terminal.out(programs.table(report, os.path.expanduser("~")))
     _tell(report.programs)
@@ -125,7 +126,7 @@ def _help(options: argparse.Namespace, _: list[str]) -> int:
     with Client() as client:
         found = client.bridge.help(options.program)
     if options.json:
-        terminal.out_json(found.to_plain())
+        terminal.out_json(found)
     else:
         terminal.out(programs.documentation(found))
         _tell([found.program])
@@ -172,7 +173,7 @@ class _Running:
 
     def run(self, wanted: dict[str, object]) -> int:
         wire = self._client.call("bridge_run", wanted, on_event=self._show, interruptible=True)
-        result = ProgramResult.from_wire(wire)
+        result = read(ProgramResult, wire)
         if self._as_json:
             terminal.out_json(wire)
         else:

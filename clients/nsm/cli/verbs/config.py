@@ -41,7 +41,7 @@ def reload(*, as_json: bool) -> int:
     """Have the supervisor read the configuration again, and show what has changed."""
     from nsm.cli import connection, terminal  # noqa: PLC0415  # not to check or show
     from nsm.cli.render.formats import visible  # noqa: PLC0415
-    from nsm.wire.fields import rows_of  # noqa: PLC0415
+    from nsm.wire.answers import read  # noqa: PLC0415  # as above
 
     client = connection.connect()
     if client is None:
@@ -59,7 +59,7 @@ def reload(*, as_json: bool) -> int:
             terminal.note(visible(problem))
         terminal.note("nothing was changed. Correct these, then reload again.")
     else:
-        changes = rows_of(answer, "changes")
+        changes = read(list[dict[str, object]], answer, "changes")
         for row in changes:
             when = "" if row["applied"] else "  (after `nsm reload`)"
             terminal.out(visible(f"{row['key']}: {row['old']} -> {row['new']}{when}"))

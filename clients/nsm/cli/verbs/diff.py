@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         tell_unchanged(rows, paths)
         rows, left = (rows, {}) if options.json else without_repositories(rows, paths)
         if options.json:
-            terminal.out_json([row.to_plain() for row in rows])
+            terminal.out_json(rows)
         else:
             with paged():
                 if options.stat:

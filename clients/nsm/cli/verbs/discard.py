@@ -60,8 +60,7 @@ def main(arguments: list[str]) -> int:
                 return EXIT_FAILED
         report = changes.discard(session, paths)
     if options.json:
-        refused = [each._asdict() for each in report.refused]
-        terminal.out_json({"discarded": report.done, "refused": refused})
+        terminal.out_json({"discarded": report.done, "refused": report.refused})
     else:
         terminal.out(f"discarded {counted(report.done)}")
         tell_refused(report)

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
             report = client.undrain()
         else:
             report = client.drain(timeout_s=options.timeout, on_progress=_Progress().show)
-    terminal.answer(options, report._asdict, lambda: _words(report, cancelled=options.cancel))
+    terminal.answer(options, report, lambda: _words(report, cancelled=options.cancel))
     return EXIT_OK if report.drained or report.cancelled or options.cancel else EXIT_INTERRUPTED
 
 

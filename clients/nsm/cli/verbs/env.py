@@ -116,8 +116,7 @@ def _tell(
 ) -> int:
     """Say what came of builds; the exit code."""
     if options.json:
-        plain = [row.to_plain() for row in rows]
-        terminal.out_json(plain if options.action == "update" else plain[0])
+        terminal.out_json(rows if options.action == "update" else rows[0])
     for row in rows:
         if row.going_on:
             name = formats.visible(row.name)
@@ -134,7 +133,7 @@ def _tell(
 
 def _ls(client: Client, options: argparse.Namespace) -> int:
     rows = client.builds.list_all()
-    terminal.answer(options, lambda: [row.to_plain() for row in rows], lambda: builds.table(rows))
+    terminal.answer(options, rows, lambda: builds.table(rows))
     return EXIT_OK
 
 
@@ -142,7 +141,7 @@ def _rm(client: Client, options: argparse.Namespace) -> int:
     report = client.builds.remove([builds.absolute(name) for name in options.names])
     terminal.answer(
         options,
-        lambda: [row._asdict() for row in report.removed],
+        report.removed,
         lambda: "\n".join(f"removed {formats.visible(row.name)}" for row in report.removed),
     )
     for failed in report.errors:
@@ -161,7 +160,7 @@ def _log(client: Client, options: argparse.Namespace) -> int:
 
     row = client.builds.log(builds.absolute(options.name), show, follow=options.follow)
     if options.json:
-        terminal.out_json({"environment": row.to_plain(), "log": "".join(pieces)})
+        terminal.out_json({"environment": row, "log": "".join(pieces)})
     elif not pieces:
         terminal.note(f"nothing was built of {formats.visible(row.name)} yet")
     elif not options.follow:

@@ -46,7 +46,7 @@ def list_all(client: Client, options: argparse.Namespace) -> int:
     rows = client.envs()
     terminal.answer(
         options,
-        lambda: [row._asdict() for row in rows],
+        rows,
         lambda: environments_table(rows, os.path.expanduser("~"), terminal.width()),
     )
     return EXIT_OK
@@ -65,10 +65,7 @@ def show(client: Client, options: argparse.Namespace) -> int:
         return EXIT_FAILED
     terminal.answer(
         options,
-        lambda: {
-            "environments": [row._asdict() for row in found],
-            "build": None if built is None else built.to_plain(),
-        },
+        {"environments": found, "build": built},
         lambda: _text(found, built),
     )
     return EXIT_OK

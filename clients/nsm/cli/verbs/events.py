@@ -11,6 +11,7 @@ from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, whole_number
 from nsm.cli.render.formats import visible
 from nsm.cli.verbs.stats import short
 from nsm.client.retry import RECONNECTED
+from nsm.wire.answers import read
 
 if TYPE_CHECKING:
     from nsm.wire.messages import Event
@@ -92,7 +93,7 @@ def _text(event: Event) -> str:
 
     if event.event == "missed":
         return f"({telemetry.missed_from_wire(event.data)} events were dropped meanwhile)\n"
-    return line(telemetry.Occurrence.from_wire(event.data))
+    return line(read(telemetry.Occurrence, event.data))
 
 
 def line(told: Occurrence) -> str:

@@ -35,5 +35,5 @@ def main(arguments: Sequence[str]) -> int:
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         found = client.inspect(options.session)
-    terminal.answer(options, found.to_plain, lambda: inspection(found, os.path.expanduser("~")))
+    terminal.answer(options, found, lambda: inspection(found, os.path.expanduser("~")))
     return EXIT_OK

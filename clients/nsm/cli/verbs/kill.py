@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_FAILED
     terminal.answer(
         options,
-        lambda: [session._asdict() for session in report.killed],
+        report.killed,
         lambda: killed_lines(report.killed),
     )
     for failed in report.errors:

@@ -10,6 +10,7 @@ from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.cli.streams.resumed_transcript import Continued
 from nsm.client import operations
 from nsm.client.blocking import Client
+from nsm.wire.answers import read
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +83,7 @@ def _print_text(client: Client, options: argparse.Namespace, found: Found | None
             terminal.note("the supervisor was replaced; something may be missing here")
         _out(transcript.take(entry), now=options.follow)
 
-    end = transcripts.LogEnd.from_wire(_read(client, options, show, found))
+    end = read(transcripts.LogEnd, _read(client, options, show, found))
     _out(transcript.end(end), now=True)
 
 

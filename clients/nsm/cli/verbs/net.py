@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         report = client.network(options.session, options.action, options.hosts)
-    terminal.answer(options, report.to_plain, lambda: shown(report))
+    terminal.answer(options, report, lambda: shown(report))
     return EXIT_OK
 
 

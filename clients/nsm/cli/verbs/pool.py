@@ -39,11 +39,7 @@ def show(options: argparse.Namespace) -> int:
         report = client.pool()
     terminal.answer(
         options,
-        lambda: {
-            "kinds": [kind._asdict() for kind in report.kinds],
-            "totals": report.totals._asdict(),
-            "memory": report.memory._asdict(),
-        },
+        report,
         lambda: pool_table(report, os.path.expanduser("~"), terminal.width()),
     )
     return EXIT_OK

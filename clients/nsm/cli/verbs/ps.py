@@ -50,11 +50,10 @@ def main(arguments: list[str]) -> int:
             ended = client.ended_sessions()
     if options.sort is not None:
         rows = _sorted(rows, options.sort)
-    live = [row._asdict() for row in rows]
     if options.json and options.all:
-        terminal.out_json({"sessions": live, "ended": [row._asdict() for row in ended]})
+        terminal.out_json({"sessions": rows, "ended": ended})
     elif options.json:
-        terminal.out_json(live)
+        terminal.out_json(rows)
     else:
         terminal.out(sessions_table(rows, os.path.expanduser("~"), terminal.width()))
     if ended and not options.json:

@@ -24,6 +24,7 @@ from nsm.client import operations
 from nsm.client.blocking import Client
 from nsm.client.projects import DEFAULT, NO_PROJECT, project_of, why_no_project
 from nsm.client.retry import RECONNECTED
+from nsm.wire.answers import read
 from nsm.wire.errors import BadProjectError, NsmError
 from nsm.wire.results import RunResult
 
@@ -208,7 +209,7 @@ class _Execution:
             language="" if options.env else language_of(options.file, code),
         )
         wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)
-        result = RunResult.from_wire(wire)
+        result = read(RunResult, wire)
         if self._why and result.session.created:
             terminal.note(f"no project is mounted: {formats.error(self._why, '')}")
         if options.json:

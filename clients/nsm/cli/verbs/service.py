@@ -255,7 +255,7 @@ def _status(options: argparse.Namespace) -> int:
     }
     problems = _problems(facts, supervisor[0])
     facts["problems"] = problems
-    terminal.answer(options, lambda: facts, lambda: render(facts))
+    terminal.answer(options, facts, lambda: render(facts))
     return EXIT_FAILED if problems else EXIT_OK
 
 

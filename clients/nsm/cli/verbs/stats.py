@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK, Parser
 from nsm.cli.render.formats import count, duration, table
+from nsm.wire.answers import read
 
 if TYPE_CHECKING:
     import argparse
@@ -43,20 +44,9 @@ def show(options: argparse.Namespace) -> int:
         wire = client.call("stats")
     from nsm.wire.telemetry import Stats  # noqa: PLC0415  # not for --help
 
-    stats = Stats.from_wire(wire)
-    terminal.answer(options, lambda: _plain(stats), lambda: render(stats, terminal.width()))
+    stats = read(Stats, wire)
+    terminal.answer(options, stats, lambda: render(stats, terminal.width()))
     return EXIT_OK
-
-
-def _plain(stats: Stats) -> dict[str, Any]:
-    return stats._asdict() | {
-        "environments": [
-            each._asdict() | {"latency": each.latency._asdict(), "wait": each.wait._asdict()}
-            for each in stats.environments
-        ],
-        "starts": [each._asdict() | {"times": each.times._asdict()} for each in stats.starts],
-        "event_loop": stats.event_loop._asdict(),
-    }
 
 
 def render(stats: Stats, width: int | None = None) -> str:

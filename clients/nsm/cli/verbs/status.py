@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
@@ -12,8 +12,6 @@ from nsm.cli.verbs import metrics, pool, stats
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-
-    from nsm.wire.status import Status
 
 
 def parser() -> Parser:
@@ -44,17 +42,8 @@ def _show(options: argparse.Namespace) -> int:
         return EXIT_FAILED
     with client:
         status = client.status()
-    terminal.answer(options, lambda: _plain(status), lambda: status_lines(status))
+    terminal.answer(options, status, lambda: status_lines(status))
     return EXIT_OK
-
-
-def _plain(status: Status) -> dict[str, Any]:
-    parts = (status.jail, status.limits, status.audit, status.survival, status.bridge, status.http)
-    names = ("jail", "limits", "audit", "survival", "bridge", "http")
-    return status._asdict() | {
-        name: None if part is None else part._asdict()
-        for name, part in zip(names, parts, strict=True)
-    }
 
 
 _ACTIONS: dict[str | None, Callable[[argparse.Namespace], int]] = {

@@ -29,6 +29,7 @@ from nsm.cli.attach.program import banner
 from nsm.cli.attach.prompt import completions, end_of_line
 from nsm.cli.attach.screen import Screen
 from nsm.client.retry import RECONNECTED
+from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.live import SessionRow
@@ -226,7 +227,7 @@ def test_who_else_is_there(clients: list[str], said: str) -> None:
 
 def test_what_is_said_at_first() -> None:
     session = SessionStart("s-1", None, "py\x1b", "python", "cl", "scope", 1e9, 0)
-    row = SessionRow.from_wire(samples.session_row(executions=1, state="running"))
+    row = read(SessionRow, samples.session_row(executions=1, state="running"))
     said = banner(session, row, ["nsm"])
     assert "session s-1: py\\x1b, opened by cl, running, 1 execution so far" in said
     assert "lately used by nsm" in said

@@ -8,15 +8,14 @@ import pytest
 
 import samples
 from nsm.cli.render.session_rules import inspection
+from nsm.wire.answers import read
 from nsm.wire.inspection import Inspection
 
 
 def shown(row: dict[str, Any] | None = None, **changes: Any) -> str:
     wire = samples.inspection() | changes
     return inspection(
-        Inspection.from_wire(
-            wire | {"session": samples.session_row(**{"processes": 1} | (row or {}))}
-        ),
+        read(Inspection, wire | {"session": samples.session_row(**{"processes": 1} | (row or {}))}),
         "/home/me",
     )
 
@@ -123,6 +122,6 @@ def test_an_older_supervisor_tells_less() -> None:
     wire = samples.inspection()
     for key in ("start", "lifetime", "end_reason", "processes", "executions", "decisions"):
         del wire[key]
-    text = inspection(Inspection.from_wire(wire), "/home/me")
+    text = inspection(read(Inspection, wire), "/home/me")
     assert "PROCESS" not in text
     assert line(text, "age").startswith("3m12s; idle")

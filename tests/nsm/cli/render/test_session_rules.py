@@ -8,11 +8,12 @@ import pytest
 
 import samples
 from nsm.cli.render.session_rules import inspection
+from nsm.wire.answers import read
 from nsm.wire.inspection import Inspection
 
 
 def shown(wire: dict[str, Any]) -> str:
-    return inspection(Inspection.from_wire(wire), "/home/me")
+    return inspection(read(Inspection, wire), "/home/me")
 
 
 def line(text: str, name: str) -> str:

@@ -11,11 +11,12 @@ from nsm.cli.render import formats
 from nsm.cli.top.board import HELP, KEYS, Action, Board
 from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered, totals
 from nsm.cli.top.table import COLUMNS, cut, number, summary, table
+from nsm.wire.answers import read
 from nsm.wire.live import SessionRow
 
 
 def row(id_: str, **changes: Any) -> SessionRow:
-    return SessionRow.from_wire(samples.session_row(id=id_, **{"name": f"name-{id_}"} | changes))
+    return read(SessionRow, samples.session_row(id=id_, **{"name": f"name-{id_}"} | changes))
 
 
 def lines(*rows: SessionRow) -> list[Line]:

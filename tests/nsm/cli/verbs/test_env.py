@@ -15,6 +15,7 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.render import builds
 from nsm.cli.verbs.complete import candidates
+from nsm.wire.answers import read
 from nsm.wire.builds import BuiltRow
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 
@@ -267,10 +268,10 @@ def test_references_that_begin_here(typed: str, meant: str) -> None:
 
 
 def test_the_line_on_a_terminal() -> None:
-    row = BuiltRow.from_wire(BUILDING)
+    row = read(BuiltRow, BUILDING)
     assert builds.line(row).startswith("science: building pandas-2.2 (checkPhase), 3 of 12 built")
-    assert builds.line(BuiltRow.from_wire(READY)) == ""
-    queued = BuiltRow.from_wire({**BUILDING, "state": "queued"})
+    assert builds.line(read(BuiltRow, READY)) == ""
+    queued = read(BuiltRow, {**BUILDING, "state": "queued"})
     assert builds.line(queued) == "science: waits for other builds, 1m02s"
 
 

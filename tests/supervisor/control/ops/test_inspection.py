@@ -14,6 +14,7 @@ import trio.testing
 
 from control_bench import Peer, bench
 from fakes import spec
+from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
 from nsm.wire.inspection import Inspection
 from nsmd.control.call import Right
@@ -26,7 +27,7 @@ RUN: frozenset[Right] = frozenset({"run"})
 
 
 async def inspected(peer: Peer, target: str) -> Inspection:
-    return Inspection.from_wire(await peer.call("inspect", target=target))
+    return read(Inspection, await peer.call("inspect", target=target))
 
 
 async def test_how_a_session_began_and_when_it_ends() -> None:

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from control_bench import Bench, Peer, bench
+from nsm.wire.answers import read
 from nsm.wire.errors import ForbiddenError, UnknownSessionError
 from nsm.wire.messages import Cancel, Event, Result
 from nsm.wire.telemetry import Occurrence, Stats, metrics_text
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 async def told(peer: Peer, **args: Any) -> list[Occurrence]:
     peer.events.clear()
     await peer.call("events", **args)
-    return [Occurrence.from_wire(event.data) for event in peer.events]
+    return [read(Occurrence, event.data) for event in peer.events]
 
 
 def kinds(occurrences: Sequence[Occurrence]) -> list[str]:
@@ -44,13 +45,13 @@ async def test_metrics() -> None:
 async def test_stats(autojump_clock: trio.abc.Clock) -> None:
     async with bench(outcomes) as it:
         peer = await it.connect()
-        empty = Stats.from_wire(await peer.call("stats"))
+        empty = read(Stats, await peer.call("stats"))
         assert (empty.environments, empty.starts) == ((), ())
         for code in ("fine", "fine", "error"):
             await peer.call("run", env="python", session="a", code=code)
         await peer.call("run", env="bash", code="timeout")
         await trio.sleep(100)
-        stats = Stats.from_wire(await peer.call("stats"))
+        stats = read(Stats, await peer.call("stats"))
         bash, python = stats.environments
         assert (bash.env, dict(bash.outcomes)) == ("bash", {"timeout": 1})
         assert (python.env, dict(python.outcomes)) == ("python", {"error": 1, "ok": 2})

@@ -1,0 +1,326 @@
+"""Plain values (from JSON or CBOR) become the values that annotations describe, or an error.
+
+A `NamedTuple` or dataclass is read from a map, field by field, by its annotations:
+
+- `str`, `bool`, `bytes`, `int`, `float` take exactly that type; `float` takes integers, too.
+- `X | None`, `Literal`, unions, `tuple`, `list`, `frozenset`, `dict` and `Mapping` (with text
+  keys) take what they say; `Any` takes everything.
+- A field that is missing or null has its default, or None where its type has that.
+- Unknown fields are ignored: a newer peer may send more.
+
+`Annotated` says more: a text is the path of a field that the map has elsewhere (``network.mode``;
+empty for the map itself), a `Check` limits the value, a `Made` makes it of something else.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+T = TypeVar("T")
+
+Reader: TypeAlias = Callable[[Any], Any]
+
+MISSING: Any = object()
+"""In place of a value that is not there."""
+
+_NOUNS = {
+    str: "text",
+    bool: "true or false",
+    bytes: "bytes",
+    int: "an integer",
+    float: "a number",
+    dict: "a map",
+    list: "a list",
+}
+
+
+class DecodeError(ValueError):
+    """A value does not fit.
+
+    Attributes:
+        path: of the field, such as ``session.name``; empty for the whole.
+        found: what is there.
+        expected: noun for what should be.
+    """
+
+    def __init__(self, found: object, expected: str) -> None:
+        super().__init__(found, expected)
+        self.path = ""
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"{self.path} is missing, expected {self.expected}"
+        return f"{self.path or 'it'} is {self.found!r:.80}, expected {self.expected}"
+
+    @property
+    def missing(self) -> bool:
+        """True if there is nothing where something should be."""
+        return self.found is MISSING
+
+    def within(self, key: str) -> "DecodeError":
+        """The same, told from the map or list around it."""
+        if not key:
+            return self
+        dot = "." if self.path and not self.path.startswith("[") else ""
+        self.path = f"{key}{dot}{self.path}"
+        return self
+
+
+class Check(NamedTuple):
+    """Limits a field: `test` says whether a value may be, `expected` what may."""
+
+    test: Callable[[Any], bool]
+    expected: str
+
+
+class Made(NamedTuple):
+    """Makes a field's value by a function of something else, which may raise `ValueError`."""
+
+    of: Any
+    by: Reader
+
+
+def decode(kind: type[T], plain: object) -> T:
+    """The value of that type.
+
+    Raises:
+        DecodeError: it is something else.
+    """
+    return cast("T", _reader(cast("Any", kind))[1](plain))
+
+
+@cache
+def _reader(kind: Any) -> tuple[type | None, Reader]:
+    """How a type is read: values of exactly the first are taken as they are."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in _NOUNS or kind is types.NoneType:
+        return kind, _of_type(kind)
+    if kind is Any:
+        return None, lambda plain: plain
+    if origin is Annotated:
+        return _annotated(inner[0], inner[1:])
+    if origin is Literal:
+        return None, _one_of(inner)
+    if origin in (Union, types.UnionType):
+        return _union([each for each in inner if each is not types.NoneType], inner)
+    if origin is tuple and inner[1:] != (...,):
+        return None, _fixed(inner)
+    if origin in (tuple, list, frozenset):
+        return None, _several(origin, inner[0])
+    if issubclass(origin or kind, Mapping):
+        return (dict, _of_type(dict)) if inner in ((), (str, Any)) else (None, _map(*inner))
+    return None, _class(kind)
+
+
+def _of_type(kind: type) -> Reader:
+    def read(plain: Any) -> Any:
+        if type(plain) is kind or (kind is float and type(plain) is int):
+            return plain
+        raise DecodeError(plain, _NOUNS.get(kind, "null"))
+
+    return read
+
+
+def _one_of(values: tuple[Any, ...]) -> Reader:
+    def read(plain: Any) -> Any:
+        if plain in values:
+            return plain
+        raise DecodeError(plain, " or ".join(map(repr, values)))
+
+    return read
+
+
+def _checked(inner: Reader, check: Check) -> Reader:
+    def read(plain: Any) -> Any:
+        try:
+            value = inner(plain)
+            if check.test(value):
+                return value
+        except DecodeError:
+            pass
+        raise DecodeError(plain, check.expected)
+
+    return read
+
+
+def _annotated(kind: Any, notes: tuple[object, ...]) -> tuple[type | None, Reader]:
+    made = next((note for note in notes if isinstance(note, Made)), None)
+    found = _reader(kind) if made is None else (None, _made(_reader(made.of)[1], made.by))
+    for note in notes:
+        if isinstance(note, Check):
+            found = None, _checked(found[1], note)
+    return found
+
+
+def _made(inner: Reader, by: Reader) -> Reader:
+    def read(plain: Any) -> Any:
+        try:
+            return by(inner(plain))
+        except DecodeError:
+            raise
+        except ValueError as error:
+            raise DecodeError(plain, str(error)) from error
+
+    return read
+
+
+def _union(kinds: list[Any], all_kinds: tuple[Any, ...]) -> tuple[type | None, Reader]:
+    readers = [_reader(each) for each in kinds]
+    may_be_none = len(kinds) < len(all_kinds)
+
+    def read(plain: Any) -> Any:
+        if plain is None and may_be_none:
+            return None
+        failure: DecodeError | None = None
+        for _, each in readers:
+            try:
+                return each(plain)
+            except DecodeError as error:
+                failure = failure or error
+        assert failure is not None, "a union has members"
+        raise failure
+
+    return readers[0][0], read
+
+
+def _several(make: Callable[[list[Any]], Any], kind: Any) -> Reader:
+    exact, inner = _reader(kind)
+
+    def read(plain: Any) -> Any:
+        if type(plain) is not list:
+            raise DecodeError(plain, "a list")
+        items: list[Any] = []
+        for item in plain:
+            if type(item) is not exact:
+                try:
+                    items.append(inner(item))
+                except DecodeError as error:
+                    raise error.within(f"[{len(items)}]") from None
+            else:
+                items.append(item)
+        return items if make is list else make(items)
+
+    return read
+
+
+def _fixed(kinds: tuple[Any, ...]) -> Reader:
+    readers = [_reader(kind)[1] for kind in kinds]
+
+    def read(plain: Any) -> Any:
+        if type(plain) is not list or len(plain) != len(readers):
+            raise DecodeError(plain, f"a list of {len(readers)}")
+        return tuple(each(item) for each, item in zip(readers, plain, strict=True))
+
+    return read
+
+
+def _map(of_keys: Any, kind: Any) -> Reader:
+    read_key = _reader(of_keys)[1]
+    exact, inner = _reader(kind)
+
+    def read(plain: Any) -> Any:
+        if not isinstance(plain, dict):
+            raise DecodeError(plain, "a map")
+        found: dict[str, Any] = {}
+        for key, item in cast("dict[str, Any]", plain).items():
+            try:
+                found[read_key(key)] = item if type(item) is exact else inner(item)
+            except DecodeError as error:
+                raise error.within(key) from None
+        return found
+
+    return read
+
+
+def _class(kind: Any) -> Reader:
+    """Make a function that reads a class: one that goes through a table takes twice as long."""
+    hints = get_type_hints(kind, include_extras=True)
+    known: dict[str, Any] = {"kind": kind, "MISSING": MISSING, "DecodeError": DecodeError}
+    lines = [
+        "def read(plain):",
+        "    if not isinstance(plain, dict):",
+        "        raise DecodeError(plain, 'a map')",
+        "    get = plain.get",
+    ]
+    given: list[str] = []
+    for number, (name, default) in enumerate(_defaults(kind).items()):
+        exact, null, known[f"read{number}"] = _field(name, hints[name], default)
+        known[f"type{number}"] = exact
+        unless = [f"type(v{number}) is not type{number}"] if exact else []
+        unless += [f"v{number} is not None"] if null and exact else []
+        lines.append(f"    v{number} = get({name!r}, MISSING)")
+        if unless:
+            lines.append(f"    if {' and '.join(unless)}:")
+        indent = "    " if unless else ""
+        lines.append(f"    {indent}v{number} = read{number}(v{number}, plain)")
+        given.append(f"{name}=v{number}")
+    lines += [
+        "    try:",
+        f"        return kind({', '.join(given)})",
+        "    except ValueError as error:",
+        "        raise DecodeError(plain, str(error)) from error",
+    ]
+    exec("\n".join(lines), known)  # noqa: S102  # names of fields are identifiers
+    return cast("Reader", known["read"])
+
+
+def _field(
+    name: str, hint: Any, default: Callable[[], Any] | None
+) -> tuple[type | None, bool, Callable[[Any, Any], Any]]:
+    """The type whose values are taken as they are, whether None is, and how others are read.
+
+    Args:
+        default: makes it; None if there is none.
+    """
+    bare, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    path = next((note for note in notes if isinstance(note, str)), name)
+    null = types.NoneType in get_args(bare)
+    exact, inner = _reader(hint)
+
+    def read(plain: Any, around: Any) -> Any:
+        if path != name:
+            plain = around
+            for key in path.split(".") if path else ():
+                plain = plain.get(key, MISSING) if isinstance(plain, dict) else MISSING
+        if null and (plain is None or (plain is MISSING and default is None)):
+            return None
+        if default is not None and (plain is None or plain is MISSING):
+            return default()
+        try:
+            return inner(plain)
+        except DecodeError as error:
+            raise error.within(path) from None
+
+    return None if path != name else exact, null, read
+
+
+def _defaults(kind: Any) -> dict[str, Callable[[], Any] | None]:
+    """The fields of a class, with what makes their defaults."""
+    if hasattr(kind, "_field_defaults"):
+        usual = {name: partial(kind._field_defaults.get, name) for name in kind._field_defaults}
+        return {name: usual.get(name) for name in kind._fields}
+    import dataclasses  # noqa: PLC0415  # clients have none, see the package
+
+    found: dict[str, Callable[[], Any] | None] = {}
+    for each in dataclasses.fields(kind):
+        if each.default_factory is not dataclasses.MISSING:
+            found[each.name] = each.default_factory
+        elif each.init:
+            has_one = each.default is not dataclasses.MISSING
+            found[each.name] = partial(getattr, each, "default") if has_one else None
+    return found
