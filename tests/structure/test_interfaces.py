@@ -190,10 +190,6 @@ def test_the_fields_of_a_result() -> None:
     assert documented == list(RunResult._fields)
 
 
-def test_the_rows_that_the_supervisor_sends_are_these() -> None:
-    assert [f.name for f in dataclasses.fields(values.SessionInfo)] == list(SessionRow._fields)
-
-
 def test_the_variables_of_a_client_entry() -> None:
     assert set(names(table("variable", after="Of a client entry", page=KEYS))) == set(VARIABLES)
 

@@ -8,19 +8,19 @@ ends only that session. `docs/contributing/agent-protocol.md` describes the fram
 from __future__ import annotations
 
 import base64
-import binascii
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeGuard, cast
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
 
+from nsm.wire.decode import Check, DecodeError, Made, decode
+from nsm.wire.results import Truncation
 from nsmd.model.head_tail import shortened
-from nsmd.model.values import Outcome, StreamName, Truncation
+from nsmd.model.values import Outcome, StreamName
 
 MAX_DISPLAYS = 1000
 MAX_NOTES = 8
 MAX_NOTE = 400
-MAX_TEXT = 64 * 1024 * 1024
 MAX_STREAM_BYTES = 4 * 1024 * 1024 + 4096
 """Largest size of one stream in a result: our agents keep no more. Older ones keep all."""
 MAX_WORDS = 16 * 1024
@@ -39,7 +39,6 @@ MAX_ENTRIES = 10_000
 """Largest number of directory entries in one frame."""
 MAX_NAME = 1020
 """Characters of a file's name: 255 bytes, each of which may be written as ``\\xff``."""
-ENTRY_KINDS = ("file", "directory", "link", "other", "unnamed")
 MAX_ID = 256
 """Characters of an id that comes back: of an execution that a client named, or a transfer."""
 
@@ -51,20 +50,105 @@ MAX_CODE = 40
 
 InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 """Whether a text is a complete input at a prompt; unknown if nobody could be asked."""
-INPUT_STATUSES: tuple[InputStatus, ...] = ("complete", "incomplete", "invalid", "unknown")
 
 
 class AgentProtocolError(Exception):
     """The agent said something that none of our agents says."""
 
 
+def _at_most(length: int, noun: str) -> Check:
+    return Check(lambda value: len(value) <= length, f"at most {length} {noun}")
+
+
+def _in(least: int, most: int) -> Check:
+    return Check(lambda number: least <= number <= most, f"a whole number from {least} to {most}")
+
+
+def _texts(told: list[Any]) -> frozenset[str]:
+    return frozenset(each for each in told[:100] if isinstance(each, str))
+
+
+def _printable(matches: list[str]) -> tuple[str, ...]:
+    """Leave out what would move the cursor of a terminal.
+
+    Not refused, since which characters are printable depends on the Python that is asked.
+    """
+    return tuple(match for match in matches if match.isprintable())
+
+
+def _chunk(told: str) -> bytes:
+    return base64.b64decode(told, validate=True)
+
+
+def _is_name(name: str) -> bool:
+    """False for one that no file could have, and one that would lead out of its directory."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(name) <= MAX_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
+
+
+def _bounded(outcome: Outcome) -> Outcome:
+    """Check an outcome, and shorten what nobody would have room for."""
+    truncated = outcome.truncated
+    if not (
+        abs(outcome.exit_code) < 2**53
+        and abs(outcome.duration_s) < 2**53
+        and len(outcome.displays) <= MAX_DISPLAYS
+        and len(outcome.restart_reason) <= MAX_WORDS
+        and truncated.keys() <= {"stdout", "stderr"}
+        and all(abs(each.omitted_bytes) < 2**53 for each in truncated.values())
+        and all(len(each.file or "") <= MAX_WORDS for each in truncated.values())
+    ):
+        raise ValueError("an outcome whose numbers and texts are not that large")
+    if not outcome.notes and len(outcome.stdout) + len(outcome.stderr) <= MAX_STREAM_BYTES // 4:
+        return outcome
+    stdout, stdout_cut = shortened(outcome.stdout, MAX_STREAM_BYTES)
+    stderr, stderr_cut = shortened(outcome.stderr, MAX_STREAM_BYTES)
+    left_out = dict(truncated)
+    for name, cut in (("stdout", stdout_cut), ("stderr", stderr_cut)):
+        if cut:
+            known = truncated.get(name, Truncation(0, None))
+            left_out[name] = known._replace(omitted_bytes=known.omitted_bytes + cut)
+    notes = tuple(note[:MAX_NOTE] for note in outcome.notes[:MAX_NOTES])
+    return replace(outcome, stdout=stdout, stderr=stderr, truncated=left_out, notes=notes)
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Words = Annotated[str, _at_most(MAX_WORDS, "characters")]
+Integer = Annotated[int, _in(-(2**53) + 1, 2**53 - 1)]
+Count = Annotated[int, _in(0, 2**53)]
+Id = Annotated[str, Check(lambda id_: len(id_) <= MAX_ID and id_.isprintable(), "an id of ours")]
+FileName = Annotated[str, Check(_is_name, "a name that a file can have")]
+Matches = Annotated[
+    list[Annotated[str, _at_most(MAX_MATCH, "characters")]], _at_most(MAX_MATCHES, "matches")
+]
+EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
+ErrorName = Annotated[
+    str,
+    Check(
+        lambda code: len(code) <= MAX_CODE and code.isascii() and (not code or code.isalnum()),
+        "the name of an error number",
+    ),
+]
+Indent = Annotated[
+    str,
+    Check(
+        lambda indent: len(indent) <= MAX_INDENT and not indent.strip(" \t"),
+        f"at most {MAX_INDENT} blanks and tab characters",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyFrame:
     """The agent can take work."""
 
-    protocol: int
-    python: str
-    capabilities: frozenset[str]
+    protocol: Integer = 0
+    python: str = ""
+    capabilities: Annotated[frozenset[str], Made(list[Any], _texts)] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +165,7 @@ class ResultFrame:
     """An execution has ended."""
 
     id: str
-    outcome: Outcome
+    outcome: Annotated[Outcome, "", Made(Outcome, _bounded)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +173,7 @@ class StatusFrame:
     """Answer to `status`: the running execution and the number of background processes."""
 
     running: str | None
-    background: int
+    background: Integer = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +181,7 @@ class ErrorFrame:
     """The agent refused something; `id` is the execution it concerns, if any."""
 
     id: str | None
-    message: str
+    message: Words = "the agent reported an error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +193,10 @@ class FileFrame:
     """
 
     id: str
-    path: str
-    size: int
-    permissions: int
-    free_bytes: int | None = None
+    path: Words
+    size: Count
+    permissions: Annotated[int, _in(0, 0o7777)]
+    free_bytes: Annotated[int | None, _in(0, 2**53)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +204,8 @@ class FileDataFrame:
     """A piece of a file that is read; `eof` when nothing follows."""
 
     id: str
-    data: bytes
-    eof: bool
+    data: Annotated[bytes, Made(str, _chunk), _at_most(MAX_CHUNK_BYTES, "bytes")]
+    eof: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +213,8 @@ class FileClosedFrame:
     """A transfer has ended as asked; `size` is what was transferred, bytes."""
 
     id: str
-    path: str
-    size: int
+    path: Words
+    size: Count
 
 
 class Entry(NamedTuple):
@@ -148,10 +232,13 @@ class FileDirectoryFrame:
     """A directory and what is in it; `whole` if no entry was left out."""
 
     id: str
-    path: str
-    entries: tuple[Entry, ...]
-    whole: bool
-    free_bytes: int | None
+    path: Words
+    entries: Annotated[
+        tuple[Annotated[Entry, Made(tuple[FileName, EntryKind, Count], Entry._make)], ...],
+        _at_most(MAX_ENTRIES, "entries"),
+    ]
+    whole: bool = False
+    free_bytes: Annotated[int | None, _in(0, 2**53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +246,8 @@ class FileErrorFrame:
     """A transfer has failed and ended; `code` is an error number's name, EISDIR, or ""."""
 
     id: str
-    message: str
-    code: str = ""
+    message: Words = "the agent could not say why"
+    code: ErrorName = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +258,14 @@ class CompletionsFrame:
     """
 
     id: str
-    start: int
-    end: int
-    matches: tuple[str, ...]
-    available: bool
+    start: Count
+    end: Count
+    matches: Annotated[tuple[str, ...], Made(Matches, _printable)] = ()
+    available: bool = False
+
+    def __post_init__(self) -> None:
+        if self.start > self.end:
+            raise ValueError("a start before the end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +274,7 @@ class CheckedFrame:
 
     id: str
     status: InputStatus
-    indent: str
+    indent: Indent = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +316,23 @@ class ResumedFrame:
     count: int | None
 
 
+class _Noted(NamedTuple):
+    """Facts about one execution in a `resumed` frame."""
+
+    note: Mapping[str, Any] = _NOTHING
+    code: str = ""
+
+
+class _Resumed(NamedTuple):
+    """The fields of a `resumed` frame; those of an execution are in two maps."""
+
+    executions: Annotated[Mapping[Id, Any], _at_most(MAX_NOTED, "executions")] = _NOTHING
+    notes: Mapping[str, _Noted] = _NOTHING
+    files: tuple[Id, ...] = ()
+    recent: tuple[Id, ...] = ()
+    executed: Annotated[int | None, "count", _in(0, 2**53)] = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFrame:
     """A type that this side does not use (`pong`, `idle`, newer ones)."""
@@ -248,324 +356,52 @@ AgentFrame = (
 )
 
 
+_KINDS: Mapping[str, type[AgentFrame]] = {
+    "ready": ReadyFrame,
+    "output": OutputFrame,
+    "result": ResultFrame,
+    "status": StatusFrame,
+    "file": FileFrame,
+    "file_data": FileDataFrame,
+    "file_closed": FileClosedFrame,
+    "file_directory": FileDirectoryFrame,
+    "file_error": FileErrorFrame,
+    "completions": CompletionsFrame,
+    "checked": CheckedFrame,
+    "listening": ListeningFrame,
+    "error": ErrorFrame,
+}
+
+
 def parse(frame: Mapping[str, Any]) -> AgentFrame:
     """Parse one frame.
 
     Raises:
         AgentProtocolError: a field is missing or of the wrong type.
     """
-    kind = _text(frame, "type")
-    match kind:
-        case "ready":
-            return ReadyFrame(
-                protocol=_integer(frame, "protocol", default=0),
-                python=_text(frame, "python", default=""),
-                capabilities=frozenset(_texts(frame, "capabilities")),
-            )
-        case "output":
-            return OutputFrame(
-                id=_text(frame, "id"), stream=_stream(frame), text=_text(frame, "text")
-            )
-        case "result":
-            return ResultFrame(id=_text(frame, "id"), outcome=_outcome(frame))
-        case "status":
-            return StatusFrame(
-                running=_optional_text(frame, "running"),
-                background=_integer(frame, "background", default=0),
-            )
-        case "file" | "file_data" | "file_closed" | "file_directory" | "file_error":
-            return _transfer(kind, frame)
-        case "completions":
-            return _completions(frame)
-        case "checked":
-            return CheckedFrame(id=_text(frame, "id"), status=_status(frame), indent=_indent(frame))
-        case "listening":
-            return ListeningFrame(id=_text(frame, "id"))
-        case "resumed":
-            return _resumed(frame)
-        case "error":
-            return ErrorFrame(
-                id=_optional_text(frame, "id"),
-                message=_words(frame, "message", default="the agent reported an error"),
-            )
-        case _:
-            return OtherFrame(type=kind)
+    kind = frame.get("type")
+    if not isinstance(kind, str):
+        raise AgentProtocolError("a frame has no type")
+    try:
+        if kind == "resumed":
+            return _resumed(decode(_Resumed, frame))
+        return decode(_KINDS[kind], frame) if kind in _KINDS else OtherFrame(type=kind)
+    except DecodeError as error:
+        raise AgentProtocolError(f"in a frame {kind!r}, {error}") from error
 
 
 def sequence(frame: Mapping[str, Any]) -> int | None:
     """The frame's sequence number, if it has one."""
     value = frame.get("seq")
-    return value if _is_integer(value) and value > 0 else None
+    return value if type(value) is int and 0 < value < 2**53 else None
 
 
-def _outcome(frame: Mapping[str, Any]) -> Outcome:
-    truncated = _truncated(frame)
-    return Outcome(
-        stdout=_kept(frame, "stdout", truncated),
-        stderr=_kept(frame, "stderr", truncated),
-        exit_code=_integer(frame, "exit_code"),
-        duration_s=_seconds(frame, "duration_s"),
-        displays=_displays(frame),
-        truncated=truncated,
-        timed_out=_flag(frame, "timed_out"),
-        interrupted=_flag(frame, "interrupted"),
-        interpreter_restarted=_flag(frame, "interpreter_restarted"),
-        restart_reason=_words(frame, "restart_reason", default=""),
-        notes=tuple(note[:MAX_NOTE] for note in _texts(frame, "notes")[:MAX_NOTES]),
-    )
-
-
-def _kept(frame: Mapping[str, Any], name: StreamName, truncated: dict[str, Truncation]) -> str:
-    """Text of a stream, shortened if it is too long for its readers."""
-    text, omitted = shortened(_text(frame, name, default=""), MAX_STREAM_BYTES)
-    if omitted:
-        known = truncated.get(name, Truncation(omitted_bytes=0, file=None))
-        truncated[name] = replace(known, omitted_bytes=known.omitted_bytes + omitted)
-    return text
-
-
-def _displays(frame: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    value = _list(frame.get("displays", []), "displays")
-    if len(value) > MAX_DISPLAYS:
-        raise AgentProtocolError(f"more than {MAX_DISPLAYS} displays")
-    return tuple(_map(bundle, "displays") for bundle in value)
-
-
-def _truncated(frame: Mapping[str, Any]) -> dict[str, Truncation]:
-    streams = _map(frame.get("truncated") or {}, "truncated")
-    result: dict[str, Truncation] = {}
-    for name in ("stdout", "stderr"):
-        if name in streams:
-            entry = _map(streams[name], f"truncated.{name}")
-            result[name] = Truncation(
-                omitted_bytes=_integer(entry, "omitted_bytes"),
-                file=None if entry.get("file") is None else _words(entry, "file"),
-            )
-    return result
-
-
-def _transfer(kind: str, frame: Mapping[str, Any]) -> TransferFrame:
-    id_ = _text(frame, "id")
-    match kind:
-        case "file":
-            return FileFrame(
-                id=id_,
-                path=_words(frame, "path"),
-                size=_count(frame, "size"),
-                permissions=_count(frame, "permissions", most=0o7777),
-                free_bytes=_free_bytes(frame),
-            )
-        case "file_data":
-            return FileDataFrame(id=id_, data=_chunk(frame), eof=_flag(frame, "eof"))
-        case "file_directory":
-            return FileDirectoryFrame(
-                id=id_,
-                path=_words(frame, "path"),
-                entries=_entries(frame),
-                whole=_flag(frame, "whole"),
-                free_bytes=_free_bytes(frame),
-            )
-        case "file_closed":
-            return FileClosedFrame(id=id_, path=_words(frame, "path"), size=_count(frame, "size"))
-        case _:
-            message = _words(frame, "message", default="the agent could not say why")
-            return FileErrorFrame(id=id_, message=message, code=_code(frame))
-
-
-def _free_bytes(frame: Mapping[str, Any]) -> int | None:
-    return None if frame.get("free_bytes") is None else _count(frame, "free_bytes")
-
-
-def _entries(frame: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """Entries of a directory. A name that would lead out of it is a lie."""
-    entries: list[Entry] = []
-    for told in _list(frame.get("entries"), "entries"):
-        if len(entries) == MAX_ENTRIES:
-            raise AgentProtocolError(f"more than {MAX_ENTRIES} entries")
-        name, kind, size = _three(told)
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not _is_text(name):
-            raise AgentProtocolError("the name of an entry is none that a file could have")
-        if name in (".", "..") or "/" in name or "\0" in name:
-            raise AgentProtocolError("the name of an entry leads out of its directory")
-        if kind not in ENTRY_KINDS:
-            raise AgentProtocolError(f"an entry is {kind!r:.50}, not {', '.join(ENTRY_KINDS)}")
-        entries.append(Entry(name, kind, _count({"size": size}, "size")))
-    return tuple(entries)
-
-
-def _three(told: object) -> tuple[object, object, object]:
-    parts = _list(told, "entries")
-    if len(parts) != 3:
-        raise AgentProtocolError("an entry is not a name, a kind and a size")
-    return parts[0], parts[1], parts[2]
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _code(frame: Mapping[str, Any]) -> str:
-    code = _text(frame, "code", default="")
-    if len(code) > MAX_CODE or not code.isascii() or (code and not code.isalnum()):
-        raise AgentProtocolError("field 'code' is not the name of an error number")
-    return code
-
-
-def _chunk(frame: Mapping[str, Any]) -> bytes:
-    try:
-        data = base64.b64decode(_text(frame, "data"), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise AgentProtocolError(f"field 'data' is not base64: {error}") from error
-    if len(data) > MAX_CHUNK_BYTES:
-        raise AgentProtocolError(f"field 'data' has more than {MAX_CHUNK_BYTES} bytes")
-    return data
-
-
-def _resumed(frame: Mapping[str, Any]) -> ResumedFrame:
-    notes = _map(frame.get("notes", {}), "notes")
-    states = _map(frame.get("executions", {}), "executions")
-    if len(states) > MAX_NOTED:
-        raise AgentProtocolError(f"more than {MAX_NOTED} executions")
+def _resumed(told: _Resumed) -> ResumedFrame:
     executions: list[Noted] = []
-    for known, state in states.items():
-        noted = _map(notes.get(known, {}), "notes")
-        executions.append(
-            Noted(
-                id=_id(known, "executions"),
-                runs=state == "running",
-                note=_map(noted.get("note", {}), "note"),
-                code=_text(noted, "code", default="")[:MAX_NOTED_CODE],
-            )
-        )
+    for known, state in told.executions.items():
+        noted = told.notes.get(known, _Noted())
+        runs, code = state == "running", noted.code[:MAX_NOTED_CODE]
+        executions.append(Noted(id=known, runs=runs, note=noted.note, code=code))
     return ResumedFrame(
-        executions=tuple(executions),
-        files=tuple(_id(each, "files") for each in _texts(frame, "files")),
-        recent=tuple(_id(each, "recent") for each in _texts(frame, "recent")),
-        count=_count(frame, "count") if "count" in frame else None,
+        executions=tuple(executions), files=told.files, recent=told.recent, count=told.executed
     )
-
-
-def _id(value: str, key: str) -> str:
-    """Read an id that this side made: it is remembered, and shown to people."""
-    if len(value) > MAX_ID or not value.isprintable():
-        raise AgentProtocolError(f"an id in {key!r} is not at most {MAX_ID} printable characters")
-    return value
-
-
-def _completions(frame: Mapping[str, Any]) -> CompletionsFrame:
-    matches = _list(frame.get("matches", []), "matches")
-    if len(matches) > MAX_MATCHES:
-        raise AgentProtocolError(f"more than {MAX_MATCHES} matches")
-    for match in matches:
-        if not isinstance(match, str) or len(match) > MAX_MATCH:
-            raise AgentProtocolError(f"a match is not a text of at most {MAX_MATCH} characters")
-    end = _count(frame, "end")
-    return CompletionsFrame(
-        id=_text(frame, "id"),
-        start=_count(frame, "start", most=end),
-        end=end,
-        # For a terminal's menu: characters that would move its cursor are left out. They are not
-        # refused, since each Python version counts other characters as printable.
-        matches=tuple(match for match in matches if match.isprintable()),
-        available=_flag(frame, "available"),
-    )
-
-
-def _status(frame: Mapping[str, Any]) -> InputStatus:
-    value = frame.get("status")
-    for status in INPUT_STATUSES:
-        if value == status:
-            return status
-    raise AgentProtocolError(f"status is {value!r:.50}, not one of {', '.join(INPUT_STATUSES)}")
-
-
-def _indent(frame: Mapping[str, Any]) -> str:
-    indent = _text(frame, "indent", default="")
-    if len(indent) > MAX_INDENT or indent.strip(" \t"):
-        raise AgentProtocolError(
-            f"field 'indent' is not at most {MAX_INDENT} blanks and tab characters"
-        )
-    return indent
-
-
-def _stream(frame: Mapping[str, Any]) -> StreamName:
-    match frame.get("stream"):
-        case "stdout":
-            return "stdout"
-        case "stderr":
-            return "stderr"
-        case other:
-            raise AgentProtocolError(f"stream is {other!r:.50}, not 'stdout' or 'stderr'")
-
-
-def _text(frame: Mapping[str, Any], key: str, *, default: str | None = None) -> str:
-    value = frame.get(key, default)
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise AgentProtocolError(f"field {key!r} is not a text")
-    return value
-
-
-def _words(frame: Mapping[str, Any], key: str, *, default: str | None = None) -> str:
-    value = _text(frame, key, default=default)
-    if len(value) > MAX_WORDS:
-        raise AgentProtocolError(f"field {key!r} has more than {MAX_WORDS} characters")
-    return value
-
-
-def _optional_text(frame: Mapping[str, Any], key: str) -> str | None:
-    return None if frame.get(key) is None else _text(frame, key)
-
-
-def _texts(frame: Mapping[str, Any], key: str) -> list[str]:
-    value = _list(frame.get(key, []), key)
-    return [item for item in value[:100] if isinstance(item, str)]
-
-
-def _integer(frame: Mapping[str, Any], key: str, *, default: int | None = None) -> int:
-    value = frame.get(key, default)
-    if not _is_integer(value):
-        raise AgentProtocolError(f"field {key!r} is not an integer")
-    return value
-
-
-def _count(frame: Mapping[str, Any], key: str, *, most: int = 2**53) -> int:
-    value = _integer(frame, key)
-    if not 0 <= value <= most:
-        raise AgentProtocolError(f"field {key!r} is {value}, not from 0 to {most}")
-    return value
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
-
-
-def _seconds(frame: Mapping[str, Any], key: str) -> float:
-    value = frame.get(key, 0.0)
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if _is_integer(value):  # bounded: a larger one is no float
-        return float(value)
-    raise AgentProtocolError(f"field {key!r} is not a finite number")
-
-
-def _flag(frame: Mapping[str, Any], key: str) -> bool:
-    value = frame.get(key, False)
-    if not isinstance(value, bool):
-        raise AgentProtocolError(f"field {key!r} is not true or false")
-    return value
-
-
-def _list(value: Any, key: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise AgentProtocolError(f"field {key!r} is not a list")
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _map(value: object, key: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise AgentProtocolError(f"field {key!r} is not a map")
-    return cast("dict[str, Any]", value)

@@ -30,7 +30,6 @@ from nsmd.control.ops import (
 )
 from nsmd.environments.catalog import Listed
 from nsmd.host.paths import is_within
-from nsmd.manager.listing import as_row
 from nsmd.manager.session_index import project_path
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
@@ -144,7 +143,7 @@ async def _sessions(call: Call) -> dict[str, Any]:
     run_service = call.services.run_service
     scope = call.scope if call.confined else None
     rows = [row for row in await run_service.describe() if scope in (None, row.scope)]
-    answer: dict[str, Any] = {"sessions": [as_row(row) for row in rows]}
+    answer: dict[str, Any] = {"sessions": [row._asdict() for row in rows]}
     if arguments.flag(call.args, "all"):
         ended = run_service.describe_ended()
         answer["ended"] = [row._asdict() for row in ended if scope in (None, row.scope)]

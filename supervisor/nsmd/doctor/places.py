@@ -37,8 +37,8 @@ def check_places(host: Host) -> list[Check]:
         ("supervisor", _supervisor(host)),
         ("lock", _lock(host)),
         ("log", _log(host)),
-        ("audit", _audit(status.audit) if status and status.audit else None),
-        ("survival", _survival(status.survival) if status and status.survival else None),
+        ("audit", _audit(status.audit) if status else None),
+        ("survival", _survival(status.survival) if status else None),
         # Without this one, no supervisor starts.
         ("room for runtime", _space(host, runtime, LITTLE_RUNTIME_BYTES, closed=fail)),
         ("room for state", _space(host, host.state, LITTLE_BYTES)),

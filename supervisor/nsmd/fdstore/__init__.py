@@ -3,7 +3,6 @@
 Each group of descriptors is stored with a record in a sealed memory file, which describes them. The
 record cannot be torn or lost without them, needs no disk, and disappears with them.
 
-codec          dataclasses as plain JSON and back
 store          interface of all stores
 records        descriptions of kept descriptors
 fates          outcomes of an earlier supervisor's executions

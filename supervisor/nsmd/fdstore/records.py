@@ -11,10 +11,12 @@ import fcntl
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, cast
 
-from nsmd.fdstore.codec import CodecError, from_plain, to_plain
+from nsm.wire import decode as decoding
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy
 
@@ -135,6 +137,36 @@ def encode(record: object) -> bytes:
     return b"%s%d %s\n%s" % (_MAGIC, VERSION, hashlib.sha256(body).hexdigest().encode(), body)
 
 
+def to_plain(value: object) -> Any:
+    """A value as JSON has it. Fields that have their default are left out.
+
+    Raises:
+        TypeError: it is, or holds, something that has no such form.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        found: dict[str, Any] = {}
+        for name, default in _defaults(type(value)):
+            given = getattr(value, name)
+            if default is MISSING or given != default:
+                found[name] = to_plain(given)
+        return found
+    if isinstance(value, tuple | list):
+        return [to_plain(each) for each in cast("tuple[object, ...]", value)]
+    if isinstance(value, frozenset):
+        return sorted(to_plain(each) for each in cast("frozenset[object]", value))
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        return {str(key): to_plain(each) for key, each in items}
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+@cache
+def _defaults(kind: type) -> tuple[tuple[str, object], ...]:
+    return tuple((each.name, each.default) for each in fields(kind) if each.init)
+
+
 def decode(kind: type[R], data: bytes) -> R:
     """Decode a record.
 
@@ -143,21 +175,21 @@ def decode(kind: type[R], data: bytes) -> R:
         RecordError: it is damaged, or something else.
     """
     head, separator, body = data.partition(b"\n")
-    fields = head.split(b" ")
-    if not data.startswith(_MAGIC) or not separator or len(fields) != 3:
+    parts = head.split(b" ")
+    if not data.startswith(_MAGIC) or not separator or len(parts) != 3:
         raise RecordError("it does not begin as a record does")
-    if not fields[1].isdigit() or len(fields[1]) > 9:
+    if not parts[1].isdigit() or len(parts[1]) > 9:
         raise RecordError("its version is no number")
-    if int(fields[1]) > VERSION:
+    if int(parts[1]) > VERSION:
         raise NewerRecordError(
-            f"it has version {int(fields[1])}, and this nsm understands up to {VERSION}"
+            f"it has version {int(parts[1])}, and this nsm understands up to {VERSION}"
         )
-    if hashlib.sha256(body).hexdigest().encode() != fields[2]:
+    if hashlib.sha256(body).hexdigest().encode() != parts[2]:
         raise RecordError("it is damaged: its checksum is another")
     try:
-        return from_plain(kind, json.loads(body), "the record")
-    except (CodecError, ValueError, RecursionError) as error:
-        raise RecordError(str(error)) from error
+        return decoding.decode(kind, json.loads(body))
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"in the record, {error}") from error
 
 
 def memory_file(data: bytes) -> int:

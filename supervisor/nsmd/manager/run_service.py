@@ -23,6 +23,7 @@ from nsm.wire.errors import (
     UnknownExecutionError,
     UnknownSessionError,
 )
+from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.environments.provider import Provider
@@ -54,7 +55,6 @@ from nsmd.model.values import (
     OutputSink,
     ProjectMount,
     RunRequest,
-    SessionInfo,
     Sources,
     Tenancy,
 )
@@ -380,7 +380,7 @@ class RunService:
             if s.state.value == "idle" and now - s.active_s >= seconds
         ]
 
-    async def describe(self) -> list[SessionInfo]:
+    async def describe(self) -> list[SessionRow]:
         """A row for each live session, oldest first."""
         sessions = sorted(self.live_sessions(), key=lambda s: s.created_s)
         now = trio.current_time()

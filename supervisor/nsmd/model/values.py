@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from nsm.wire.results import Truncation
+
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
 NetworkMode = Literal["off", "allow", "full"]
@@ -451,19 +453,11 @@ class LimitEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truncation:
-    """Amount that a reply leaves out of one stream."""
-
-    omitted_bytes: int
-    file: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Result of an execution as the agent reports it (`docs/contributing/agent-protocol.md`)."""
 
-    stdout: str
-    stderr: str
+    stdout: str = ""
+    stderr: str = ""
     exit_code: int
     duration_s: float = 0.0
     displays: tuple[Mapping[str, Any], ...] = ()
@@ -525,28 +519,3 @@ class Output:
 
 OutputSink = Callable[[Output], None]
 """Receives output while code runs. It must not block: it stores, merges or drops."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
-    """One row of `nsm ps` (`nsm.wire.live.SessionRow`)."""
-
-    id: str
-    name: str | None
-    env: str
-    client: str
-    scope: str
-    project: str | None
-    state: str
-    age_s: float
-    idle_s: float
-    executions: int
-    memory_bytes: int | None
-    cpu_s: float | None
-    pid: int
-    limited_by: Enforcer | None = None
-    processes: int | None = None
-    running_s: float | None = None
-    queued: int = 0
-    taken_up: int = 0
-    outdated: bool = False

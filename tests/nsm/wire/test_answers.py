@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +13,6 @@ from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.results import RunResult
 from nsm.wire.status import Status
-
-if TYPE_CHECKING:
-    pass
 
 ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
     (RunResult, samples.run_result(), {"clamped_from_s", "notes"}),

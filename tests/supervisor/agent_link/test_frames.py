@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsm.wire.results import Truncation
 from nsmd.agent_link import frames
 from nsmd.agent_link.frames import (
     AgentProtocolError,
@@ -28,7 +29,7 @@ from nsmd.agent_link.frames import (
     ResultFrame,
     StatusFrame,
 )
-from nsmd.model.values import Outcome, Truncation
+from nsmd.model.values import Outcome
 
 DIRECTORY: dict[str, Any] = {
     "type": "file_directory",

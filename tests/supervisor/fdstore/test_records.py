@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from nsm.wire.decode import DecodeError, decode
 from nsmd.fdstore import records
-from nsmd.fdstore.codec import CodecError, from_plain, to_plain
-from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
+from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord, to_plain
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
     Artifact,
@@ -100,31 +100,31 @@ def test_a_newer_record_is_told_from_a_damaged_one(version: int) -> None:
 def test_fields_that_only_a_newer_nsm_knows_are_passed_over() -> None:
     plain = to_plain(RECORD) | {"colour": "red"}
     plain["tenancy"]["colour"] = {"deep": [1]}
-    assert from_plain(SessionRecord, plain) == RECORD
+    assert decode(SessionRecord, plain) == RECORD
 
 
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ({"id": 5}, "it.id is 5, not str"),
-        ({"revision": True}, "it.revision is True, not int"),
-        ({"tenancy": []}, r"it.tenancy is \[\], not an object"),
-        ({"capabilities": "all"}, "it.capabilities is 'all', not a list"),
-        ({"network": {"mode": "some"}}, "it.network.mode is 'some'"),
-        ({"channel": None}, "it.channel is None, not str"),
-        ({"applied": {"a": "b"}}, "it.applied is 'b', not int"),
+        ({"id": 5}, "id is 5, expected text"),
+        ({"revision": True}, "revision is True, expected an integer"),
+        ({"tenancy": []}, r"tenancy is \[\], expected a map"),
+        ({"capabilities": "all"}, "capabilities is 'all', expected a list"),
+        ({"network": {"mode": "some"}}, "network.mode is 'some'"),
+        ({"channel": None}, "channel is None, expected text"),
+        ({"applied": {"a": "b"}}, "applied.a is 'b', expected an integer"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, object], where: str) -> None:
-    with pytest.raises(CodecError, match=where):
-        from_plain(SessionRecord, to_plain(RECORD) | change)
+    with pytest.raises(DecodeError, match=where):
+        decode(SessionRecord, to_plain(RECORD) | change)
 
 
 def test_what_is_missing_is_named() -> None:
     plain = to_plain(RECORD)
     del plain["token"]
-    with pytest.raises(CodecError, match="token"):
-        from_plain(SessionRecord, plain)
+    with pytest.raises(DecodeError, match="token"):
+        decode(SessionRecord, plain)
 
 
 def test_what_has_no_plain_form_is_refused() -> None:

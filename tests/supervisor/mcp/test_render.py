@@ -14,8 +14,9 @@ from nsm.wire.errors import (
     UnknownEnvironmentError,
     WrongEnvironmentError,
 )
+from nsm.wire.results import Truncation
 from nsmd.mcp.render import ToolReply, render_error, render_result, unlike_json
-from nsmd.model.values import Outcome, RunResult, Truncation
+from nsmd.model.values import Outcome, RunResult
 
 
 def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) -> RunResult:

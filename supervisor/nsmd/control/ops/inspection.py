@@ -15,7 +15,7 @@ from nsmd.control.ops import session_history
 from nsmd.control.ops.network import decision_row
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import Confinement
-from nsmd.manager.listing import as_row, last_row, live_row
+from nsmd.manager.listing import last_row, live_row
 from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement
 from nsmd.sessions.session import Session
@@ -50,7 +50,7 @@ async def inspect(call: Call) -> dict[str, Any]:
     network = session.network
     recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
     return {
-        "session": as_row(live_row(session, seen.usage, now)),
+        "session": live_row(session, seen.usage, now)._asdict(),
         "policy": _policy(session, sources=not call.confined),
         "network": network.facts(),
         "confinement": None if call.confined else seen.confinement,
@@ -70,7 +70,7 @@ async def inspect(call: Call) -> dict[str, Any]:
 def _past(transcript: Transcript) -> dict[str, Any]:
     """Describe an ended session."""
     return {
-        "session": as_row(last_row(transcript, trio.current_time())),
+        "session": last_row(transcript, trio.current_time())._asdict(),
         "policy": None,
         "network": None,
         "confinement": None,

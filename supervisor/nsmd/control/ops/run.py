@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -161,8 +160,7 @@ def result_to_wire(result: RunResult) -> dict[str, Any]:
         "duration_s": outcome.duration_s,
         "displays": [dict(display) for display in outcome.displays],
         "truncated": {
-            stream: dataclasses.asdict(truncation)
-            for stream, truncation in outcome.truncated.items()
+            stream: truncation._asdict() for stream, truncation in outcome.truncated.items()
         },
         "timed_out": outcome.timed_out,
         "interrupted": outcome.interrupted,

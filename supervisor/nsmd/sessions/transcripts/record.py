@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from nsm.wire.errors import NsmError
-from nsm.wire.results import Truncation, split_place
+from nsm.wire.results import split_place
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, Shown
 from nsmd.model.values import Outcome, StreamName
 from nsmd.sessions.transcripts.live import LiveOutput
@@ -165,10 +165,7 @@ class Record:
                 interpreter_restarted=answer.interpreter_restarted,
                 restart_reason=answer.restart_reason,
                 displays=self._shown,
-                truncated={
-                    stream: Truncation(what.omitted_bytes, what.file)
-                    for stream, what in answer.truncated.items()
-                },
+                truncated=dict(answer.truncated),
                 error=None,
             )
         assert answer is not None, "an execution that runs has no end"

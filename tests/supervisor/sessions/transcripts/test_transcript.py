@@ -23,7 +23,6 @@ from nsm.wire.transcripts import (
     Shown,
 )
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
-from nsmd.model.values import Truncation as OutcomeTruncation
 from nsmd.sessions.transcripts import TranscriptStore, store, transcript
 from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, Place
 from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, MAX_SHOWN_CHARS, MAX_STREAM_CHARS
@@ -117,7 +116,7 @@ async def test_the_end_says_all_that_a_result_says(it: Bench) -> None:
             timed_out=True,
             interpreter_restarted=True,
             restart_reason="it was killed",
-            truncated={"stdout": OutcomeTruncation(omitted_bytes=9, file="/f")},
+            truncated={"stdout": Truncation(omitted_bytes=9, file="/f")},
         )
     )
     end = end_of(entries(it.transcript.read()))
@@ -380,7 +379,7 @@ async def test_a_reader_that_was_overtaken_goes_on_where_the_record_does(
             stdout="",
             stderr="",
             exit_code=0,
-            truncated={"stdout": OutcomeTruncation(omitted_bytes=1, file=WORDS)},
+            truncated={"stdout": Truncation(omitted_bytes=1, file=WORDS)},
         ),
         Outcome(
             stdout="",
@@ -518,7 +517,7 @@ async def test_entries_survive_the_wire(it: Bench) -> None:
             stderr="e",
             exit_code=0,
             displays=({"text/plain": "1", "image/png": "AA"},),
-            truncated={"stdout": OutcomeTruncation(omitted_bytes=9, file=None)},
+            truncated={"stdout": Truncation(omitted_bytes=9, file=None)},
         )
     )
     for entry in entries(it.transcript.read()):
