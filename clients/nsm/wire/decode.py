@@ -13,7 +13,7 @@ empty for the map itself), a `Check` limits the value, a `Made` makes it of some
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from functools import cache, partial
 from typing import (
     Annotated,
@@ -86,6 +86,24 @@ class Check(NamedTuple):
 
     test: Callable[[Any], bool]
     expected: str
+
+
+def at_most(length: int, noun: str) -> Check:
+    """Limit the length of a text or list."""
+
+    def fits(value: Sized) -> bool:
+        return len(value) <= length
+
+    return Check(fits, f"at most {length} {noun}")
+
+
+def between(least: float, most: float, noun: str = "a whole number") -> Check:
+    """Limit a number."""
+
+    def fits(number: float) -> bool:
+        return least <= number <= most
+
+    return Check(fits, f"{noun} from {least} to {most}")
 
 
 class Made(NamedTuple):
@@ -202,10 +220,8 @@ def _several(make: Callable[[list[Any]], Any], kind: Any) -> Reader:
     exact, inner = _reader(kind)
 
     def read(plain: Any) -> Any:
-        if type(plain) is not list:
-            raise DecodeError(plain, "a list")
         items: list[Any] = []
-        for item in plain:
+        for item in _list(plain):
             if type(item) is not exact:
                 try:
                     items.append(inner(item))
@@ -222,11 +238,18 @@ def _fixed(kinds: tuple[Any, ...]) -> Reader:
     readers = [_reader(kind)[1] for kind in kinds]
 
     def read(plain: Any) -> Any:
-        if type(plain) is not list or len(plain) != len(readers):
+        items = _list(plain)
+        if len(items) != len(readers):
             raise DecodeError(plain, f"a list of {len(readers)}")
-        return tuple(each(item) for each, item in zip(readers, plain, strict=True))
+        return tuple(each(item) for each, item in zip(readers, items, strict=True))
 
     return read
+
+
+def _list(plain: Any) -> list[Any]:
+    if type(plain) is not list:
+        raise DecodeError(plain, "a list")
+    return plain  # pyright: ignore[reportUnknownVariableType]
 
 
 def _map(of_keys: Any, kind: Any) -> Reader:
@@ -296,7 +319,7 @@ def _field(
         if path != name:
             plain = around
             for key in path.split(".") if path else ():
-                plain = plain.get(key, MISSING) if isinstance(plain, dict) else MISSING
+                plain = cast("Any", plain).get(key, MISSING) if isinstance(plain, dict) else MISSING
         if null and (plain is None or (plain is MISSING and default is None)):
             return None
         if default is not None and (plain is None or plain is MISSING):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
-from nsm.wire.decode import Check, DecodeError, Made, decode
+from nsm.wire.decode import Check, DecodeError, Made, at_most, between, decode
 from nsm.wire.results import Truncation
 from nsmd.model.head_tail import shortened
 from nsmd.model.values import Outcome, StreamName
@@ -56,14 +56,6 @@ class AgentProtocolError(Exception):
     """The agent said something that none of our agents says."""
 
 
-def _at_most(length: int, noun: str) -> Check:
-    return Check(lambda value: len(value) <= length, f"at most {length} {noun}")
-
-
-def _in(least: int, most: int) -> Check:
-    return Check(lambda number: least <= number <= most, f"a whole number from {least} to {most}")
-
-
 def _texts(told: list[Any]) -> frozenset[str]:
     return frozenset(each for each in told[:100] if isinstance(each, str))
 
@@ -80,6 +72,18 @@ def _chunk(told: str) -> bytes:
     return base64.b64decode(told, validate=True)
 
 
+def _is_id(id_: str) -> bool:
+    return len(id_) <= MAX_ID and id_.isprintable()
+
+
+def _is_error_name(code: str) -> bool:
+    return len(code) <= MAX_CODE and code.isascii() and (not code or code.isalnum())
+
+
+def _is_indent(indent: str) -> bool:
+    return len(indent) <= MAX_INDENT and not indent.strip(" \t")
+
+
 def _is_name(name: str) -> bool:
     """False for one that no file could have, and one that would lead out of its directory."""
     try:
@@ -87,6 +91,11 @@ def _is_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return 0 < len(name) <= MAX_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
+
+
+def _is_truncation(stream: str, told: Truncation) -> bool:
+    is_bounded = abs(told.omitted_bytes) < 2**53 and len(told.file or "") <= MAX_WORDS
+    return is_bounded and stream in ("stdout", "stderr")
 
 
 def _bounded(outcome: Outcome) -> Outcome:
@@ -97,9 +106,7 @@ def _bounded(outcome: Outcome) -> Outcome:
         and abs(outcome.duration_s) < 2**53
         and len(outcome.displays) <= MAX_DISPLAYS
         and len(outcome.restart_reason) <= MAX_WORDS
-        and truncated.keys() <= {"stdout", "stderr"}
-        and all(abs(each.omitted_bytes) < 2**53 for each in truncated.values())
-        and all(len(each.file or "") <= MAX_WORDS for each in truncated.values())
+        and (not truncated or all(map(_is_truncation, truncated, truncated.values())))
     ):
         raise ValueError("an outcome whose numbers and texts are not that large")
     if not outcome.notes and len(outcome.stdout) + len(outcome.stderr) <= MAX_STREAM_BYTES // 4:
@@ -117,29 +124,17 @@ def _bounded(outcome: Outcome) -> Outcome:
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-Words = Annotated[str, _at_most(MAX_WORDS, "characters")]
-Integer = Annotated[int, _in(-(2**53) + 1, 2**53 - 1)]
-Count = Annotated[int, _in(0, 2**53)]
-Id = Annotated[str, Check(lambda id_: len(id_) <= MAX_ID and id_.isprintable(), "an id of ours")]
+Words = Annotated[str, at_most(MAX_WORDS, "characters")]
+Integer = Annotated[int, between(-(2**53) + 1, 2**53 - 1)]
+Count = Annotated[int, between(0, 2**53)]
+Id = Annotated[str, Check(_is_id, "an id of ours")]
 FileName = Annotated[str, Check(_is_name, "a name that a file can have")]
 Matches = Annotated[
-    list[Annotated[str, _at_most(MAX_MATCH, "characters")]], _at_most(MAX_MATCHES, "matches")
+    list[Annotated[str, at_most(MAX_MATCH, "characters")]], at_most(MAX_MATCHES, "matches")
 ]
 EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
-ErrorName = Annotated[
-    str,
-    Check(
-        lambda code: len(code) <= MAX_CODE and code.isascii() and (not code or code.isalnum()),
-        "the name of an error number",
-    ),
-]
-Indent = Annotated[
-    str,
-    Check(
-        lambda indent: len(indent) <= MAX_INDENT and not indent.strip(" \t"),
-        f"at most {MAX_INDENT} blanks and tab characters",
-    ),
-]
+ErrorName = Annotated[str, Check(_is_error_name, "the name of an error number")]
+Indent = Annotated[str, Check(_is_indent, f"at most {MAX_INDENT} blanks and tab characters")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +190,8 @@ class FileFrame:
     id: str
     path: Words
     size: Count
-    permissions: Annotated[int, _in(0, 0o7777)]
-    free_bytes: Annotated[int | None, _in(0, 2**53)] = None
+    permissions: Annotated[int, between(0, 0o7777)]
+    free_bytes: Annotated[int | None, between(0, 2**53)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +199,7 @@ class FileDataFrame:
     """A piece of a file that is read; `eof` when nothing follows."""
 
     id: str
-    data: Annotated[bytes, Made(str, _chunk), _at_most(MAX_CHUNK_BYTES, "bytes")]
+    data: Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
     eof: bool = False
 
 
@@ -235,10 +230,10 @@ class FileDirectoryFrame:
     path: Words
     entries: Annotated[
         tuple[Annotated[Entry, Made(tuple[FileName, EntryKind, Count], Entry._make)], ...],
-        _at_most(MAX_ENTRIES, "entries"),
+        at_most(MAX_ENTRIES, "entries"),
     ]
     whole: bool = False
-    free_bytes: Annotated[int | None, _in(0, 2**53)]
+    free_bytes: Annotated[int | None, between(0, 2**53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,11 +321,11 @@ class _Noted(NamedTuple):
 class _Resumed(NamedTuple):
     """The fields of a `resumed` frame; those of an execution are in two maps."""
 
-    executions: Annotated[Mapping[Id, Any], _at_most(MAX_NOTED, "executions")] = _NOTHING
+    executions: Annotated[Mapping[Id, Any], at_most(MAX_NOTED, "executions")] = _NOTHING
     notes: Mapping[str, _Noted] = _NOTHING
     files: tuple[Id, ...] = ()
     recent: tuple[Id, ...] = ()
-    executed: Annotated[int | None, "count", _in(0, 2**53)] = None
+    executed: Annotated[int | None, "count", between(0, 2**53)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
