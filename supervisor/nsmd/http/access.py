@@ -1,9 +1,9 @@
-"""Admission of clients by the head of a request; no I/O but a look at the token's file.
+"""Admission of clients by the head of a request; no I/O except a look at the token's file.
 
-A port of loopback can be reached by every user of the machine, and by every web page in a browser
-of its user: one that was made to believe that its own name is this machine's (DNS rebinding) says
-that name in `Host`, and any other its own in `Origin`. Both are checked first, then the token, if
-one is asked for; nobody without it learns what is here.
+Every user of the machine can connect to a port of loopback, and so can every web page in a browser
+of its user. A page that made the browser believe that its own name is this machine's (DNS
+rebinding) sends that name in `Host`; any other page sends its own in `Origin`. Both are checked
+first, then the token, if one is required; a client without it learns nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ METHODS = (b"POST", b"GET", b"DELETE")
 _BEARER = b"bearer"
 
 Headers = Sequence[tuple[bytes, bytes]]
-"""Names in small letters, and values."""
+"""Names in lower case, and values."""
 
 _CORS_HEADERS = (
     b"authorization, content-type, accept, last-event-id, mcp-session-id, mcp-protocol-version, "
     b"mcp-method, mcp-name"
 )
-"""That scripts of configured origins may send."""
+"""Headers that scripts of configured origins may send."""
 
 PREFLIGHT_S = b"600"
-"""For which browsers need not ask again."""
+"""Seconds for which browsers need not ask again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,10 @@ class Answer:
     """Answer to a request that does not reach the endpoint.
 
     Attributes:
-        status: of HTTP.
-        text: for people; one line.
-        headers: beside those of every answer.
-        why: for the log and the counts; empty for what is no refusal.
+        status: HTTP status.
+        text: one line for people.
+        headers: headers, besides those of every answer.
+        why: reason for the log and the counts; empty if it is no refusal.
     """
 
     status: HTTPStatus
@@ -51,10 +51,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """A request that is let in.
+    """An admitted request.
 
     Attributes:
-        headers: that its answer has beside those of the endpoint.
+        headers: headers of its answer, besides those of the endpoint.
     """
 
     headers: Headers = ()
@@ -65,13 +65,13 @@ class AccessCheck:
     """Admission of clients by the head of a request.
 
     Args:
-        hosts: what `Host` may be, in small letters; None for anything, where no browser comes.
-        own_origins: of pages that came from here, of which there are none.
-        origins: of other pages that may ask from a browser.
-        secret: whoever has it is let in; None lets in everybody.
-        path: there is nothing else.
-        methods: by which one may ask for it; the first is the usual one.
-        headers: of answers to those who are let in.
+        hosts: allowed values of `Host`, in lower case; None for any, if no browser can connect.
+        own_origins: origins of our own pages; there are no such pages.
+        origins: origins of other pages that may send requests from a browser.
+        secret: token that a client must have; None admits everybody.
+        path: the only path.
+        methods: allowed methods; the first is the usual one.
+        headers: headers of answers to admitted clients.
     """
 
     hosts: Collection[str] | None
@@ -83,10 +83,10 @@ class AccessCheck:
     headers: Headers = ()
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> Passed | Answer:
-        """Let a request in, or say how it is answered.
+        """Admit a request, or make its answer.
 
         Args:
-            method, target, headers: of its head.
+            method, target, headers: parts of its head.
         """
         if self.hosts is not None:
             hosts = _all(headers, b"host")
@@ -111,7 +111,7 @@ class AccessCheck:
         if self.secret is not None and (
             scheme.lower() != _BEARER or not self.secret.matches(token.strip(b" "))
         ):
-            # RFC 6750, 3.1: who showed nothing is told nothing more.
+            # RFC 6750, 3.1: a client that showed nothing learns nothing more.
             challenge = b'Bearer error="invalid_token"' if given else b"Bearer"
             return Answer(
                 status=HTTPStatus.UNAUTHORIZED,
@@ -137,7 +137,7 @@ _PREFLIGHT: Headers = (
 
 
 def _shared(origin: bytes) -> Headers:
-    """Lets scripts of that origin read the answer (the Fetch standard, CORS)."""
+    """Headers that let scripts of that origin read the answer (the Fetch standard, CORS)."""
     return (
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),

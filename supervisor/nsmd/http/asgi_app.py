@@ -1,8 +1,8 @@
 """The `mcp` package's session manager on the endpoint. HEAVY: imports `mcp`.
 
-The manager serves both eras: of the handshake revisions a session for each client that
-initializes, of the handshake-free one each request by itself. One endpoint answers all of them:
-what there is to run in, and who may start what, is the same for everybody who has the token.
+The manager serves both eras: in the handshake revisions a session for each client that initializes,
+in the handshake-free one each request by itself. One endpoint answers all of them, since
+environments and rights are the same for everybody who has the token.
 """
 
 from __future__ import annotations
@@ -26,19 +26,25 @@ from nsmd.mcp.endpoint import Endpoint
 from nsmd.mcp.ports import Programs, Runner
 
 MAX_SESSIONS = 512
-"""Of clients that have initialized. One that goes without a word leaves its own behind."""
+"""Largest number of sessions of clients that have initialized. A client that disappears leaves its
+session behind.
+"""
 
 SESSION_IDLE_S = 30 * 60.0
-"""After its last request, a session is over; the client then is told so, and initializes again."""
+"""A session ends that long after its last request; the client then gets an error, and initializes
+again.
+"""
 
 PING_S = 60
-"""Between comments on an open stream, for clients that take a silent one for dead (the longest
-wait of code is longer than that of some: 300 s). The package's own 15 s would wake an idle
-supervisor for each stream."""
+"""Time between comments on an open stream, for clients that take a silent one for dead (code may
+take longer than the shortest timeout of clients, 300 s). The package's own 15 s would wake an idle
+supervisor for each stream.
+"""
 
 _CHATTY = ("mcp.server.streamable_http_manager", "mcp.server.streamable_http")
-"""Tell of each session, and of each request for one too many, who gets to know; the audit and the
-events do."""
+"""Loggers with a line for each session, and for each request too many; the audit and the events
+have these, too.
+"""
 
 _JSON = ((b"content-type", b"application/json"),)
 
@@ -52,14 +58,14 @@ async def open_front(
     max_result_chars: int,
     max_body_bytes: int,
 ) -> AsyncGenerator[Application]:
-    """While the block lasts, what it gives answers requests that have been let in.
+    """Open the application that answers admitted requests.
 
     Args:
-        attach: what all clients have in common: they are confined.
-        runner: takes the calls.
-        programs: those of the bridge.
+        attach: entry of all clients, which are confined.
+        runner: carries out the calls.
+        programs: programs of the bridge.
         max_result_chars: `[mcp] max_result_chars`.
-        max_body_bytes: of a request.
+        max_body_bytes: largest body of a request.
     """
     endpoint = Endpoint(attach, runner, max_result_chars, programs, way="http")
     async with trio.open_nursery() as nursery:
@@ -71,15 +77,15 @@ async def open_front(
 
 @asynccontextmanager
 async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerator[Application]:
-    """A server of the `mcp` package, by HTTP as nsm has it.
+    """Serve a server of the `mcp` package by nsm's HTTP.
 
     Args:
-        server: whatever it offers.
-        max_body_bytes: of a request.
+        server: any server.
+        max_body_bytes: largest body of a request.
     """
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
-    # There is no other way to it; type checkers take what it is for all that it may be.
+    # There is no other way to it; type checkers assume all types that it may have.
     EventSourceResponse.DEFAULT_PING_INTERVAL = PING_S  # pyright: ignore[reportAttributeAccessIssue]
     replays = Replays(SESSION_IDLE_S, MAX_SESSIONS)
     manager = StreamableHTTPSessionManager(
@@ -88,7 +94,7 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
         retry_interval=RETRY_MS,
         session_idle_timeout=SESSION_IDLE_S,
         max_request_body_size=max_body_bytes,
-        max_sessions=2 * MAX_SESSIONS,  # beyond ours, idle ones are ended
+        max_sessions=2 * MAX_SESSIONS,  # beyond ours, idle ones end
     )
     async with manager.run():
         yield partial(_well_shaped, partial(replays.serve, manager.handle_request))
@@ -97,8 +103,10 @@ async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerat
 async def _well_shaped(
     application: Application, scope: dict[str, Any], receive: Receive, send: Send
 ) -> None:
-    """Parse no body that is made of too much: the manager would, and hold everybody up."""
-    whole = await receive()  # all of the body, or that nobody waits any more
+    """Refuse a body with too much structure before it is parsed: the manager would parse it, and
+    block everybody.
+    """
+    whole = await receive()  # all of the body, or that the client is gone
     body = whole.get("body", b"")
     if why := json_limits.problem(body):
         text = wire.encode(wire.misshapen_error(body, why))

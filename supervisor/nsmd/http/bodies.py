@@ -1,19 +1,19 @@
-"""How much of requests is held in memory, of all clients together."""
+"""Limit of the request bodies in memory, for all clients together."""
 
 from __future__ import annotations
 
 SMALL_BYTES = 64 * 1024
-"""Of a body, that are not counted: there are no more such than connections."""
+"""Bytes of a body that are not counted, since the number of connections is limited."""
 
 
 class Bodies:
     """Bound on the request bodies in memory, for all clients together.
 
     Args:
-        most: bytes at once.
+        most: largest number of bytes at once.
 
     Attributes:
-        taken: those that there are.
+        taken: present number of bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,7 +28,7 @@ class BodyShare:
     """Part of the bound that one request holds until `free`.
 
     Args:
-        of: where it is counted.
+        of: bound in which it counts.
     """
 
     def __init__(self, of: Bodies) -> None:
@@ -39,7 +39,7 @@ class BodyShare:
         return f"<Held {self._bytes} bytes>"
 
     def grow(self, size: int) -> bool:
-        """Hold as many bytes in all; False if there is no room for them."""
+        """Hold so many bytes in all; False if there is no room."""
         more = max(0, size - SMALL_BYTES) - self._bytes
         if more > 0:
             if self._of.taken + more > self._of.most:
@@ -49,6 +49,6 @@ class BodyShare:
         return True
 
     def free(self) -> None:
-        """The request has been answered."""
+        """Free the share: the request was answered."""
         self._of.taken -= self._bytes
         self._bytes = 0

@@ -1,9 +1,9 @@
 """One connection: requests one after another, each within its limits.
 
-What a client can do to us is bounded: how long a head and a body take, how large they are, how long
-it may not read what it is sent, how much it may say while it waits for an answer. Nobody's body is
-read before the guard has let its head in. There is no HTTP/2 and no upgrade of any kind: both are
-ignored, as a server may (RFC 9110, 7.8).
+Everything that a client can do is bounded: time and size of a head and a body, time without reading
+what it gets, and bytes that it sends while it waits for an answer. No body is read before the guard
+has admitted its head. There is no HTTP/2 and no upgrade of any kind: both are ignored, as a server
+may (RFC 9110, 7.8).
 """
 
 from __future__ import annotations
@@ -25,55 +25,61 @@ from nsmd.http.exchange import Application, Exchange, date
 log = logging.getLogger(__name__)
 
 HEAD_TIMEOUT_S = 10.0
-"""For a head, from the connection's begin or its own first byte: programs on this machine send it
-at once."""
+"""Time for a head, from the connection's begin or from its first byte: programs on this machine
+send it at once.
+"""
 
 KEEP_ALIVE_S = 75.0
-"""Without a request, after the first: longer than clients keep one (the SDKs' 5 to 60 s), so that
-none is closed in the moment when it is used."""
+"""Time without a request, after the first: longer than clients keep a connection (the SDKs 5 to 60
+s), so that none is closed just when it is used.
+"""
 
 BODY_TIMEOUT_S = 30.0
-"""For a body."""
+"""Time for a body."""
 
 WRITE_TIMEOUT_S = 30.0
-"""In which a client takes some of what it is sent."""
+"""Time within which a client must read some of what it gets."""
 
 LINGER_S = 2.0
-"""For a client to read why it was refused, before what it still sends has the kernel take the
-answer back (tcp(7), RST)."""
+"""Time for a client to read a refusal, before its remaining bytes make the kernel drop the answer
+(tcp(7), RST).
+"""
 
 MAX_HEAD_BYTES = 32 * 1024
-"""Of a request."""
+"""Largest head of a request."""
 
 MAX_HEAD_LINES = 128
-"""Of a request. Clients send ten; as many as there is room for take 16 ms of everybody's time, for
-who shows no token."""
+"""Largest number of lines in a head. Clients send ten; as many as fit would take 16 ms of
+everybody's time, for a client without a token.
+"""
 
 MAX_SPACES = 16
-"""Or tabs, in a row, in a head or between chunks. Nobody sends two. Where the line is wrong behind
-them, h11 takes time with the square of their number: 4 s for 32 KiB, of everybody's, without a
-token."""
+"""Largest row of spaces or tabs in a head or between chunks; nobody sends two. If the line after
+them is wrong, h11 is quadratic in their number: 4 s for 32 KiB, of everybody's time, without a
+token.
+"""
 
 MAX_AHEAD_BYTES = 64 * 1024
-"""That are read while a request is answered, to see when the client goes."""
+"""Bytes to read while a request is answered, to notice when the client goes."""
 
 _SPACES = b" " * (MAX_SPACES + 1)
-_HEAD_END = re.compile(rb"\n\r?\n")  # as h11 has it
+_HEAD_END = re.compile(rb"\n\r?\n")  # the same as in h11
 
 _CHUNK_BYTES = 64 * 1024
 _FRAME_BYTES = 1024
-"""That h11 gets at once of a head or of a body in chunks: no more of it than that is not looked at
-first, whatever comes together."""
+"""Largest piece of a head or of a chunked body for h11, so that no more than that is parsed before
+the checks here.
+"""
 _SLICE_BYTES = 64 * 1024
 
 CONTINUE = h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
 
 Note = Callable[[str], None]
-"""Told why a request is refused."""
+"""Called with the reason of a refusal."""
 
 
 class _RefusedError(Exception):
-    """A request that gets no further."""
+    """A request that is refused."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -85,11 +91,11 @@ class Served:
     """State that all connections of a listener share.
 
     Attributes:
-        application: answers who is let in.
-        refused: told of those who are not.
-        admitted: told of a connection over which somebody comes who is.
-        max_body_bytes: of a request.
-        bodies: of all of them together.
+        application: answers admitted requests.
+        refused: called for each refusal.
+        admitted: called for a connection with an admitted request.
+        max_body_bytes: largest body of a request.
+        bodies: bound of all bodies together.
     """
 
     guard: AccessCheck
@@ -104,14 +110,14 @@ class Connection:
     """One connection with its requests, one after another.
 
     Args:
-        stream: closed at the end.
-        client: who it is, for logs.
+        stream: stream to the client; closed at the end.
+        client: name of the client, for logs.
 
     Attributes:
-        admitted: somebody with the token has sent the last request over it.
-        welcome: somebody with a token has ever sent one.
-        waiting_since_s: from when on it has nothing to answer, on trio's clock; infinite while it
-            has.
+        admitted: its last request had the token.
+        welcome: some request over it had a token.
+        waiting_since_s: time since which it has nothing to answer, on trio's clock; infinite while
+            it has.
     """
 
     def __init__(self, stream: trio.abc.HalfCloseableStream, served: Served, client: str) -> None:
@@ -131,11 +137,11 @@ class Connection:
         return f"<Connection of {self._client} admitted={self.admitted}>"
 
     def end(self) -> None:
-        """Close it, in the middle of whatever it does."""
+        """Close it, whatever it is doing."""
         self._scope.cancel()
 
     async def serve(self) -> None:
-        """Until it is closed; never raises but for cancellation."""
+        """Serve until it is closed; raises only cancellation."""
         with self._scope:
             try:
                 async with self._stream:
@@ -143,11 +149,11 @@ class Connection:
                         pass
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 log.debug("a client over HTTP went away")
-            except Exception:  # one connection's fault is not the others'
+            except Exception:  # the fault of one connection must not end the others
                 log.exception("a connection over HTTP failed")
 
     async def refuse(self, answer: Answer) -> None:
-        """Answer whatever it may want to ask, and close it."""
+        """Answer any request, and close the connection."""
         with self._scope:
             try:
                 async with self._stream:
@@ -157,7 +163,7 @@ class Connection:
                 log.debug("a client over HTTP went away")
 
     async def _serve_one(self) -> bool:
-        """One request; whether there may be another one."""
+        """Serve one request; returns whether there may be another one."""
         self.waiting_since_s = trio.current_time()
         try:
             request = await self._head()
@@ -167,7 +173,8 @@ class Connection:
             self._wants_head_only = request.method == b"HEAD"
             headers: Headers = list(request.headers)
             _check_form(request, headers)
-            # Not yet: where the token has changed, the guard ends who was admitted by the old one.
+            # Not yet: if the token has changed, the guard ends connections that the old one
+            # admitted.
             self.admitted = False
             verdict = self._served.guard.check(request.method, request.target, headers)
             if isinstance(verdict, Answer) and verdict.why:
@@ -198,10 +205,10 @@ class Connection:
     # What comes in.
 
     async def _head(self) -> h11.Request | None:
-        """The next request's; None if there is none any more.
+        """Read the head of the next request; None at the end.
 
         Raises:
-            _RefusedError: it is none, or too slow.
+            _RefusedError: it is invalid or too slow.
         """
         head_bytes = len(self._h11.trailing_data[0])
         event = self._next_head()
@@ -224,17 +231,18 @@ class Connection:
         return None
 
     async def _body(self, headers: Headers, held: BodyShare, most: int | None = None) -> bytes:
-        """
+        """Read the body.
+
         Args:
             held: counts it.
-            most: bytes; None for what is configured.
+            most: largest size; None for the configured one.
 
         Raises:
-            _RefusedError: it is too large, too slow, or not as it says.
+            _RefusedError: it is too large, too slow, or not as announced.
         """
         most = self._served.max_body_bytes if most is None else most
         said = next((value for name, value in headers if name == b"content-length"), b"0")
-        if int(said) > most:  # digits, says h11
+        if int(said) > most:  # h11 has checked that these are digits
             raise _too_large(most)
         body, framed = bytearray(), any(name == b"transfer-encoding" for name, _ in headers)
         with trio.move_on_after(BODY_TIMEOUT_S):
@@ -327,7 +335,8 @@ class Connection:
         await self._write(h11.EndOfMessage())
 
     async def _write(self, event: h11.Event) -> None:
-        """
+        """Send an event.
+
         Raises:
             trio.BrokenResourceError: the client is gone, or does not read.
         """
@@ -353,11 +362,11 @@ class Connection:
 
 
 def _check_form(request: h11.Request, headers: Headers) -> None:
-    """Refuse requests that h11 lets pass.
+    """Refuse some requests that h11 accepts.
 
     Raises:
-        _RefusedError: it is another protocol, or has two ends (RFC 9112, 6.3: whoever is between
-            may have taken the other one, and what follows for another request).
+        _RefusedError: it is another protocol, or has two lengths (RFC 9112, 6.3: a proxy may have
+            used the other one, and take the rest for another request).
     """
     if request.http_version not in (b"1.0", b"1.1"):
         raise _no_http(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
@@ -396,7 +405,7 @@ def _no_room() -> _RefusedError:
 
 
 def _no_request(error: h11.RemoteProtocolError) -> _RefusedError:
-    # What h11 found wrong may quote what was sent, which may be a secret.
+    # An error of h11 may quote the request, which may contain a secret.
     return _no_http(HTTPStatus(error.error_status_hint))
 
 

@@ -1,8 +1,8 @@
-"""How many connections there are, and who has to go for another one.
+"""Limit of connections, and the choice of one to close for another.
 
-Anybody on this machine may connect to a port, and say nothing. So where there is no room, one goes
-that nobody with the token has used yet, the oldest first; then one that has nothing to answer. Only
-where all have something to answer, the newcomer is refused.
+Anybody on this machine may connect to a port and send nothing. So if there is no room, a connection
+is closed that nobody with the token has used yet, the oldest first; then one that has nothing to
+answer. Only if all have something to answer, the new one is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ConnectionLimit:
         most: connections at once.
 
     Attributes:
-        displaced: how many had to go.
+        displaced: number of connections closed for others.
     """
 
     def __init__(self, most: int) -> None:
@@ -36,7 +36,7 @@ class ConnectionLimit:
         return len(self._connections)
 
     def admit(self, connection: Connection) -> bool:
-        """Let a connection in; False if there is no room."""
+        """Admit a connection; False if there is no room."""
         if len(self._connections) - len(self._leaving) >= self._most:
             other = _least(self._connections - self._leaving)
             if other is None:
@@ -48,7 +48,7 @@ class ConnectionLimit:
         return True
 
     def end_admitted(self) -> None:
-        """Those who came with a token that is none any more have to go."""
+        """Close connections that were admitted by a token that is no longer valid."""
         for connection in self._connections - self._leaving:
             if connection.admitted:
                 self._leaving.add(connection)

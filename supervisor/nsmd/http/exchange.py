@@ -1,7 +1,7 @@
 """One request and its answer, for an ASGI application (the ASGI specification, HTTP, 2.3).
 
-The application never waits for a client that is gone: what it sends then is dropped, and it learns
-of it by `http.disconnect`.
+The application never waits for a client that is gone: its further messages are dropped, and it gets
+`http.disconnect`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
-"""Takes a scope and the two ways; ASGI 3."""
+"""An ASGI 3 application: takes a scope, and functions to receive and to send."""
 
 Write = Callable[[h11.Event], Awaitable[None]]
-"""Sends an event to the client; raises `trio.BrokenResourceError` where it is gone, or too slow."""
+"""Sends an event to the client; raises `trio.BrokenResourceError` if it is gone or too slow."""
 
 _OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
-"""Headers that are the connection's business and not the application's (RFC 9110, 7.6.1)."""
+"""Headers for the connection and not for the application (RFC 9110, 7.6.1)."""
 
 _NOT_FOR_APPLICATIONS = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
-"""What is secret gets no further, and into no log."""
+"""Secret headers, which reach neither application nor log."""
 
 
 class Exchange:
     """One request and its answer.
 
     Args:
-        request: its head.
-        body: all of it.
-        headers: that the answer has beside those of the application.
+        request: head of the request.
+        body: whole body of the request.
+        headers: headers of the answer, besides those of the application.
         write: sends to the client.
     """
 
@@ -58,19 +58,19 @@ class Exchange:
         return f"<Exchange {self._request.method!r} whole={self.whole}>"
 
     def client_gone(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Note that nobody waits for the answer any more."""
         self._gone.set()
 
     async def run(self, application: Application, *, client: str, scheme: str = "http") -> None:
-        """Have the application answer. Afterwards `whole` says whether it did, to the end.
+        """Let the application answer. Afterwards `whole` says whether the answer was complete.
 
         Args:
-            client: for the application: who asks.
-            scheme: of the URL.
+            client: name of the client, for the application.
+            scheme: scheme of the URL.
         """
         try:
             await application(self._scope(client, scheme), self._receive, self._send)
-        except Exception:  # one request's fault is not the others'
+        except Exception:  # the fault of one request must not end the others
             log.exception("a request over HTTP failed")
             if not self._begun and not self._gone.is_set():
                 await self._fail()
@@ -153,5 +153,5 @@ class Exchange:
 
 
 def date() -> bytes:
-    """The time, as answers have it (RFC 9110, 6.6.1)."""
+    """Time in the format of answers (RFC 9110, 6.6.1)."""
     return formatdate(usegmt=True).encode("ascii")

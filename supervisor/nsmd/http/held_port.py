@@ -1,8 +1,8 @@
-"""The port that is listened at: held from one supervisor to the next.
+"""The listening port, held from one supervisor to the next.
 
-Whoever listens there while no supervisor does is shown the token by the next client that comes: a
-box that has the host's network, or another user of the machine. So the socket is kept as sessions
-are, by whoever keeps their descriptors, and connections that come meanwhile wait in it.
+If another program could listen there while no supervisor does, the next client would show it the
+token: a box with the host's network, or another user of the machine. So the socket is kept like
+sessions, in the descriptor store, and connections that come meanwhile wait in it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from nsmd.fdstore.store import DescriptorStore
 log = logging.getLogger(__name__)
 
 NAME = "http-port"
-"""Under which it is kept."""
+"""Name in the store."""
 
 BACKLOG = 128
-"""Connections that the kernel holds while the supervisor is busy, or away."""
+"""Connections that the kernel holds while the supervisor is busy or away."""
 
 PAUSE_S = 1.0
-"""After a connection could not be taken, for want of descriptors."""
+"""Pause after a connection could not be accepted because descriptors ran out."""
 
 _SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -37,8 +37,8 @@ class HeldPort:
     """Listening port, passed from one supervisor to the next.
 
     Args:
-        store: keeps it.
-        kept: descriptors of an earlier supervisor's; owned from now on.
+        store: store that keeps it.
+        kept: descriptors of an earlier supervisor; owned from now on.
     """
 
     def __init__(self, store: DescriptorStore, kept: Sequence[int] = ()) -> None:
@@ -51,14 +51,14 @@ class HeldPort:
         return f"<HeldPort {self._held or 'of nothing'}>"
 
     def listen(self, port: Port) -> socket.socket:
-        """A socket that listens there: that of the earlier supervisor, or a new one.
+        """Return a socket that listens there: that of the earlier supervisor, or a new one.
 
         Raises:
-            OSError: it is taken, or must not be had; then nothing is held.
+            OSError: the port is taken or forbidden; then nothing is held.
         """
         self._held = next((each for each in self._earlier if _listens_at(each, port)), None)
         if self._held is None or self._kept > 1:
-            # Not all that is kept is wanted, and systemd would keep another one beside it.
+            # Not all kept sockets are wanted, and systemd would keep another one beside it.
             self._drop()
         try:
             if self._held is None:
@@ -71,12 +71,12 @@ class HeldPort:
             raise
 
     def forget(self) -> None:
-        """Nobody is to listen any more."""
+        """Release the port: nobody should listen any more."""
         self._drop()
         self.close()
 
     def close(self) -> None:
-        """Let go of it, as the end of this process does: what is kept stays."""
+        """Close it, as the end of this process would: the kept copy stays."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -86,7 +86,9 @@ class HeldPort:
             yield NAME, [self._held.fileno()]
 
     def _drop(self) -> None:
-        """Have nothing kept, and close all of the earlier supervisor's that is not held."""
+        """Remove the kept copies, and close all of the earlier supervisor's sockets that are not
+        held.
+        """
         if self._kept:
             self._store.drop(NAME)
             self._kept = 0
@@ -97,7 +99,9 @@ class HeldPort:
 
 
 def _sockets(kept: Sequence[int]) -> Iterator[socket.socket]:
-    """Whatever was kept, what is no socket is closed: it is no reason not to start."""
+    """Yield the sockets among kept descriptors, and close anything else: that is no reason not to
+    start.
+    """
     for descriptor in kept:
         try:
             yield socket.socket(fileno=descriptor)
@@ -107,15 +111,15 @@ def _sockets(kept: Sequence[int]) -> Iterator[socket.socket]:
 
 
 def bound(port: Port) -> socket.socket:
-    """A new socket that listens.
+    """Make a socket that listens.
 
     Raises:
-        OSError: the port is taken, or must not be had.
+        OSError: the port is taken or forbidden.
     """
     family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Connections of an earlier supervisor that linger on must not keep this one from it.
+        # Lingering connections of an earlier supervisor must not prevent this.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((port.host, port.number))
         listener.listen(BACKLOG)
@@ -127,7 +131,7 @@ def bound(port: Port) -> socket.socket:
 
 
 async def accept(listener: socket.socket) -> trio.SocketStream:
-    """Wait for the next connection, also while there are no descriptors for it.
+    """Wait for the next connection, even while there are no descriptors for it.
 
     Args:
         listener: non-blocking.
@@ -144,7 +148,7 @@ async def accept(listener: socket.socket) -> trio.SocketStream:
 
 
 def _listens_at(listener: socket.socket, port: Port) -> bool:
-    """Return whether the listener is where `bound` would listen."""
+    """Return whether the listener is at the address where `bound` would listen."""
     with suppress(OSError):
         os.set_inheritable(listener.fileno(), False)
         listener.setblocking(False)

@@ -32,21 +32,22 @@ from nsmd.telemetry import Traffic
 log = logging.getLogger(__name__)
 
 COMERS_PER_S = 200.0
-"""Connections that are taken, in the long run; more wait in the kernel. Clients keep theirs; who is
-refused has to come again, and any user of the machine may: what that costs stays below a tenth of a
-processor."""
+"""Connections accepted per second in the long run; more wait in the kernel. Clients keep theirs; a
+refused one has to come again, and any user of the machine may try. This costs less than a tenth of
+a processor.
+"""
 
 COMERS_BURST = 500
-"""Of them at once."""
+"""Largest number of them at once."""
 
 MAX_TURNED_AWAY = 16
-"""Of those for whom there is no room, that are told so at once. More are closed without a word."""
+"""Refused connections that get an answer at the same time. More are closed without one."""
 
 MAX_BODIES = 4
-"""So many of the largest bodies are held at once, of all clients together."""
+"""So many bodies of the largest size are held at once, for all clients together."""
 
 PROTOCOL = "http"
-"""By which such clients are counted."""
+"""Name under which such clients are counted."""
 
 _MEGABYTE = 1024 * 1024
 
@@ -65,15 +66,15 @@ class Listener:
 
     Args:
         settings: `[http]`.
-        token_path: of the file with the secret.
-        application: answers who is let in.
-        events: are told of clients that come and go.
-        traffic: counts what they send and are sent.
-        bind: gives a socket that listens at a port.
+        token_path: path of the file with the secret.
+        application: answers admitted requests.
+        events: get clients that come and go.
+        traffic: counts bytes in both directions.
+        bind: returns a socket that listens at a port.
 
     Attributes:
-        url: where it is, once it is open.
-        secret: whoever has it is let in.
+        url: address, once it is open.
+        secret: token that clients must have.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Listener:
         return f"<Listener {self.url} {self._crowd}>"
 
     def facts(self) -> dict[str, Any]:
-        """For people."""
+        """Facts for people."""
         return {
             "connections": len(self._crowd),
             "displaced": self._crowd.displaced,
@@ -110,7 +111,7 @@ class Listener:
         }
 
     def open(self, stack: ExitStack) -> tuple[socket.socket, AccessCheck]:
-        """A socket that listens; it is closed with the stack.
+        """Open a listening socket; it is closed with the stack.
 
         Raises:
             PlaceError, OSError: there can be none.
@@ -136,10 +137,10 @@ class Listener:
         return listener, guard
 
     async def serve(self, listener: socket.socket, guard: AccessCheck) -> None:
-        """Until cancelled.
+        """Serve until cancelled.
 
         Args:
-            listener, guard: as `open` gave them.
+            listener, guard: from `open`.
         """
         pace = ReadRate(COMERS_PER_S, COMERS_BURST)
         async with trio.open_nursery() as nursery:

@@ -1,14 +1,14 @@
 """Replay of sent messages for clients whose connection broke. HEAVY: imports `mcp`.
 
-Of the handshake revisions the code behind a stream that broke off runs to its end. The client says
-which event it had last (`Last-Event-ID`), and gets those that followed, and those to come, up to
-the answer. Of the handshake-free revision to close the stream is to take the call back.
+In the handshake revisions, the code behind a broken stream runs to its end. The client says which
+event it had last (`Last-Event-ID`), and gets the later ones, and those to come, up to the answer.
+In the handshake-free revision, closing the stream cancels the call.
 
-Each session has its own events: nobody gets those of another one by guessing numbers. They are
-bounded by what they take of memory, the oldest go first, and all of them with the session. The
-package knows one store for all sessions and does not tell it which one it is asked about. Requests
-say so, and so the current one's session is a variable of the task's context; the task that sends a
-session's messages has that of the request that opened it.
+Each session has its own events, so nobody gets those of another one by guessing numbers. They are
+bounded by their memory; the oldest go first, and all of them with the session. The package has one
+store for all sessions and does not tell it which one it means. Requests do, so a variable of the
+task's context holds the current session; the task that sends a session's messages has that of the
+request that opened it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from nsm import jsonlines
 from nsmd.http.exchange import Application, Message, Receive, Send
 
 MAX_BYTES_OF_SESSION = 4 * 1024 * 1024
-"""Of memory that its events take."""
+"""Largest memory of a session's events."""
 
 MAX_BYTES = 32 * 1024 * 1024
-"""Of all sessions together."""
+"""Largest memory for all sessions together."""
 
 MAX_STREAMS = 256
-"""Of a session whose events are kept: its requests', as many as were begun last."""
+"""Largest number of streams of a session whose events are kept: its last requests."""
 
 RETRY_MS = 1000
-"""After which a client should come again whose stream broke off."""
+"""Time after which a client whose stream broke should connect again."""
 
 _SESSION_HEADER = b"mcp-session-id"
 _LAST_HEADER = b"last-event-id"
 
 _EVENT_BYTES = 500
-"""Of an event beside its texts."""
+"""Memory of an event besides its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class _Event:
 
 
 class _Stream:
-    """Messages of one request, or of those that no request asked for.
+    """Messages of one request, or messages without a request.
 
     Attributes:
-        events: from the oldest one on, as far as they are kept.
-        answered: nothing more comes.
+        events: kept events, from the oldest on.
+        answered: no more will come.
         more: set when there is another event.
     """
 
@@ -81,14 +81,14 @@ class _Stream:
     def after(self, number: int) -> list[_Event]:
         """Return the kept messages after an event."""
         found: list[_Event] = []
-        for event in reversed(self.events):  # of many, few are new
+        for event in reversed(self.events):  # mostly few of many are new
             if event.number <= number:
                 break
             found.append(event)
         return found[::-1]
 
     def note(self) -> None:
-        """There is more, or never will be."""
+        """Note that there is another event, or never will be."""
         self.more.set()
         self.more = trio.Event()
 
@@ -97,9 +97,9 @@ class SentEvents:
     """The events of one session.
 
     Attributes:
-        size: bytes of memory that they take.
-        requests: that are being answered.
-        idle_since_s: when there were none any more, on trio's clock.
+        size: bytes of memory.
+        requests: requests under way.
+        idle_since_s: time since which there are none, on trio's clock.
     """
 
     def __init__(self) -> None:
@@ -155,12 +155,12 @@ class SentEvents:
                 return
 
     def follows(self, last_event_id: str) -> bool:
-        """Return whether anything follows an event, or may yet come."""
+        """Return whether anything follows an event, or still may."""
         stream, last = self._find(last_event_id)
         return stream is not None and (not stream.answered or bool(stream.after(last)))
 
     async def replay(self, last_event_id: str, send: EventCallback) -> None:
-        """Send what followed an event on its stream, and what comes, up to the answer."""
+        """Send the events after one on its stream, and later ones, up to the answer."""
         stream, last = self._find(last_event_id)
         while stream is not None:
             more = stream.more
@@ -175,13 +175,13 @@ class SentEvents:
                 await more.wait()
 
     def end(self) -> None:
-        """The session is over."""
+        """Note that the session is over."""
         self._over = True
         for number in list(self._streams):
             self._forget_stream(number)
 
     def _find(self, event_id: str) -> tuple[_Stream | None, int]:
-        """The stream of an event, if it is kept, and the event's number."""
+        """Find the stream of an event, if it is kept, and the event's number."""
         stream, _, number = event_id.partition("-")
         if not (_is_number(stream) and _is_number(number)):
             return None, 0
@@ -198,9 +198,9 @@ class Replays(EventStore):
     """Kept messages of all streams, replayed to clients that reconnect.
 
     Args:
-        idle_s: after its last request, so long, a session is over.
-        most: sessions. Where there are more, that is over to which nobody came for the longest
-            time: clients that go without a word must not keep others out.
+        idle_s: seconds after its last request when a session is over.
+        most: largest number of sessions. Beyond that, the longest unused one ends: clients that
+            disappear must not keep others out.
     """
 
     def __init__(self, idle_s: float, most: int) -> None:
@@ -215,19 +215,19 @@ class Replays(EventStore):
 
     @property
     def size(self) -> int:
-        """Bytes of memory that all of it takes."""
+        """Bytes of memory of everything."""
         return sum(kept.size for kept in self._sessions.values())
 
     async def serve(
         self, application: Application, scope: dict[str, Any], receive: Receive, send: Send
     ) -> None:
-        """Have the package's session manager answer a request."""
+        """Let the package's session manager answer a request."""
         known = _header(scope["headers"])
         self._forget_idle()
         kept = self._sessions.get(known) or SentEvents()
         last = _header(scope["headers"], _LAST_HEADER) if scope["method"] == "GET" else b""
         if last and known in self._sessions and not kept.follows(last.decode("latin-1")):
-            # An empty stream would have it come again and again.
+            # An empty stream would make it come again and again.
             await _gone(send)
             return
 
@@ -257,14 +257,15 @@ class Replays(EventStore):
         kept = self._current.get()
         event_id = kept.add(next(self._numbers), stream_id, message)
         while self.size > MAX_BYTES:
-            # The newest one is the current session's, and is not larger than all may be.
+            # The newest one belongs to the current session, and is not larger than the bound.
             oldest = min((each for each in self._sessions.values() if each.size), key=_oldest)
             oldest.drop_oldest()
         return event_id
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
         """Replay the events after one (`EventStore`), and send later ones too, so that none is lost
-        in between."""
+        in between.
+        """
         await self._current.get().replay(last_event_id, send_callback)
 
     async def _end_idlest(self, application: Application, scope: dict[str, Any]) -> None:
@@ -320,13 +321,13 @@ def _is_number(text: str) -> bool:
 
 
 def _bounded(message: JSONRPCMessage | None) -> tuple[JSONRPCMessage | None, int]:
-    """A message as it is kept, and what it takes of memory."""
+    """Return a message in its kept form, and its memory."""
     size = _EVENT_BYTES + _size_of(None if message is None else message.model_dump())
     if size <= MAX_BYTES_OF_SESSION:
         return message, size
     if not isinstance(message, JSONRPCResponse | JSONRPCError):
         return None, _EVENT_BYTES
-    # Who waits for it must not wait for ever.
+    # A client that waits for it must not wait for ever.
     why = (
         f"The answer takes {size:,} bytes, and was lost with the connection: no more than "
         f"{MAX_BYTES_OF_SESSION:,} are kept for a client to ask for again. The call was carried "
@@ -337,7 +338,7 @@ def _bounded(message: JSONRPCMessage | None) -> tuple[JSONRPCMessage | None, int
 
 
 def _size_of(value: object) -> int:
-    """Bytes of memory of plain values, about."""
+    """Approximate memory of plain values, in bytes."""
     size, left = 0, [value]
     while left:
         each = left.pop()

@@ -2,7 +2,7 @@
 
 Any user of the machine may connect to a port on loopback, and so may a web page in a browser that
 was made to believe that a name is its own (DNS rebinding). So the Host header is checked, and there
-is nothing to ask for but the page. No token is asked for: the page has no secrets.
+is only this page. It needs no token, since it has no secrets.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SCRAPES = 8
-"""At once. Further connections wait in the listener's queue."""
+"""Scrapes at once. Further connections wait in the listener's queue."""
 
 SCRAPE_TIMEOUT_S = 10.0
-"""For a whole request and its answer: Prometheus' own default. A client that says nothing is gone
-after that."""
+"""Time for a whole request and its answer: Prometheus' own default. A silent client is disconnected
+after that.
+"""
 
 Text = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""From an Accept header to the metrics and their content type."""
+"""Makes the metrics and their content type from an Accept header."""
 
 
 SHARE = 0.2
-"""Of the time is spent on pages at most, however many are asked for: any user may ask at a port."""
+"""Largest share of time for making pages, since any user may ask at a port."""
 
 
 class Paced:
-    """Makes one page at a time, and rests in between.
+    """Makes one page at a time, with pauses in between.
 
     Args:
         text: makes a page.
@@ -56,7 +57,7 @@ class Paced:
         return f"<Paced, rested at {self._rested_s:.1f}>"
 
     async def __call__(self, accept: str) -> tuple[bytes, str]:
-        """A page, in its turn."""
+        """Make a page when it is its turn."""
         async with self._making:
             await trio.sleep_until(self._rested_s)
             began_s = trio.current_time()
@@ -67,11 +68,11 @@ class Paced:
 
 
 async def serve_metrics(path: str, port: int | None, text: Text) -> None:
-    """Serve the metrics until cancelled; what cannot be listened at is logged, and left out.
+    """Serve the metrics until cancelled; an address that cannot be used is logged, and left out.
 
     Args:
-        path: of a Unix socket, in a directory that only we can write.
-        port: on 127.0.0.1; None for none.
+        path: path of a Unix socket, in a directory that only we can write.
+        port: port on 127.0.0.1; None for none.
         text: makes the page.
     """
     paced = Paced(text)
@@ -99,7 +100,7 @@ async def serve_scrapes(listener: socket.socket, text: Text) -> None:
     """Serve one listening socket, Unix or TCP; never returns.
 
     Args:
-        listener: non-blocking; the caller's.
+        listener: non-blocking; the caller closes it.
         text: makes the page.
     """
     room = trio.Semaphore(MAX_SCRAPES)
@@ -118,7 +119,7 @@ def _served(listener: socket.socket, text: Text) -> Served:
     from nsmd.http.bodies import Bodies  # noqa: PLC0415
     from nsmd.http.connection import Served  # noqa: PLC0415
 
-    hosts = None  # whoever reaches a Unix socket may ask
+    hosts = None  # everybody who reaches a Unix socket may ask
     if listener.family != socket.AF_UNIX:
         number = listener.getsockname()[1]
         hosts = own_hosts(Port("127.0.0.1", number)) | own_hosts(Port("::1", number))

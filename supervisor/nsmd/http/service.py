@@ -1,4 +1,4 @@
-"""MCP over HTTP, where it is configured: a listener, and what answers behind it."""
+"""MCP over HTTP, if configured: a listener, and the application behind it."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""After a fault of ours."""
+"""Pause after a bug of ours."""
 
 SCOPE = "http"
-"""Of all sessions of clients over HTTP: who has the token may use any of them."""
+"""Scope of all sessions of clients over HTTP: everybody with the token may use any of them."""
 
 _MEGABYTE = 1024 * 1024
 
 Check = Callable[[str], ProjectMount]
-"""The mount of a directory for sessions; raises BadProjectError where there can be none."""
+"""Finds the mount of a directory for sessions; raises BadProjectError if there can be none."""
 
 
 class HttpService:
     """Service of MCP over HTTP.
 
     Args:
-        settings: of which `[http]` and `[mcp]`.
-        token_path: of the file with the secret.
-        runner: takes the calls.
-        programs: those of the bridge.
+        settings: settings, for `[http]` and `[mcp]`.
+        token_path: path of the file with the secret.
+        runner: carries out the calls.
+        programs: programs of the bridge.
         check: finds the mount of `[http] project`.
         loaded: waits until the endpoint has been imported; raises NsmError if it cannot be.
-        ending: whether the supervisor ends.
-        events: are told of clients that come and go.
-        traffic: counts what they send and are sent.
-        port: held from one supervisor to the next; None to listen anew.
+        ending: says whether the supervisor ends.
+        events: get clients that come and go.
+        traffic: counts bytes in both directions.
+        port: held from one supervisor to the next; None for a new one.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HttpService:
         return f"<HttpService {self._listener or self._problem or 'off'}>"
 
     def facts(self) -> dict[str, Any]:
-        """For people. The token's file is looked at, too."""
+        """Facts for people. Also checks the token's file."""
         url, problem, token, listener = "", self._problem, False, self._listener
         counted: dict[str, Any] = {"connections": 0, "displaced": 0, "refused": {}}
         if listener is not None:
@@ -114,7 +114,7 @@ class HttpService:
         }
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; what cannot be listened at is logged, and left out."""
+        """Serve until cancelled; an address that cannot be used is logged, and left out."""
         if self._port is not None and not _at_a_port(self._settings):
             self._port.forget()
         if not self._settings.enabled:
@@ -139,7 +139,7 @@ class HttpService:
                     "`[http] listen`, is another, `nsm reload` tries again"
                 )
                 if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                    # Clients that find somebody there say it to them.
+                    # Clients that connect to another program there would show it the token.
                     self._problem += (
                         ". If what listens there is not yours, clients may have shown it the "
                         "token: `nsm http token --rotate`"
@@ -178,13 +178,14 @@ class HttpService:
         if self._front is None:
             await _unavailable(send)
         else:
-            # What is cancelled because we go was not taken back: it goes on under the next.
+            # A call that is cancelled because the supervisor ends continues under the next one.
             scope[TAKEN_BACK] = lambda: not self._ending()
             await self._front(scope, receive, send)
 
     async def _keep_front(self, client_limits: ClientLimits) -> None:
-        """Have something that answers, once somebody asks. A fault of it ends its sessions, and
-        nothing else."""
+        """Keep an application open, once a request has come. A fault of it ends its sessions, and
+        nothing else.
+        """
         attach = Attach().kept_to(client_limits, confined=True)
         await self._front_wanted.wait()
         try:
@@ -209,7 +210,7 @@ class HttpService:
                     self._front = front
                     self._front_ready.set()
                     await trio.sleep_forever()
-            except Exception:  # the one catch-all behind this listener
+            except Exception:  # the only catch-all behind this listener
                 log.exception("MCP over HTTP failed; its sessions are over")
             self._front_ready = trio.Event()
             await trio.sleep(PAUSE_S)

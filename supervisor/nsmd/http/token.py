@@ -1,4 +1,4 @@
-"""The token that clients show, as its file has it at this moment."""
+"""The token that clients show, read from its file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 class TokenFile:
     """Token for clients, as its file has it now.
 
-    Its file is looked at with each request, which takes 2 us, and read where it is another one:
-    whoever replaces it need tell nobody.
+    Each request checks the file, which takes 2 us, and reads it if it has changed: a new file needs
+    no reload.
 
     Args:
-        path: of the file.
+        path: path of the file.
         changed: called when there is another token, or none any more.
 
     Attributes:
-        problem: why nobody is let in at the moment; empty where there is a token.
+        problem: why nobody can be admitted now; empty if there is a token.
     """
 
     def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
@@ -37,7 +37,7 @@ class TokenFile:
         return f"<Secret {self.problem or 'there'}>"
 
     def prepare(self) -> None:
-        """Make the file where it is missing; what is wrong with it is in `problem`."""
+        """Make the file if it is missing; `problem` has errors."""
         try:
             httptoken.ensure(self._path)
         except httptoken.TokenError as error:
@@ -45,7 +45,7 @@ class TokenFile:
         self.look()
 
     def look(self) -> None:
-        """Read the file if it is another one than before."""
+        """Read the file if it has changed."""
         try:
             status = os.lstat(self._path)
             seen: tuple[int, ...] = (
@@ -69,11 +69,10 @@ class TokenFile:
             self._note("", str(error))
 
     def matches(self, given: bytes) -> bool:
-        """Return whether somebody has the token, in a time that says nothing of how much of it is
-        right.
+        """Return whether a text is the token, in a time that does not show how much of it is right.
 
         Args:
-            given: what they show.
+            given: text that the client shows.
         """
         self.look()
         return bool(self._token) and hmac.compare_digest(self._token, given)

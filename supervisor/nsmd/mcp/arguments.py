@@ -1,4 +1,4 @@
-"""A call's arguments, checked by hand: what a model reads must say what to write instead."""
+"""Checks of a call's arguments, by hand: the message to a model must say what to write instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
-    """Checked arguments of `run`; see `nsmd.model.values.RunRequest`."""
+    """Checked arguments of `run` (`nsmd.model.values.RunRequest`)."""
 
     code: str
     env: str
@@ -36,7 +36,7 @@ def parse_arguments(arguments: object) -> RunArguments:
     session called null or none count as left out.
 
     Raises:
-        BadRequestError, CodeTooLargeError: with what was expected.
+        BadRequestError, CodeTooLargeError: the message says what was expected.
     """
     if arguments is None:
         given: Mapping[str, object] = {}
@@ -62,7 +62,7 @@ _EXAMPLE = 'Example: {"env": "python", "code": "print(\'hi\')"}.'
 
 
 def _with_env(given: Mapping[str, object]) -> Mapping[str, object]:
-    """The arguments, in which `language` may stand for `env`."""
+    """The arguments, with `language` accepted in place of `env`."""
     if given.get("language") is None or given.get("env") not in (None, given["language"]):
         return given
     return {k: v for k, v in given.items() if k != "language"} | {"env": given["language"]}
@@ -80,7 +80,7 @@ def _unknown(name: str) -> BadRequestError:
             "`language` and `env` name two environments.",
             hint="Give `env` only. The code was not run.",
         )
-    # The beginning of it: megabytes take a second, in which nobody is answered.
+    # Only its beginning: megabytes take a second, in which nobody gets an answer.
     near = difflib.get_close_matches(name[:60], _NAMES, n=1, cutoff=0.5)
     guess = f"Did you mean {near[0]!r}? " if near else ""
     return BadRequestError(
@@ -95,7 +95,7 @@ def _code(code: object) -> str:
     if not isinstance(code, str):
         raise BadRequestError(f"`code` must be a string, not {_kind(code)}.", hint=_EXAMPLE)
     try:
-        # Four bytes a character is the most that UTF-8 takes.
+        # UTF-8 takes at most four bytes per character.
         size = len(code.encode()) if not code.isascii() else len(code)
     except UnicodeEncodeError as error:
         raise BadRequestError(
@@ -156,7 +156,7 @@ def _timeout(timeout: object) -> float | None:
 
 
 def _is_nothing(value: object) -> bool:
-    """Tell whether a text is what clients write for an argument that they leave out."""
+    """Return whether a text stands for an argument that a client leaves out."""
     return isinstance(value, str) and value.strip().casefold() in _NOTHING
 
 

@@ -1,4 +1,4 @@
-"""The first line of an attachment: who attaches, and how its client entry is configured."""
+"""The first line of an attachment: the shim, and the configuration of its client entry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nsmd.model.limits import Variables, check_inherited
 from nsmd.model.values import NetworkRule, ProjectMount, Sources
 
 ATTACH_VERSION = 1
-"""Of the exchange of first lines; what follows is versioned by MCP itself."""
+"""Version of the exchange of first lines; MCP itself has versions for the rest."""
 
 VARIABLES = (
     "PROJECT_DIR",
@@ -34,7 +34,7 @@ VARIABLES = (
     "NSM_SCOPE",
     "NSM_BRIDGE",
 )
-"""Variables of a client entry that mean something to the supervisor; others are dropped unread."""
+"""Variables of a client entry that the supervisor uses; others are dropped unread."""
 
 _MAX_SCOPE_CHARS = 200
 
@@ -49,20 +49,20 @@ class Attach:
 
     Attributes:
         variables: those of `VARIABLES` that are set and not empty.
-        cwd: the shim's working directory; None when it has none any more.
-        pid: the shim's, as it says; for logs only.
-        program_version: the shim's.
+        cwd: the shim's working directory; None if it was removed.
+        pid: process id of the shim, in its own words; for logs only.
+        program_version: version of the shim.
         scope: `NSM_SCOPE`, or None for the client's own scope.
         idle_timeout_s, max_lifetime_s: the client's limits for new sessions; None for the
             configured ones.
-        sources: of environments that are for clients with this entry only.
-        inherits: the shim tells further variables if it is asked.
-        inherited: those.
-        confined: it may not choose what code sees, by its roots either.
-        peer: process and user id of the shim, as the kernel has them; None where unknown.
+        sources: sources of environments that are only for clients with this entry.
+        inherits: the shim can send further variables on request.
+        inherited: these variables.
+        confined: it may not choose what code sees, not even by its roots.
+        peer: process and user id of the shim, from the kernel; None if unknown.
         bound: as in `Client`.
-        project: of one that is confined; None for none.
-        programs: names of the programs of the bridge that it may start; None for all.
+        project: project of a confined client; None for none.
+        programs: names of the bridge programs that it may start; None for all.
         writable: absolute directories and files that it can write to, as in `ClientLimits`.
     """
 
@@ -85,14 +85,14 @@ class Attach:
     writable: tuple[str, ...] = ()
 
     def kept_to(self, client_limits: ClientLimits, *, confined: bool) -> Attach:
-        """The same for a client of a listener with that boundary.
+        """Return the entry for a client of a listener with these limits.
 
-        Of the entry of one that may only run code there are left the limits that it sets itself:
-        directories that it names would be mounted, and programs of environments started, with the
-        rights of the supervisor's user.
+        A client that may only run code keeps only its own time limits: otherwise directories that
+        it names would be mounted, and programs of environments started, with the rights of the
+        supervisor's user.
 
         Args:
-            confined: it is one of those.
+            confined: it may only run code.
         """
         programs = frozenset(client_limits.programs)
         if self.programs is not None:
@@ -125,7 +125,7 @@ def parse_attach(line: bytes) -> Attach:
     """Check the first line.
 
     Raises:
-        BadRequestError: it is not an attach line, or a variable has a value that cannot be meant.
+        BadRequestError: it is not an attach line, or a variable has an invalid value.
     """
     try:
         parsed = jsonlines.parse(line)
@@ -168,10 +168,10 @@ def parse_attach(line: bytes) -> Attach:
 
 
 def parse_inherited(line: bytes, wanted: Sequence[str]) -> Variables:
-    """Check the line that answers a question for variables.
+    """Check the line with the variables that the shim was asked for.
 
     Raises:
-        BadRequestError: it does not.
+        BadRequestError: it is no such line.
     """
     try:
         message = _mapping(jsonlines.parse(line))
@@ -189,17 +189,17 @@ def _said(sources: Sources | None) -> Said:
     try:
         return metadata.of_variable(sources.metadata)
     except MetadataError:
-        return Said()  # which is told where its environments are listed
+        return Said()  # the list of its environments says that
 
 
 def accepted(
     *, version: str, pid: int, inherit: Sequence[str] = (), numbered: bool = False
 ) -> bytes:
-    """The line that answers a good attach line.
+    """Make the answer to a valid attach line.
 
     Args:
         numbered: lines may begin with their number.
-        inherit: names of variables that the shim is to tell in a line of its own.
+        inherit: names of variables that the shim should send in a line of its own.
     """
     told: dict[str, Any] = {
         "nsm": ATTACH_VERSION,
@@ -215,12 +215,13 @@ def accepted(
 
 
 ENDING = b'\n{"nsm": 1, "ending": true}\n'
-"""The last that a supervisor says before it ends with all sessions: nobody need start another for
-the answers. What it was in the middle of saying ends with the line before."""
+"""The last line of a supervisor that ends with all sessions: no other supervisor needs to be
+started for the answers. The line break ends a line that was cut off before.
+"""
 
 
 def refused(error: NsmError) -> bytes:
-    """The line that answers any other."""
+    """Make the answer to any other line."""
     told = {"code": error.code, "message": error.message, "hint": error.hint}
     return _line({"nsm": ATTACH_VERSION, "ok": False, "error": told})
 
@@ -254,7 +255,7 @@ def _scope(scope: str | None) -> str | None:
 
 
 def _programs(given: object) -> frozenset[str] | None:
-    """Those that the entry names. One that there is not may be there later."""
+    """Programs that the entry names. A missing one may exist later."""
     if given is None:
         return None
     text = _text("NSM_BRIDGE", given)

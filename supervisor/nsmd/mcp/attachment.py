@@ -1,4 +1,4 @@
-"""One attached shim, from its first line to its end. Light: imports no `mcp`."""
+"""One attached shim, from its first line to its end. Light: does not import `mcp`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from nsmd.model.values import Client
 log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_S = 10.0
-"""For the first line. A shim sends it at once; whoever does not is no shim."""
+"""Time for the first line. A shim sends it at once."""
 
 FAREWELL_TIMEOUT_S = 0.5
-"""For a shim to be told that the supervisor ends, which waits for nobody else."""
+"""Time to tell a shim that the supervisor ends; it delays nobody else."""
 
 MAX_ATTACH_BYTES = 256 * 1024
-"""Of the first line: room for every variable of a client entry, each at most 128 KiB on Linux."""
+"""Largest first line: room for every variable of a client entry, each at most 128 KiB on Linux."""
 
 _CHUNK_BYTES = 65536
 
@@ -49,21 +49,21 @@ async def serve_attachment(
 ) -> None:
     """Serve one MCP client behind a shim until either is gone.
 
-    End-of-file means that the client is gone: its one-shots are ended, its sessions stay. A shim
-    that wants the answers to what it has sent keeps its side open until it has them.
+    End-of-file means that the client is gone: its one-shots end, its sessions stay. A shim that
+    wants the answers to its requests keeps its side open until it has them.
 
     Args:
         stream: the connection; closed at the end.
-        first_bytes: what was read from it already, beginning with ``{``.
-        runner: takes the calls.
-        endpoint: has the `mcp` package, now or soon.
+        first_bytes: bytes that were already read, beginning with ``{``.
+        runner: carries out the calls.
+        endpoint: loads the `mcp` package.
         max_result_chars: `[mcp] max_result_chars`.
-        peer: process and user id of the shim, as the kernel has them; None where unknown.
-        client_limits: what the client is kept to, whatever it says itself; None lets it say.
-        confined: the client may only run code, and has a boundary.
-        ending: whether the supervisor ends, and all sessions: the shim is told, else it would start
-            another one for the answers.
-        programs: those of the bridge; None where there is none.
+        peer: process and user id of the shim, from the kernel; None if unknown.
+        client_limits: limits of the client, whatever it says; None if it may choose.
+        confined: the client may only run code, within limits.
+        ending: says whether the supervisor ends with all sessions. The shim has to know: otherwise
+            it would start another supervisor for the answers.
+        programs: programs of the bridge; None without a bridge.
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
     """
@@ -106,7 +106,8 @@ async def serve_attachment(
                 stream, rest, attach, runner, max_result_chars=max_result_chars, programs=programs
             )
         except Exception:
-            # The one catch-all of this connection: the client sees it end, the rest lives.
+            # The only catch-all of this connection: the client sees it end, everything else lives
+            # on.
             log.exception("attachment of pid %d failed", attach.pid)
         finally:
             if attach.id is not None and ending():
@@ -115,7 +116,9 @@ async def serve_attachment(
 
 
 def _inherited(line: bytes, wanted: Sequence[str]) -> Variables:
-    """Read the variables of the shim; none rather than refusing the client."""
+    """Read the variables of the shim; if they are invalid, use none rather than refuse
+    the client.
+    """
     try:
         return parse_inherited(line, wanted)
     except BadRequestError as error:
@@ -124,7 +127,7 @@ def _inherited(line: bytes, wanted: Sequence[str]) -> Variables:
 
 
 async def _first_line(stream: trio.abc.ReceiveStream, first_bytes: bytes) -> tuple[bytes, bytes]:
-    """The first line and what came behind it.
+    """Read the first line, and the bytes after it.
 
     Raises:
         EOFError: the connection ended first.

@@ -1,4 +1,4 @@
-"""Description of the bridge's tools for a client, and a call's arguments, checked by hand.
+"""Description of the bridge's tools for a client, and checks of a call's arguments.
 
 All three together stay under 250 tokens (at four characters each);
 `tests/supervisor/mcp/test_bridge_schema.py` measures.
@@ -50,17 +50,17 @@ def schema(tool: str) -> dict[str, Any]:
 
 
 def hints(tool: str) -> dict[str, bool]:
-    """Hints for the client's approval dialogue: what a program does, nobody here knows."""
+    """Hints for the client's approval dialogue: nsm does not know what a program does."""
     if tool == EXECUTE:
         return {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
     return {"readOnlyHint": True, "openWorldHint": False}
 
 
 def parse(tool: str, arguments: object) -> Mapping[str, object]:
-    """Check which arguments a call has; null counts as left out.
+    """Check the arguments of a call; null counts as left out.
 
     Raises:
-        BadRequestError: with what was expected.
+        BadRequestError: the message says what was expected.
     """
     if arguments is None:
         return {}
@@ -70,7 +70,7 @@ def parse(tool: str, arguments: object) -> Mapping[str, object]:
     known = list(_PROPERTIES[tool])
     for name in given:
         if name not in known:
-            # The beginning of it: megabytes take a second, in which nobody is answered.
+            # Only its beginning: megabytes take a second, in which nobody gets an answer.
             near = difflib.get_close_matches(name[:60], known, n=1, cutoff=0.5)
             guess = f"Did you mean {near[0]!r}? " if near else ""
             raise BadRequestError(
@@ -80,7 +80,7 @@ def parse(tool: str, arguments: object) -> Mapping[str, object]:
 
 
 def program_of(tool: str, given: Mapping[str, object]) -> str:
-    """The name of the program that is asked for.
+    """Name of the requested program.
 
     Raises:
         BadRequestError: there is none.

@@ -35,7 +35,7 @@ class ProgramTools:
     """Tools for the bridge's programs.
 
     Args:
-        programs: those of the bridge.
+        programs: programs of the bridge.
         max_result_chars: most characters of a result.
     """
 
@@ -44,14 +44,16 @@ class ProgramTools:
         self._max_chars = max_result_chars
 
     def visible(self, caller: Caller) -> bool:
-        """Return whether there is anything to start: else the client is not shown these tools."""
+        """Return whether there is anything to start; if not, the client does not see
+        these tools.
+        """
         return bool(self._programs.programs(caller))
 
     def tools(self, result_meta: Mapping[str, Any]) -> list[Tool]:
-        """The tools as they are listed.
+        """Make the list of tools.
 
         Args:
-            result_meta: of each.
+            result_meta: metadata of each.
         """
         return [
             Tool(
@@ -68,7 +70,7 @@ class ProgramTools:
         """Answer a call of one of the tools.
 
         Raises:
-            NsmError: what is asked for is refused.
+            NsmError: the request is refused.
         """
         if name == bridge_schema.EXECUTE:
             return await self._execute(ctx, caller, arguments)
@@ -79,7 +81,7 @@ class ProgramTools:
         return self._text(wording.list_text(self._programs.programs(caller)))
 
     def refuse(self, caller: Caller, arguments: object, why: str) -> None:
-        """Have a call written down of a client that has no such tool; quick."""
+        """Record a call of a client that has no such tool; quick."""
         given: Mapping[str, object] = {}
         if isinstance(arguments, dict):
             given = cast("Mapping[str, object]", arguments)
@@ -99,7 +101,7 @@ class ProgramTools:
         try:
             given = bridge_schema.parse(bridge_schema.EXECUTE, arguments)
         except BadRequestError as error:
-            refusal = error  # which is written down as any other
+            refusal = error  # it is recorded like any other
             if isinstance(arguments, dict):
                 given = cast("Mapping[str, object]", arguments)
         number = number_of(ctx)
@@ -116,7 +118,7 @@ class ProgramTools:
         return self._render(await _ended(call, ctx, feed))
 
     def _render(self, ended: Ended) -> ToolReply:
-        # Each stream has its share, as those of `run` have.
+        # Each stream has its share, like those of `run`.
         stdout, stderr = clean(ended.stdout), clean(ended.stderr)
         grants = shares([len(stdout), len(stderr)], self._max_chars)
         stdout, left_of_stdout = _cut(stdout, grants[0], ended.stdout_omitted)
@@ -133,9 +135,9 @@ class ProgramTools:
 
 
 def _cut(text: str, grant: int, omitted_before: int) -> tuple[str, int]:
-    """Head and tail of a text of which so many bytes are left out already, as its line says."""
+    """Shorten a text to head and tail, if bytes of it are left out already, as its line says."""
     cut, omitted = head_and_tail(text, grant)
-    if omitted and omitted_before:  # of that line nothing is left
+    if omitted and omitted_before:  # nothing is left of that line
         whole = f"[... {omitted + omitted_before:,} bytes left out ...]"
         cut = cut.replace(f"[... {omitted:,} characters left out ...]", whole, 1)
     return cut, omitted
@@ -155,15 +157,15 @@ def _extras(ended: Ended, omitted_chars: int) -> dict[str, Any]:
 
 
 def _unheard(stream: StreamName, line: str) -> None:
-    """The client wants no progress; the result has what there is room for."""
+    """Drop a line: the client wants no progress, and the result has what fits."""
     del stream, line
 
 
 async def _ended(call: ProgramCall, ctx: Context, feed: LineFeed | None) -> Ended:
-    """Wait for the end of a program and tell its lines meanwhile.
+    """Wait for the end of a program and report its lines meanwhile.
 
-    Cancellation: taken back by the client, the program is stopped; otherwise the client is gone,
-    and may come back.
+    Cancellation: if the client cancelled the call, the program is stopped; otherwise the client is
+    gone, and may come back.
     """
     outcome: Ended | NsmError | None = None
     try:

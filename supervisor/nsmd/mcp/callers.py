@@ -1,8 +1,8 @@
 """Identity of a caller from the SDK's context of a request. HEAVY: imports `mcp`.
 
-Behind a shim, a request's own context is the router's `Call`. Behind other transports it is
-something else: their requests have no numbers, and one whose handler is cancelled was taken back
-unless the transport knows better.
+Behind a shim, a request's own context is the router's `Call`. Other transports have another
+context: their requests have no numbers, and if a handler is cancelled, the client cancelled the
+request, unless the transport knows better.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def call_of(ctx: Context) -> Call | None:
 
 
 def number_of(ctx: Context) -> Number | None:
-    """By which a shim would ask for it again."""
+    """Number with which a shim would repeat the request."""
     call = call_of(ctx)
     return None if call is None else call.number
 
 
 def began_before_s(ctx: Context) -> float:
-    """How long ago it was sent first, if it was sent before; else 0."""
+    """Seconds since it was sent first, if it was sent before; else 0."""
     number = number_of(ctx)
     return (number.again_s if number is not None else None) or 0.0
 
@@ -57,7 +57,7 @@ def wants_progress(ctx: Context) -> bool:
 
 
 async def report(ctx: Context, seconds: float, text: str) -> None:
-    """Tell the client how a request goes on (an `nsmd.mcp.progress.Report`)."""
+    """Report progress of a request to the client (an `nsmd.mcp.progress.Report`)."""
     await ctx.session.report_progress(seconds, None, text)
 
 
@@ -65,6 +65,6 @@ def client_name(ctx: Context) -> str:
     """Return the name that the client gives itself."""
     params = ctx.session.client_params
     given = params.client_info.name if params is not None else ""
-    # It goes into terminals, logs and the names of scopes.
+    # It appears in terminals, logs and names of scopes.
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in given[:_MAX_CLIENT_CHARS])
     return name.strip("-") or "unknown"

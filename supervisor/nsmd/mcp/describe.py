@@ -20,7 +20,7 @@ INSTRUCTIONS_WITH_PROGRAMS = (
     "nsm runs code in jailed sessions on this machine: use its tool `run`. "
     "`list_programs`, `help` and `execute` start chosen programs of the machine itself."
 )
-"""Where there are some."""
+"""Instructions if there are programs."""
 
 ASKED_LATER = "the client is asked for it with the first call"
 """Why there is no project yet."""
@@ -28,29 +28,29 @@ ASKED_LATER = "the client is asked for it with the first call"
 _NO_SESSIONS = "(no sessions)"
 
 _MAX_LINE_CHARS = 100
-"""Of one environment's description, and of a reason: whoever wrote it may not have been brief."""
+"""Largest part of an environment's description, or of a reason: not every author is brief."""
 
 _WELL_KNOWN = (
     *("numpy", "pandas", "matplotlib", "scipy", "sklearn", "torch", "requests", "PIL", "yaml"),
     *("bs4", "sympy", "pytest"),
 )
-"""Packages of Python that code most often asks for, these first."""
+"""Packages of Python that code uses most, in this order before all others."""
 
 _MOST_PACKAGES = 6
 _MAX_PACKAGE_CHARS = 20
-"""Packages that are named, and characters of each. A missing one's error names where it is."""
+"""Packages to name, and characters of each. The error about a missing one names where it is."""
 
 _MOST_HOSTS = 5
 _MAX_HOST_CHARS = 60
-"""Patterns of hosts that are named, and characters of each. A refusal names more."""
+"""Patterns of hosts to name, and characters of each. A refusal names more."""
 
 
 def describe(environments: Sequence[Environment], project: ProjectMount | None, reason: str) -> str:
-    """The tool's description.
+    """Make the tool's description.
 
     Args:
-        environments: all that are configured, unusable ones included.
-        project: what this client's sessions see; None for nothing.
+        environments: all configured environments, unusable ones included.
+        project: project that this client's sessions see; None for none.
         reason: why there is no project.
     """
     usable = [e for e in environments if e.problem is None]
@@ -77,7 +77,7 @@ def instructions(has_programs: bool) -> str:
     """Describe the server as a whole.
 
     Args:
-        has_programs: it may start programs of the host.
+        has_programs: the client may start programs of the host.
     """
     return INSTRUCTIONS_WITH_PROGRAMS if has_programs else INSTRUCTIONS
 

@@ -1,9 +1,8 @@
 """Displays of code, as text for a model and images for its eyes. Pure.
 
-One display holds one value in several representations. The first that can be shown of a PNG, a
-JPEG and the texts, the plainest first, is. What a jail calls an image is checked, and bounded as
-models' APIs bound it: they answer a broken or too large image by refusing the conversation that
-has it, and the next call's, and so on.
+One display holds one value in several representations. The first one that can be shown is used: a
+PNG, a JPEG, then the texts, the plainest first. Images from a jail are checked, and bounded as
+models' APIs bound them: these refuse every conversation that contains a broken or too large image.
 """
 
 from __future__ import annotations
@@ -18,16 +17,20 @@ from nsm.wire.results import split_place
 from nsmd.mcp.text import line_end, one_line, size
 
 MAX_IMAGE_CHARS = 5 * 1024 * 1024
-"""Of one image as base64: Anthropic's API refuses more ("image exceeds 5 MB maximum")."""
+"""Largest image as base64: Anthropic's API refuses more ("image exceeds 5 MB maximum")."""
 
 MAX_IMAGE_SIDE = 8000
-"""Pixels of an image's longer side, by the same API."""
+"""Largest length of an image's longer side in pixels, by the same API."""
 
 MAX_IMAGES = 20
-"""In one result. Beyond 20 in a request that API takes only small ones."""
+"""Largest number of images in one result. With more than 20 in a request, that API takes only small
+ones.
+"""
 
 MAX_IMAGES_CHARS = 10 * 1024 * 1024
-"""All images of a result, as base64: one result is one line, and that has a limit, too."""
+"""Largest size of all images of a result as base64: one result is one line, which has a
+limit, too.
+"""
 
 _SVG = "image/svg+xml"
 
@@ -35,7 +38,7 @@ _TEXT_TYPES = ("text/plain", "text/markdown", "application/json", _SVG, "text/ht
 """MIME types that a model can read, the plainest first. An SVG says more than a bare repr."""
 
 _CAPTION_TYPES = ("text/plain", "text/markdown")
-"""Those that may say more than an image does."""
+"""MIME types of texts that may say more than an image does."""
 
 _MEDIA = ("image/", "audio/", "video/")
 
@@ -45,9 +48,9 @@ class Shown:
     """All displays of an execution.
 
     Attributes:
-        text: lines, in the displays' order; where an image stands, a line has its number.
-        images: those to be shown, in the same order.
-        omitted_images: the number of those that are whole and left out for their size or number.
+        text: lines in the displays' order; a line has the number of an image at its place.
+        images: images to show, in the same order.
+        omitted_images: number of valid images that are left out for their size or number.
     """
 
     text: str
@@ -64,11 +67,11 @@ def show(
     """Show the displays of an execution.
 
     Args:
-        bundles: each a map from MIME type to data.
-        room_chars: for all images together, as base64; at most `MAX_IMAGES_CHARS` are used.
-        failed: the result is an error. Then no image is shown: Anthropic's API refuses a request
-            ("all content must be type `text` if `is_error` is true"), and with it everything that
-            would be said afterwards.
+        bundles: displays, each a map from MIME type to data.
+        room_chars: room for all images together, as base64; at most `MAX_IMAGES_CHARS` are used.
+        failed: the result is an error. Then no image is shown: Anthropic's API refuses such a
+            request ("all content must be type `text` if `is_error` is true"), and every later one
+            of the conversation.
     """
     album = _Album(min(room_chars, MAX_IMAGES_CHARS), failed=failed)
     lines = [line for bundle in bundles for line in _lines(bundle, album)]
@@ -93,7 +96,7 @@ class _Album:
         """Add an image if it is one and there is room.
 
         Returns:
-            Why it was not added, in words; empty when it was.
+            Why it was not added, in words; empty if it was.
         """
         chars = encoded_chars(data)
         why = self._no_room(chars)
@@ -127,7 +130,7 @@ class _Album:
 
 
 def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
-    """One display; what stdout has of it in its place is not said again."""
+    """Lines of one display; a value whose text is in stdout is not repeated."""
     bundle, place = split_place(bundle)
     name = f"image {place}: " if place else ""
     album.number = place or album.number
@@ -137,11 +140,11 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
         if kind in bundle:
             why = album.take(kind, bundle[kind])
             if not why:
-                album.omitted = omitted  # it is shown, if in another type
-                album.number = place or album.number + 1  # as in the lines that stdout has
+                album.omitted = omitted  # it is shown, but in another type
+                album.number = place or album.number + 1  # as in the lines of stdout
                 return [_image_line(album), *(_caption(bundle) if place is None else [])]
             refused.append(f"[{name}{why}]")
-    album.omitted = min(album.omitted, omitted + 1)  # one picture, however many types it has
+    album.omitted = min(album.omitted, omitted + 1)  # one picture, in however many types
     readable = _readable(bundle)
     if readable is None:
         return refused + [_not_shown(*item) for item in bundle.items() if item[0] not in EXTENSIONS]
@@ -157,7 +160,7 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
 
 
 def _readable(bundle: Mapping[str, Any]) -> str | None:
-    """The type of the text to show, if there is any."""
+    """MIME type of the text to show, if there is any."""
     plain = bundle.get("text/plain")
     if _SVG in bundle and (not isinstance(plain, str) or _is_repr(plain.strip())):
         return _SVG
@@ -165,7 +168,7 @@ def _readable(bundle: Mapping[str, Any]) -> str | None:
 
 
 def _image_line(album: _Album) -> str:
-    """Stands for an image: some clients show none, and models count them."""
+    """Line that stands for an image: some clients show none, and models count them."""
     image = album.images[-1]
     return f"[image {album.number}: {image.kind}, {image.dimensions}]"
 

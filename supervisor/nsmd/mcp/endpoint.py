@@ -53,10 +53,10 @@ from nsmd.mcp.text import clean
 from nsmd.model.values import Client, ProjectMount, RunRequest, RunResult
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
-"""On the tool: lifts the cap that some clients put on results without it."""
+"""Key of the tool's metadata that lifts the limit which some clients set on results."""
 
 _NOTES_CHARS = 2000
-"""Room for the bracketed lines on top of the output."""
+"""Room for the bracketed lines after the output."""
 
 _NAME = "nsm"
 
@@ -70,7 +70,7 @@ async def serve(
     max_result_chars: int,
     programs: Programs | None,
 ) -> None:
-    """Serve one client until it is gone; see `nsmd.mcp.attachment.serve_attachment`."""
+    """Serve one client until it is gone (`nsmd.mcp.attachment.serve_attachment`)."""
     endpoint = Endpoint(attach, runner, max_result_chars, programs)
     await Router(stream, endpoint, attach.id).run(first_bytes)
 
@@ -80,20 +80,20 @@ class Endpoint:
 
     A tool call is answered in one of two ways. The general way is the SDK's, and ends in `_reply`.
     The SDK's server opens a task, scopes and a context for each request, checks its envelope and
-    moves it through five streams: three quarters of what the supervisor does for a call of code
-    that does little. All of that depends on the envelope and on what came before. So there is a
-    fast way, `answer_at_once`: it takes a call of `run` with the very envelope of one that passed
-    the SDK, as long as the client says nothing but calls in between. Both end in the same words.
+    moves it through five streams: three quarters of the supervisor's work for a short call. All of
+    that depends only on the envelope and on earlier messages. So there is a fast way,
+    `answer_at_once`: it handles a call of `run` with the same envelope as one that passed the SDK,
+    as long as the client sends only calls in between. Both give the same answers.
 
-    Behind other transports than a shim's, one endpoint may have several clients, all of which are
-    what `attach` says. It must be confined then: roots are one client's.
+    Behind other transports than a shim's, one endpoint may have several clients, for which `attach`
+    holds alike. It must be confined then, since roots belong to one client.
 
     Args:
-        attach: who attaches.
-        runner: takes code.
+        attach: entry of the client or clients.
+        runner: runs code.
         max_result_chars: most characters of a result.
-        programs: those of the bridge.
-        way: how the clients come.
+        programs: programs of the bridge.
+        way: way in which the clients connect.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class Endpoint:
         self._way: Way = way
         self._roots = Roots()
         self._mount: tuple[str | None, ProjectMount] | None = None
-        self._described: tuple[ProjectMount | None] | None = None  # once the tools were listed
+        self._described: tuple[ProjectMount | None] | None = None  # set once the tools were listed
         self._info = {"name": _NAME, "version": __version__}
-        self._passed: tuple[object, Client] | None = None  # envelope of a call, and who sent it
+        self._passed: tuple[object, Client] | None = None  # envelope of a call, and its client
         self._forgotten = 0
         self._listed = Listed(self._view)
         self.server = self._make_server()
@@ -127,24 +127,26 @@ class Endpoint:
         """Tell the client of changes that it did not ask about, until cancelled.
 
         Args:
-            send: to the one client; None where there are several.
+            send: sends to the one client; None if there are several.
         """
         await self._listed.announce((self._runner.subscribe, self._subscribe_programs), send)
 
     def forget(self) -> None:
-        """The client says something by which its calls may have to be answered otherwise."""
+        """Forget the known envelope: a message of the client may change how its calls
+        are answered.
+        """
         self._passed = None
         self._forgotten += 1
 
     def answer_at_once(
         self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
     ) -> bool:
-        """Answer a tool call in the fast way, now or later; False if it has to go the general one.
+        """Answer a tool call in the fast way, now or later; False if it needs the general way.
 
         Args:
-            call: gets the execution; to be cancelled and abandoned by who has it.
-            params: of the call.
-            answer: takes the result.
+            call: gets the execution; its owner cancels and abandons it.
+            params: parameters of the call.
+            answer: gets the result.
         """
         if self._passed is None or params.get("name") != describe.TOOL_NAME:
             return False
@@ -152,14 +154,14 @@ class Endpoint:
         if meta != call.meta:
             return False
         if call.number is not None and call.number.again_s is not None:
-            return False  # somebody may wait for its execution already, see `Execution.tell`
+            return False  # somebody may wait for its execution already (`Execution.tell`)
         modern = call.era is Era.MODERN
         try:
             arguments = parse_arguments(params.get("arguments"))
             request = self._request(client, arguments, call.number)
             execution = self._runner.submit(request, None)
         except BadProjectError:
-            self.forget()  # the general way finds another directory, or says what is wrong
+            self.forget()  # the general way finds another directory, or explains the problem
             return False
         except NO_ENVIRONMENT:
             return False  # the general way looks for it
@@ -175,7 +177,7 @@ class Endpoint:
         return True
 
     def _make_server(self) -> Server[Any]:
-        """The SDK's server with these handlers."""
+        """Make the SDK's server with these handlers."""
         server = _Server(
             _NAME,
             version=__version__,
@@ -184,12 +186,12 @@ class Endpoint:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listed.listen,
         )
-        # Not through the constructor, which warns that roots are deprecated: they are still what
-        # most clients have.
+        # Not through the constructor, which warns that roots are deprecated: most clients still use
+        # them.
         server.add_notification_handler(
             "notifications/roots/list_changed", NotificationParams, self._roots_changed
         )
-        # Replaces the SDK's tracing, which nothing here reads.
+        # Replaces the SDK's tracing, which nothing here uses.
         server.middleware = [self._answer_calls]
         return server
 
@@ -198,7 +200,7 @@ class Endpoint:
     ) -> ListToolsResult:
         self._mount = None
         try:
-            # Clients exist that read nothing but the answer to what they asked: roots have to wait.
+            # Some clients read only the answer to their request, so roots have to wait.
             project, reason = self._project_at(self._roots.last)
         except NsmError as error:
             project, reason = None, str(error)
@@ -210,7 +212,7 @@ class Endpoint:
             reason = describe.ASKED_LATER
         self._described = (project,)
         view = environments, has_programs = self._view(client)
-        self._had_programs = has_programs  # who has this list knows
+        self._had_programs = has_programs  # clients with this list know that
         self._listed.note(ctx, client, view)
         description = describe.describe(environments, project, reason)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
@@ -224,11 +226,12 @@ class Endpoint:
         return ListToolsResult(tools=[tool, *(self._tools.tools(meta) if has_programs else ())])
 
     async def _answer_calls(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Take a tool call to `_reply` before the SDK checks its shape (a middleware).
+        """Pass a tool call to `_reply` before the SDK checks its shape (a middleware).
 
         The SDK would refuse arguments that are no object with an error that says nothing, and its
-        checks of both directions cost a fifth of a call that does little. Calls without a name and
-        of clients that have not told theirs it has to check; what it lets pass is `_call_tool`'s.
+        checks of both directions cost a fifth of a short call. It still has to check calls without
+        a name, and calls of clients that have not given theirs; `_call_tool` handles those that
+        pass.
         """
         params = ctx.params or {}
         name = params.get("name")
@@ -256,13 +259,13 @@ class Endpoint:
                 return await self._run(ctx, parse_arguments(arguments))
             return await self._reply_of_programs(ctx, name, arguments)
         except MCPError:
-            raise  # for the SDK to tell
+            raise  # the SDK handles it
         except Exception as error:  # noqa: BLE001  # of one call, which is answered
             return render_failure(error, name)
 
     async def _reply_of_programs(self, ctx: Context, name: str, arguments: object) -> ToolReply:
-        # Whoever has them in its list still calls them when the last program has just gone: while a
-        # definition is edited, for example.
+        # A client with these tools in its list may still call them just after the last program was
+        # removed, for example while a definition is edited.
         others = bridge_schema.NAMES if self._has_programs() or self._had_programs else ()
         if name not in others:
             error = _no_tool(name, others)
@@ -279,14 +282,14 @@ class Endpoint:
 
     def _subscribe_programs(self, changed: Callable[[], None]) -> Callable[[], None]:
         def other_programs() -> None:
-            # Told to clients that come from now on, where the endpoint has several.
+            # If the endpoint has several clients, those that connect from now on learn it.
             self.server.instructions = describe.instructions(self._has_programs())
             changed()
 
         return self._programs.subscribe(other_programs)
 
     def _has_programs(self) -> bool:
-        """Return whether the client may start programs now, whatever it is called."""
+        """Return whether the client may start programs now, under any name."""
         has = self._tools.visible(self._caller(Client(name="", scope="")))
         self._had_programs |= has
         return has
@@ -305,7 +308,7 @@ class Endpoint:
                 submit = partial(self._runner.submit, request, on_output)
                 execution = await submit_patiently(submit, ctx, feed)
         except BadProjectError:
-            self._mount = None  # another directory may be there, or meant, next time
+            self._mount = None  # next time another directory may be there, or be meant
             raise
         call = call_of(ctx)
         if feed is None and forgotten == self._forgotten and call is not None:
@@ -354,7 +357,7 @@ class Endpoint:
         )
 
     def _view(self, client: Client) -> View:
-        """Return the view that a client would be shown now."""
+        """Return the view that a client would get now."""
         return tuple(self._runner.environments(client)), self._has_programs()
 
     def _client_with(self, ctx: Context, project: ProjectMount | None) -> Client:
@@ -373,17 +376,17 @@ class Endpoint:
         )
 
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:
-        """The project of this client and, if there is none, why.
+        """Find the project of this client, or the reason why there is none.
 
-        A mount is kept while the root is the same: finding it takes a dozen system calls. The
-        registry sees when the directory behind it was replaced.
+        The mount is kept while the root is the same, since finding it takes a dozen system calls.
+        The run service notices a replaced directory.
 
         Raises:
-            BadProjectError: one that was asked for explicitly cannot be mounted.
+            BadProjectError: one that was named explicitly cannot be mounted.
         """
         project, reason = self._project_at(None if self._is_told else await self._roots.first(ctx))
         if self._described not in (None, (project,)):
-            # The tool's description names another one: the client had not told its roots yet.
+            # The tool's description names another one, since the client had not sent its roots yet.
             self._described = (project,)
             await ctx.session.send_tool_list_changed()
         return project, reason
@@ -415,14 +418,14 @@ class Endpoint:
 
 
 def _no_tool(name: str, others: Sequence[str]) -> MCPError:
-    """An error of the protocol, as the specification wants it, and no result."""
+    """Make an error of the protocol, as the specification demands, instead of a result."""
     only = f"The only one is {describe.TOOL_NAME!r}; it takes `env` and `code`."
     listed = f"There are {', '.join((describe.TOOL_NAME, *others))}."
     return MCPError(INVALID_PARAMS, f"There is no tool {name[:80]!r}. {listed if others else only}")
 
 
 class _Server(Server[Any]):
-    """The SDK's server, which says by itself that its list of tools changes."""
+    """The SDK's server; it announces itself that its list of tools changes."""
 
     def create_initialization_options(
         self,

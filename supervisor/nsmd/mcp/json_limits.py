@@ -1,30 +1,32 @@
-"""How much a message may be made of, seen before it is parsed. Light: imports nothing heavy.
+"""Limits of a message's structure, checked before it is parsed. Light: imports nothing heavy.
 
-16 MB of `{},` are five million objects, and seconds in which nobody else is served: what JSON costs
-is not its bytes but its values, of which the standard has no limit. Inside a string all is one
-value, and code is full of commas, brackets and quotes; so strings are left out before anything is
-counted, where a look at the whole has not shown already that it cannot be too much. That takes a
-microsecond for a small message, and for the largest no longer than to parse it.
+16 MB of `{},` are five million objects, and seconds in which nobody else is served. The cost of
+JSON depends not on its bytes but on its values, and the standard has no limit for these. A string
+is one value, and code is full of commas, brackets and quotes. So strings are removed before
+counting, unless a count of the whole message shows already that it cannot be too much. That takes a
+microsecond for a small message, and for the largest one no longer than parsing it.
 
-Of what is no JSON the part before its first mistake is counted right, and no parser gets further.
+In invalid JSON, the part before the first mistake is counted correctly, and no parser gets further.
 """
 
 from __future__ import annotations
 
 MAX_VALUES = 32_768
-"""Of arrays and objects with all that is in them, so far as there is a comma or a bracket for it.
-A call has ten, and one for each argument of a program, of which `nsmd.bridge` looks at half as
-many. As many take 10 ms."""
+"""Largest number of arrays and objects with all their members, counted by commas and brackets. A
+call has ten, and one for each argument of a program; `nsmd.bridge` checks half as many arguments.
+This number takes 10 ms.
+"""
 
 MAX_DEPTH = 64
-"""Of a message's nesting. Ours need 6; what comes after parsing recurses, this does not."""
+"""Deepest nesting of a message. Ours need 6; later code recurses, this check does not."""
 
 MAX_BARE_BYTES = 1024 * 1024
-"""That are in no string: room for spaces and numbers. Whole numbers of 4,300 digits, the most that
-Python reads, take 0.1 ms each."""
+"""Bytes outside of strings: room for spaces and numbers. Whole numbers of 4,300 digits, the most
+that Python reads, take 0.1 ms each.
+"""
 
 FEW_VALUES = 256
-"""That may be such numbers, all of them."""
+"""Largest number of values for which all of them may be such numbers."""
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BRACKETS = b"[]{}"
@@ -32,10 +34,11 @@ _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 
 
 def problem(message: bytes) -> str:
-    """Describe the excess of a message, as a sentence without its subject; empty if there is none.
+    """Describe how a message exceeds a limit, as a sentence without its subject; empty if it does
+    not.
 
     Args:
-        message: what should be JSON in UTF-8.
+        message: a supposed JSON text in UTF-8.
     """
     if b"\0" in message[:2] or message[:2] in _UTF_16:
         return "is not UTF-8"  # there is JSON in which other bytes are quotes
@@ -56,8 +59,8 @@ def problem(message: bytes) -> str:
 def _bare(message: bytes) -> bytes | None:
     """Return the text outside of strings; None if there are more strings than values."""
     if b"\\" in message:
-        # From the left, so that of a row of backslashes the last one is left if it escapes what
-        # follows.
+        # From the left, so that the last backslash of a row is left if it escapes the next
+        # character.
         message = message.replace(b"\\\\", b"").replace(b'\\"', b"")
     most = 4 * MAX_VALUES + 1  # a member has four quotes
     pieces = message.split(b'"', most)

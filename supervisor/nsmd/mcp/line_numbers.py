@@ -1,12 +1,12 @@
-"""Numbers of a shim's lines, by which requests are known to one supervisor after the other.
+"""Numbers of a shim's lines, by which the next supervisor recognizes requests.
 
-Ids of JSON-RPC are the client's, and clients exist that use one twice. So the shim numbers what it
-sends, and what it sends again after its supervisor ended has the number that it had then:
+Clients choose JSON-RPC ids, and some use one twice. So the shim numbers its lines, and a line that
+it repeats after its supervisor ended has the same number:
 
     17 {"jsonrpc": "2.0", "id": 3, ...}          the first time
     17+2.250 {"jsonrpc": "2.0", "id": 3, ...}    again, 2.25 s after the first time
 
-A line without is a notification, an answer, or nothing that is sent twice.
+A line without a number is a notification, an answer, or a request that is never repeated.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Number:
     """Number of a line.
 
     Attributes:
-        execution_id: of code that it asks to be run.
-        again_s: how long ago it was sent first, if it was sent before.
+        execution_id: id of the execution that it asks for.
+        again_s: seconds since it was sent first, if it was sent before.
     """
 
     execution_id: str
@@ -31,7 +31,7 @@ class Number:
 
 
 def split(line: bytes, attachment_id: str) -> tuple[Number | None, bytes]:
-    """The number of a line, if it has one, and the rest."""
+    """Split a line into its number, if it has one, and the rest."""
     found = _NUMBERED.match(line)
     if found is None:
         return None, line

@@ -1,8 +1,8 @@
-"""List of tools that a client was shown, and notices that it changed. HEAVY: imports `mcp`.
+"""List of tools that a client got, and notices about changes. HEAVY: imports `mcp`.
 
-A client that has never listed the tools learns of everything when it does. One that has is told
-once for all that changed until the notice is on its way: of the handshake revisions with a
-notification, of the handshake-free one on the streams that it opened (`subscriptions/listen`).
+A client that has never listed the tools learns of everything when it does. Any other client gets
+one notice for all changes until the notice is sent: in the handshake revisions as a notification,
+in the handshake-free one on the streams that it opened (`subscriptions/listen`).
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from nsmd.mcp.callers import Context, call_of
 from nsmd.model.values import Client, Environment
 
 MAX_STREAMS = 16
-"""That one client may have open; one is enough."""
+"""Largest number of streams of one client; one is enough."""
 
 MAX_SESSIONS = 64
-"""Of several clients behind one endpoint, those that listed last."""
+"""Largest number of clients behind one endpoint to keep, those that listed last."""
 
 _SESSION_HEADER = "mcp-session-id"
 
 _CHANGED = JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
 
 TELLING_TIMEOUT_S = 2.0
-"""For one of those to be told: it may not read, and the others wait meanwhile."""
+"""Time to notify one of them: it may not read, and the others wait meanwhile."""
 
 View = tuple[tuple[Environment, ...], bool]
-"""What there is to run in, and whether there are programs of the host to start."""
+"""Environments to run code in, and whether there are programs of the host to start."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
-"""As `nsmd.mcp.ports.Runner.subscribe`."""
+"""Like `nsmd.mcp.ports.Runner.subscribe`."""
 
 Send = Callable[[JSONRPCMessage], Awaitable[None]]
 
 
 class Listed:
-    """List of tools that each client was shown.
+    """List of tools that each client got.
 
     Args:
-        view: what a client would be told now.
+        view: returns what a client would get now.
 
     Attributes:
         listen: the handler of `subscriptions/listen`.
@@ -65,10 +65,10 @@ class Listed:
         self._changed = trio.Event()
 
     def note(self, ctx: Context, client: Client, view: View) -> None:
-        """The client is told of that."""
+        """Note what the client got."""
         if call_of(ctx) is not None or self._client is None:
             self._client, self._told = client, view
-        # Else there are other clients, who have not been told of what this one is.
+        # Otherwise there are other clients, who did not get the same.
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return
         self._shook_hands = True
@@ -76,12 +76,12 @@ class Listed:
             self._note_session(ctx)
 
     async def announce(self, subscribe: Sequence[Subscribe], send: Send | None) -> None:
-        """Tell the client whenever it would be told something else now; until cancelled.
+        """Notify the client whenever its list would be another one now; until cancelled.
 
         Args:
-            subscribe: to whatever changes what it is told.
-            send: takes a message; waits while the client does not read. None where the endpoint
-                has several clients, which are told by their sessions.
+            subscribe: subscriptions to everything that changes its list.
+            send: sends a message; waits while the client does not read. None if the endpoint has
+                several clients, which get notices by their sessions.
         """
         self._changed = trio.Event()
         with ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""Imports the `mcp` package where nobody waits for it.
+"""Import of the `mcp` package when nobody waits for it.
 
-It takes 1 to 2 s, of which each byte code of the loop waits for some. The daemon listens first,
-starts `EndpointLoader.run` in a task, and attachments wait for that; the control socket answers
-meanwhile. Where no attachment asks for it, it begins when the first calls are over: whoever started
-the supervisor did so for them.
+The import takes 1 to 2 s, and slows the event loop meanwhile. The daemon listens first, starts
+`EndpointLoader.run` in a task, and attachments wait for that; meanwhile the control socket answers.
+Without an attachment the import begins when the first calls are over, since the supervisor was
+started for these.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from nsmd.mcp.ports import Programs, Runner
 log = logging.getLogger(__name__)
 
 LOAD_AFTER_S = 10.0
-"""From the start to the import, if nobody attaches before: longer than most programs that start a
-supervisor use it, shorter than it takes somebody to open the next one."""
+"""Time from the start to the import if nobody attaches before: longer than most programs that start
+a supervisor use it, shorter than a person needs to open the next one.
+"""
 
 
 class Serve(Protocol):
@@ -46,7 +47,7 @@ class EndpointLoader:
     """Loads the endpoint once, for all attachments.
 
     Args:
-        serve: the function itself where it is loaded already, as in tests.
+        serve: the function itself if it is already loaded, as in tests.
     """
 
     def __init__(self, serve: Serve | None = None) -> None:
@@ -71,8 +72,8 @@ class EndpointLoader:
         try:
             self._serve = await trio.to_thread.run_sync(_import_serve, abandon_on_cancel=True)
         except Exception:
-            # Whatever a third-party package raises while it is imported: the control socket
-            # works without it, and each attachment is told.
+            # A third-party package may raise anything while it is imported: the control socket
+            # works without it, and each attachment gets the error.
             log.exception("the mcp package cannot be imported; MCP clients are refused")
         else:
             log.info("MCP endpoint ready after %.1f s", trio.current_time() - began)
@@ -96,7 +97,7 @@ class EndpointLoader:
 
 def _import_serve() -> Serve:
     serve = cast("Serve", importlib.import_module("nsmd.mcp.endpoint").serve)
-    # A quarter of a million objects that stay for good. Looked through again and again they were a
-    # tenth of what calls cost; each time it was done, one call waited for 50 ms.
+    # A quarter of a million objects that stay for good. Scanning them again and again cost a tenth
+    # of all calls; each time one call waited for 50 ms.
     gc.freeze()
     return serve

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 async def submit_patiently(
     submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
 ) -> Execution:
-    """Submit a call of an environment that is being made, when it is there."""
+    """Submit a call when its environment is ready."""
     if feed is None:
         return await patiently(submit)
     execution: Execution | NsmError
@@ -42,8 +42,8 @@ async def submit_patiently(
 async def result_of(execution: Execution, ctx: Context, feed: ProgressFeed | None) -> RunResult:
     """Wait for an execution and report its output meanwhile.
 
-    Cancellation: taken back by the client, the execution is interrupted; otherwise the client is
-    gone, and it is abandoned.
+    Cancellation: if the client cancelled the call, the execution is interrupted; otherwise the
+    client is gone, and the execution is abandoned.
     """
     outcome: RunResult | NsmError | None = None
     try:
@@ -82,11 +82,11 @@ async def _outcome_of(execution: Execution) -> RunResult | NsmError:
 
 
 def render_failure(error: Exception, tool: str) -> ToolReply:
-    """Render an error for the model; for a fault of ours, say that it is not its own.
+    """Render an error for the model; for a bug of ours, say that it is not the model's fault.
 
     Args:
-        error: of one call.
-        tool: that was called.
+        error: error of one call.
+        tool: tool that was called.
     """
     if not isinstance(error, NsmError):
         log.error("a call of %s failed", tool, exc_info=error)

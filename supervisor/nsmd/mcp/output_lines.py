@@ -1,8 +1,8 @@
-"""Lines of a running program on their way to progress notifications, each in one of its own.
+"""Lines of a running program as progress notifications, one for each line.
 
-A flood costs the client little: at most `BURST` in `BURST_S`, and of what comes faster the newest
-lines are told, with how many are left out. Clients give up on calls that are silent: one is told
-every `nsmd.mcp.progress.MAX_SILENCE_S` at least.
+A flood costs the client little: it gets at most `BURST` in `BURST_S`, and of faster output the
+newest lines, with the number of those left out. Clients give up silent calls, so there is a
+notification at least every `nsmd.mcp.progress.MAX_SILENCE_S`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ BURST = 10
 BURST_S = 0.1
 
 MAX_WAITING = 512
-"""Lines that wait to be told; beyond, the oldest is left out. The result has them."""
+"""Largest number of waiting lines; beyond that, the oldest is left out. The result has them."""
 
 STDERR_MARK = "[stderr] "
-"""Before a line of stderr. One of stdout is as it was written."""
+"""Prefix of a line of stderr. A line of stdout is unchanged."""
 
 _MIN_STEP_S = 0.001
-"""Between the times of two notifications: the specification wants `progress` to grow, and what it
-says is rounded to this."""
+"""Smallest difference between the times of two notifications: the specification demands that
+`progress` grows, and its value is rounded to this.
+"""
 
 
 class LineFeed:
-    """Takes lines at any speed and reports them at a bearable one.
+    """Accepts lines at any speed and reports them at a bounded one.
 
     Args:
-        began_before_s: how long the call has been under way, which an earlier supervisor may have
-            reported.
+        began_before_s: seconds that the call has been under way; an earlier supervisor may have
+            reported them.
     """
 
     def __init__(self, began_before_s: float = 0.0) -> None:
@@ -55,7 +56,7 @@ class LineFeed:
         self._woken.set()
 
     def end(self) -> None:
-        """No more lines come: those that wait are told at once, and `run` returns."""
+        """Note the end: waiting lines are reported at once, and `run` returns."""
         self._ended.set()
         self._woken.set()
 

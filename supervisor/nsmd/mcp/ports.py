@@ -1,6 +1,6 @@
-"""Interfaces that the endpoint needs of the session registry and the bridge.
+"""Interfaces of the run service and the bridge, as the endpoint needs them.
 
-`nsmd.manager.run_service` and `nsmd.bridge` have it; tests have fakes.
+`nsmd.manager.run_service` and `nsmd.bridge` implement them; tests have fakes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from nsmd.model.values import (
 )
 
 TAKEN_BACK = "nsm.taken_back"
-"""In the scope of a request over HTTP: tells whether its client took it back, when its handler is
-cancelled; else the supervisor goes, and leaves what runs to the next."""
+"""Key in the scope of a request over HTTP: a function for a cancelled handler. True: the client
+cancelled. False: the supervisor ends, and leaves running code to the next one.
+"""
 
 
 class Execution(Protocol):
@@ -33,9 +34,9 @@ class Execution(Protocol):
     id: str
 
     async def wait(self) -> RunResult:
-        """The result.
+        """Wait for the result.
 
-        Cancellation: the waiter goes, the execution does not notice.
+        Cancellation: only the waiter ends; the execution continues.
 
         Raises:
             NsmError: there is none, for example because the session ended.
@@ -43,17 +44,21 @@ class Execution(Protocol):
         ...
 
     def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
-        """Call one function with the answer, in place of waiting; it neither waits nor raises."""
+        """Call a function with the answer instead of waiting; it neither waits nor raises. Only
+        one.
+        """
 
     def interrupt(self) -> None:
         """Ask for an interrupt; `wait` then gives a result that says `interrupted`."""
 
     def abandon(self) -> None:
-        """The caller is gone: a one-shot is ended, a named session's goes on to its limit."""
+        """The caller is gone: a one-shot ends, a named session's execution continues to
+        its limit.
+        """
 
 
 class Runner(Protocol):
-    """Takes runs, and knows what there is to run in."""
+    """Interface of the run service: runs code, and knows the environments."""
 
     def submit(self, request: RunRequest, on_output: OutputSink | None) -> Execution:
         """Queue one piece of code; quick.
@@ -64,30 +69,29 @@ class Runner(Protocol):
         ...
 
     def environments(self, client: Client) -> Sequence[Environment]:
-        """A client's at this moment, in the order in which they are shown; some may have a
-        `problem`."""
+        """Environments of a client at this moment, in display order; some may have a `problem`."""
         ...
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called when environments change; it must be quick and not raise.
+        """Call a function when environments change; it must be quick and not raise.
 
         Returns:
-            Ends that.
+            A function that ends this.
         """
         ...
 
     async def look(self, client: Client) -> None:
-        """Look for a client's environments again: one may have come a moment ago."""
+        """Look for a client's environments again: one may have appeared just now."""
 
     @property
     def inherit(self) -> Sequence[str]:
-        """Names of variables that clients hand on to their project's own shell."""
+        """Names of variables that clients pass on to their project's own shell."""
         ...
 
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
     ) -> tuple[ProjectMount | None, str]:
-        """The project of a client: its mount, or None and the reason.
+        """Find the project of a client: its mount, or None and the reason.
 
         Args:
             variables: the client entry's environment variables.
@@ -95,35 +99,35 @@ class Runner(Protocol):
             cwd: the shim's working directory.
 
         Raises:
-            BadProjectError: a directory that was asked for explicitly cannot be mounted.
+            BadProjectError: a directory that was named explicitly cannot be mounted.
         """
         ...
 
     def attached(
         self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AbstractAsyncContextManager[None]:
-        """While the block lasts, a client is there, whose roots are not known yet.
+        """Announce a client while the block lasts; its roots are not known yet.
 
-        Its own environments are there when it begins, and sessions are kept ready for it.
+        Its own environments are found when the block begins, and spares are kept for it.
 
         Args:
             variables, cwd: as for `resolve_project`.
-            sources: of its own environments.
+            sources: sources of its own environments.
         """
         ...
 
     def expect(self, client: Client) -> None:
-        """A client is there, whose project is known: have some sessions ready; quick."""
+        """Announce a client whose project is known, so that spares are kept for it; quick."""
         ...
 
 
 class ProgramCall(Protocol):
-    """Handle of a program that was asked for."""
+    """Handle of a requested program."""
 
     async def wait(self) -> Ended:
         """Wait for the outcome.
 
-        Cancellation: the waiter goes, the program does not notice.
+        Cancellation: only the waiter ends; the program continues.
 
         Raises:
             NsmError: it was refused, or could not be started.
@@ -134,21 +138,21 @@ class ProgramCall(Protocol):
         """Stop the program: the client cancelled."""
 
     def abandon(self) -> None:
-        """Stop the program unless its client, which is gone, soon comes back and asks again."""
+        """Stop the program, unless its lost client soon comes back and asks again."""
 
 
 class Programs(Protocol):
-    """Programs of the host, and who may start them."""
+    """Programs of the host, and rights to start them."""
 
     def programs(self, caller: Caller) -> Sequence[Program]:
-        """Those that a caller may start now, by name; none where there is no bridge for it."""
+        """Programs that a caller may start now, by name; none if it has no bridge."""
         ...
 
     def program(self, caller: Caller, name: str) -> Program:
-        """One of them.
+        """Find one of them.
 
         Raises:
-            UnknownProgramError: it is none of them.
+            UnknownProgramError: there is none of that name.
         """
         ...
 
@@ -163,39 +167,38 @@ class Programs(Protocol):
         again: bool = False,
         refusal: NsmError | None = None,
     ) -> ProgramCall:
-        """Ask for one; quick.
+        """Submit a call; quick.
 
         Args:
-            name, given: of the program, and its arguments, as they came.
-            on_line: takes its output.
-            call_id: of a client that may ask for the same call again.
-            again: it does.
-            refusal: why it is refused whatever is asked for, which is written down; `wait` raises
-                it.
+            name, given: name of the program, and arguments, as received.
+            on_line: receives its output.
+            call_id: id of a client that may repeat the call.
+            again: it repeats it.
+            refusal: why it is refused in any case; this is recorded, and `wait` raises it.
 
         Raises:
-            NsmError: it is not taken at all.
+            NsmError: it is not accepted at all.
         """
         ...
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called when there are other programs; it must be quick and not raise.
+        """Call a function when the programs change; it must be quick and not raise.
 
         Returns:
-            Ends that.
+            A function that ends this.
         """
         ...
 
 
 class NoPrograms:
-    """Where there is no bridge."""
+    """Programs if there is no bridge: none."""
 
     def programs(self, caller: Caller) -> Sequence[Program]:
         del caller
         return ()
 
     def program(self, caller: Caller, name: object, *_: object, **_more: object) -> NoReturn:
-        """Raise the error: no program is here."""
+        """Raise the error that there are no programs here."""
         del caller
         raise UnknownProgramError(program_not_found(str(name), ()))
 

@@ -1,7 +1,7 @@
-"""Output of a running call on its way to progress notifications.
+"""Output of a running call as progress notifications.
 
-At most ten a second, so that a flood costs the client little; at least one every 15 s, because
-clients give up on calls that are silent.
+There are at most ten a second, so that a flood costs the client little, and at least one every 15
+s, because clients give up silent calls.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from nsmd.model.values import Output
 MIN_INTERVAL_S = 0.1
 MAX_SILENCE_S = 15.0
 MAX_MESSAGE_CHARS = 8192
-"""Of output in one notification. What arrives faster is skipped: the result has all of it."""
+"""Largest output in one notification. Faster output is skipped: the result has all of it."""
 
 Report = Callable[[float, str], Awaitable[None]]
 """Sends one notification: seconds since the start, and the text."""
 
 
 class ProgressFeed:
-    """Takes output at any speed and reports it at a bearable one.
+    """Accepts output at any speed and reports it at a bounded one.
 
     The newest `MAX_MESSAGE_CHARS` wait to be reported; older ones are dropped and counted.
 
     Args:
-        began_before_s: how long the call has been under way, which an earlier supervisor may have
-            reported.
+        began_before_s: seconds that the call has been under way; an earlier supervisor may have
+            reported them.
     """
 
     def __init__(self, began_before_s: float = 0.0) -> None:
@@ -46,7 +46,8 @@ class ProgressFeed:
             return
         self._pieces.append(output.text)
         self._chars += len(output.text)
-        if self._chars > 2 * MAX_MESSAGE_CHARS:  # twice: then each character is copied once
+        # twice the size, so that each character is copied once
+        if self._chars > 2 * MAX_MESSAGE_CHARS:
             self._trim()
         self._arrived.set()
 
@@ -61,8 +62,8 @@ class ProgressFeed:
             with trio.move_on_at(last + MAX_SILENCE_S):
                 await self._arrived.wait()
             last = trio.current_time()
-            # The specification wants `progress` to grow from one notification to the next; time
-            # does, since at least `MIN_INTERVAL_S` lies between two.
+            # The specification demands that `progress` grows from one notification to the next.
+            # Time does, since at least `MIN_INTERVAL_S` is between two.
             await report(round(last - started, 3), self._next_message(last - started))
             await trio.sleep_until(last + MIN_INTERVAL_S)
 

@@ -1,7 +1,7 @@
 """Text for a model: a result or an error, and images. Pure functions.
 
-The order is that of the specification: output first, then in brackets only what there is to say,
-so that success and failure can be told apart from the text alone.
+The order is that of the specification: output first, then notes in brackets, so that success and
+failure can be told apart from the text alone.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""
 
 LEFT_OUT_CHARS = 100
-"""For the line between head and tail of what comes cut already, so that it is not cut again."""
+"""Room for the line between head and tail of a text that was cut before, so that it is not cut
+again.
+"""
 
 NOTICEABLE_WAIT_S = 1.0
-"""A wait for other calls of a session is told from here on; below, nobody noticed."""
+"""A wait for other calls of a session is reported from this time on; nobody notices a
+shorter one.
+"""
 
 META_KEY = "nsm"
-"""Where a result's `_meta` has what programs want. Not `structuredContent`: several clients show
-the model nothing else where that is present."""
+"""Key in a result's `_meta` for programs. Not `structuredContent`: if that is present, several
+clients show the model nothing else.
+"""
 
 _MAX_ERROR_CHARS = 8000
-"""Of an error's text, which may quote what bubblewrap or a build said."""
+"""Largest text of an error, which may quote bubblewrap or a build."""
 
 MAX_NOTE_CHARS = 600
-"""Of what is said about a rule of the jail; such notes are made short."""
+"""Largest note about a rule of the jail; such notes are made short."""
 
 _STDERR_HEADING = "--- stderr ---\n"
 
@@ -52,10 +57,10 @@ _BACKGROUND: Mapping[Interpreter, str] = {
 }
 
 _MAX_ESCAPED_BYTES = 6
-"""Of one character in JSON: ``\\u0000``."""
+"""Largest size of one character in JSON: ``\\u0000``."""
 
 _LINE_RESERVE_BYTES = 256 * 1024
-"""Of a line, for all that is neither a stream's text nor an image."""
+"""Room in a line for everything but stdout, stderr and images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +68,10 @@ class ToolReply:
     """The answer to a tool call before it becomes the SDK's type.
 
     Attributes:
-        text: what the model reads.
+        text: text for the model.
         is_error: the code failed, or could not be run.
         meta: plain values for programs.
-        images: what the model sees after the text.
+        images: images for the model, after the text.
     """
 
     text: str
@@ -78,12 +83,12 @@ class ToolReply:
 def render_result(
     result: RunResult, *, max_chars: int = MAX_RESULT_CHARS, name_chosen: bool = False
 ) -> ToolReply:
-    """The reply for a call that was carried out, whatever its exit code.
+    """Make the reply for an executed call, with any exit code.
 
     Args:
-        result: what came of it.
+        result: its result.
         max_chars: most characters of output; notes come on top.
-        name_chosen: the session's name was chosen for the caller, who must be told it.
+        name_chosen: nsm chose the session's name, and the caller must learn it.
     """
     outcome = result.outcome
     shown = _show(outcome, max_chars)
@@ -104,10 +109,10 @@ def render_result(
 
 
 def unlike_json(text: str) -> str:
-    """The text of a result, with a note behind it where it would be JSON that is no object.
+    """Return a result's text, with a note after it if it would be JSON that is no object.
 
-    A widely used client reads the first text as structured content if it parses, refuses what is
-    no object, and the model gets nothing.
+    A widely used client reads the first text as structured content if it parses, refuses anything
+    but an object, and the model gets nothing.
     """
     first = text.lstrip(_JSON_SPACE)[:1]
     if not first or first not in _JSON_BEGINNINGS or text.rstrip(_JSON_SPACE)[-1] not in _JSON_ENDS:
@@ -126,7 +131,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def render_error(error: NsmError) -> ToolReply:
-    """The reply for a call that could not be carried out."""
+    """Make the reply for a call that could not be carried out."""
     hint = error.hint or _DEFAULT_HINTS.get(type(error), "")
     text = f"{error.message}\n{hint}" if hint else error.message
     text, _ = head_and_tail(clean(text), _MAX_ERROR_CHARS)
@@ -140,7 +145,7 @@ _DEFAULT_HINTS: Mapping[type[NsmError], str] = {
 
 
 def _show(outcome: Outcome, max_chars: int) -> Shown:
-    """The displays, with as many images as the line of the result has room for."""
+    """Select the displays, with as many images as fit into the line of the result."""
     if not outcome.displays:
         return Shown(text="", images=(), omitted_images=0)
     text_bytes = _MAX_ESCAPED_BYTES * min(len(outcome.stdout) + len(outcome.stderr), max_chars)
@@ -149,7 +154,9 @@ def _show(outcome: Outcome, max_chars: int) -> Shown:
 
 
 def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
-    """Stdout, stderr and displayed values within the limit, and the characters left out."""
+    """Combine stdout, stderr and displayed values within the limit. Also returns the number of
+    characters left out.
+    """
     parts = [settled(clean(outcome.stdout)), settled(clean(outcome.stderr)), clean(displayed)]
     # Each stream has its share: a flood of one must not push the other out.
     grants = shares([len(part) for part in parts], max_chars)
@@ -175,8 +182,8 @@ def _session_notes(result: RunResult, name_chosen: bool) -> list[str]:
     elif name is not None and name_chosen:
         notes.append(f"session: {name}")
     elif name is not None and result.created:
-        # Said even when nothing is known of an earlier one: a supervisor that was restarted has
-        # forgotten it, the model has not.
+        # Said even if no earlier session is known: a restarted supervisor has forgotten it, but the
+        # model has not.
         notes.append(f"session '{name}' is new")
     if result.waited_s >= NOTICEABLE_WAIT_S:
         notes.append(f"waited {_seconds(result.waited_s)} for an earlier call in this session")
@@ -203,7 +210,7 @@ def _image_notes(result: RunResult, omitted: int) -> list[str]:
 
 
 def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
-    """Describe how it went: no line, or one."""
+    """Describe the outcome: no line, or one."""
     outcome = result.outcome
     said: list[str] = []
     if outcome.timed_out:
@@ -212,7 +219,8 @@ def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
         said.append("interrupted")
     if outcome.exit_code:
         said.append(f"exit code {outcome.exit_code}")
-    if outcome.interpreter_restarted and result.session_name is not None:  # else it goes anyway
+    # otherwise it ends anyway
+    if outcome.interpreter_restarted and result.session_name is not None:
         why = one_line(outcome.restart_reason, 200).rstrip(".")
         said.append(f"interpreter restarted (state lost){': ' if why else ''}{why}")
     said += _truncation(result, omitted_chars)

@@ -1,4 +1,4 @@
-"""The directories that a client says it works in. HEAVY: imports `mcp`."""
+"""Directories that a client says it works in. HEAVY: imports `mcp`."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from nsmd.mcp.callers import Context
 log = logging.getLogger(__name__)
 
 ROOTS_TIMEOUT_S = 2.0
-"""For a client's answer to `roots/list`; after that it has none. A call waits for it."""
+"""Time for a client's answer to `roots/list`; after that it counts as having none. A call waits for
+it.
+"""
 
 
 class Roots:
-    """The client's first root, asked for once and again after it changed."""
+    """The client's first root: requested once, and again after a change."""
 
     def __init__(self) -> None:
-        self._lock = trio.Lock()  # calls come in parallel; the client is asked once
+        self._lock = trio.Lock()  # calls come in parallel, but the client is asked once
         self._known = False
         self._first: str | None = None
         self._changes = 0
 
     @property
     def last(self) -> str | None:
-        """The first root as the client said last; it is not asked."""
+        """The first root in the client's last answer; it is not asked."""
         return self._first
 
     def to_be_asked(self, ctx: Context) -> bool:
-        """Tell whether the client has roots and has not told them yet."""
+        """Return whether the client has roots but has not sent them yet."""
         return not self._known and _can_be_asked(ctx)
 
     def forget(self) -> None:
-        """The client said that they have changed."""
+        """Note that they have changed."""
         self._known = False
         self._changes += 1
 
     async def first(self, ctx: Context) -> str | None:
-        """Path of the first root; None if the client has none, or does not say."""
+        """Path of the first root; None if the client has none, or does not answer."""
         if not _can_be_asked(ctx):
             return None
         async with self._lock:
             if not self._known:
                 changes = self._changes
                 self._first = await _ask_first_root(ctx)
-                self._known = changes == self._changes  # else they changed while it answered
+                self._known = changes == self._changes  # otherwise they changed while it answered
             return self._first
 
 

@@ -1,10 +1,10 @@
 """Lines between one client and the server loops of its two eras. HEAVY: imports `mcp`.
 
 One server loop of the SDK serves either the handshake revisions (2024-11-05 to 2025-11-25) or the
-handshake-free one (2026-07-28), by its first request, and refuses the other from then on. Clients
-exist that send `initialize` after a successful `server/discover`. So each attachment runs one loop
-per era; requests are told apart one by one, what refers to a request follows it, and
-outputs are merged behind one writer.
+handshake-free one (2026-07-28), depending on its first request, and then refuses the other. Some
+clients send `initialize` after a successful `server/discover`. So each attachment runs one loop per
+era. The router decides for each request; messages that refer to a request follow it; one writer
+merges the outputs.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CALLS = 128
-"""Requests of one client under way at once. More are refused at once: a client that sends without
-waiting would otherwise grow without bound here."""
+"""Requests of one client under way at once. More are refused at once, because a client that sends
+without waiting would use memory without bound.
+"""
 
 _QUEUED_LINES = 16
-"""Lines that wait for the writer; beyond, whoever has something to say waits too."""
+"""Lines that wait for the writer; when it is full, senders wait, too."""
 
 _CHUNK_BYTES = 65536
 
@@ -64,7 +65,7 @@ _MARK = "="
 
 
 class Era(enum.Enum):
-    """How a message is meant."""
+    """Era of a message."""
 
     HANDSHAKE = "handshake"
     MODERN = "modern"
@@ -76,9 +77,9 @@ class Call:
 
     Attributes:
         meta: its envelope.
-        cancelled: the client took it back, as opposed to going away.
-        execution: of a call that is answered without the SDK.
-        number: by which its shim would ask for it again; None for an older one.
+        cancelled: the client cancelled it (and has not just disconnected).
+        execution: execution of a call that is answered without the SDK.
+        number: number with which its shim would repeat it; None for an older shim.
     """
 
     era: Era
@@ -92,9 +93,9 @@ class Router:
     """Moves messages between a client's stream and two server loops.
 
     Args:
-        stream: the client's; not closed here.
-        endpoint: answers.
-        attachment_id: of a shim that numbers its lines; None for one that does not.
+        stream: stream of the client; not closed here.
+        endpoint: answers the requests.
+        attachment_id: id of a shim that numbers its lines; None for other shims.
     """
 
     def __init__(
@@ -108,15 +109,15 @@ class Router:
         self._inputs: dict[Era, MemoryObjectSendStream[SessionMessage | Exception]] = {}
         self._calls: dict[RequestId, Call] = {}
         self._out, self._queued = trio.open_memory_channel[bytes](_QUEUED_LINES)
-        # Ids of our own requests carry it: after a restart of the supervisor, a late answer to
-        # the old one's request must not pass for an answer to ours.
+        # Ids of our own requests contain it: after a restart of the supervisor, a late answer to
+        # the old one's request must not count as an answer to ours.
         self._id_prefix = f"nsm-{secrets.token_hex(4)}-"
 
     async def run(self, first_bytes: bytes) -> None:
         """Serve until the client is gone.
 
         Args:
-            first_bytes: what was read from the stream already.
+            first_bytes: bytes that were already read from the stream.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -127,7 +128,7 @@ class Router:
                     nursery.start_soon(self._run_loop, era, self._open_loop(era))
                 await self._read(first_bytes)
                 # End-of-file: the client is gone. Cancelling the loops cancels the handlers, and
-                # those let go of their executions.
+                # those abandon their executions.
                 nursery.cancel_scope.cancel()
         finally:
             for call in self._calls.values():
@@ -180,7 +181,7 @@ class Router:
                 whole.cancel()  # nobody reads any more
 
     async def _announce(self) -> None:
-        with suppress(anyio.BrokenResourceError):  # the client is gone, as the reader sees, too
+        with suppress(anyio.BrokenResourceError):  # the client is gone; the reader sees that, too
             await self._endpoint.announce(self.send)
 
     # Inputs.
@@ -197,7 +198,7 @@ class Router:
         output = _Output(self)
         with self._inputs[era]:
             if era is Era.HANDSHAKE:
-                # What `Server.run` does for this era, without its first look for the era.
+                # The same as `Server.run` for this era, without its search for the era.
                 await serve_loop(
                     self._server, messages, output, lifespan_state=None, init_options=options
                 )
@@ -258,7 +259,7 @@ class Router:
         if request.id in self._calls:
             why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
             refusal = wire.Refusal(id=request.id, code=INVALID_REQUEST, message=why)
-            # Not by `send`, for which that would be the end of the first.
+            # Not by `send`: that would end the first one.
             await self._queue(wire.error_message(refusal))
             return
         if len(self._calls) >= MAX_CALLS:
@@ -279,14 +280,14 @@ class Router:
 
     def _answer_at_once(self, request: JSONRPCRequest, call: Call) -> bool:
         def answer(result: dict[str, Any]) -> None:
-            # A call that was taken back is not answered, and its id may be another's by now.
+            # A cancelled call gets no answer, and another one may have its id by now.
             if not call.cancelled:
                 self._put(request.id, wire.result_line(request.id, result))
 
         return self._endpoint.answer_at_once(call, request.params or {}, answer)
 
     def _put(self, request_id: RequestId, line: bytes) -> None:
-        """Queue the last line of a request; while the client does not read, a task has it."""
+        """Queue the last line of a request; while the client does not read, a task holds it."""
         try:
             self._out.send_nowait(line)
         except trio.WouldBlock:
@@ -299,12 +300,12 @@ class Router:
 
     async def _put_later(self, request_id: RequestId, line: bytes) -> None:
         await self._out.send(line)
-        self._forget(request_id)  # only now: what waits counts as under way
+        self._forget(request_id)  # only now, since a waiting answer counts as under way
 
     async def _route_cancellation(self, notification: JSONRPCNotification) -> None:
         cancelled = cancelled_request_id_from_params(notification.params)
         call = self._calls.get(cancelled) if cancelled is not None else None
-        if cancelled is None or call is None:  # answered already
+        if cancelled is None or call is None:  # it is already answered
             return
         call.cancelled = True
         if call.execution is None:
@@ -316,7 +317,7 @@ class Router:
             call.execution.interrupt()
 
     async def _route_answer(self, answer: JSONRPCResponse | JSONRPCError) -> None:
-        # Only the handshake era lets a server ask.
+        # Only the handshake era lets a server send requests.
         known = answer.id
         if isinstance(known, str) and known.startswith(self._id_prefix):
             number = known.removeprefix(self._id_prefix)
@@ -340,7 +341,7 @@ class _Output:
         await self._router.send(item.message)
 
     async def aclose(self) -> None:
-        """Nothing to close: the other loop writes to the same client."""
+        """Do nothing: the other loop writes to the same client."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -355,7 +356,7 @@ class _Output:
 
 
 def _sdk_id(request_id: RequestId) -> RequestId:
-    """Id of a request as the SDK is given it, which takes "7" and 7 for the same."""
+    """Id of a request for the SDK, which takes "7" and 7 for the same."""
     if isinstance(request_id, str) and (
         request_id.startswith(_MARK) or coerce_request_id(request_id) != request_id
     ):
@@ -368,7 +369,7 @@ def _client_id(sdk_id: RequestId) -> RequestId:
 
 
 def _era_of(request: JSONRPCRequest) -> Era:
-    # `initialize` does not exist in the modern era, whatever envelope it carries.
+    # `initialize` does not exist in the modern era, in any envelope.
     meta = (request.params or {}).get("_meta")
     modern = isinstance(meta, Mapping) and PROTOCOL_VERSION_META_KEY in meta
     return Era.MODERN if modern and request.method != "initialize" else Era.HANDSHAKE

@@ -1,19 +1,20 @@
-"""Text on its way to a client: valid Unicode, bounded, cut where it hurts least."""
+"""Text on its way to a client: valid Unicode, bounded, with the middle cut out."""
 
 from __future__ import annotations
 
 import re
 
 _MOVES = re.compile(r"(\n|\r|\x1b\[[0-9]*[AK])")
-"""Ends of lines, and the sequences by which programs rewrite lines: back to the beginning, up by
-some lines, erase."""
+"""Line ends, and sequences by which programs rewrite lines: back to the beginning, up some lines,
+erase.
+"""
 
 
 def clean(text: str) -> str:
-    """The text without lone surrogates, which no JSON reader has to take.
+    """Replace lone surrogates, which a JSON reader may refuse.
 
-    What a jail sends may hold them, in pairs that were split or alone; pairs are joined, others
-    become U+FFFD.
+    Text from a jail may contain them, as split pairs or alone; pairs are joined, others become
+    U+FFFD.
     """
     try:
         text.encode()
@@ -23,16 +24,16 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """The text as one line of at most `limit` characters, control characters left out."""
+    """Return the text as one line of at most `limit` characters, without control characters."""
     shown = "".join(c if c.isprintable() else " " for c in clean(text))
     shown = " ".join(shown.split())
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def settled(text: str) -> str:
-    """The text as a terminal shows it at the end: a progress bar in its last state.
+    """Return the text as a terminal shows it at the end: a progress bar in its last state.
 
-    What follows a carriage return replaces its line. `ESC [ A` goes back to lines above, for bars
+    Text after a carriage return replaces its line. `ESC [ A` goes back to lines above, for bars
     below each other; `ESC [ K` erases.
     """
     if "\r" not in text:
@@ -58,11 +59,12 @@ def settled(text: str) -> str:
 
 
 def head_and_tail(text: str, limit: int) -> tuple[str, int]:
-    """The beginning and the end of a text, with a line between that says what is left out.
+    """Shorten a text to its beginning and its end, with a line between them that says how much is
+    left out.
 
     Args:
         text: any text.
-        limit: most characters of the text that are kept; the line between comes on top.
+        limit: most characters to keep; the line between comes on top.
 
     Returns:
         The text and the number of characters left out, 0 when it fits.
@@ -88,12 +90,12 @@ def shares(sizes: list[int], total: int) -> list[int]:
 
 
 def line_end(text: str) -> str:
-    """The text with a newline at its end, if it has anything."""
+    """Return the text with a newline at its end, unless it is empty."""
     return text if not text or text.endswith("\n") else text + "\n"
 
 
 def size(size_bytes: int) -> str:
-    """An amount of data, for people and models."""
+    """Format an amount of data for people and models."""
     if size_bytes < 10_000:
         return f"{size_bytes:,} bytes"
     mebibyte = 1024**2

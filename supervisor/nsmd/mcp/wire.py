@@ -1,4 +1,4 @@
-"""One line of JSON-RPC as the SDK's message, and back. HEAVY: imports `mcp`; see `nsmd.mcp`."""
+"""One line of JSON-RPC as the SDK's message, and back. HEAVY: imports `mcp` (`nsmd.mcp`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nsmd.mcp.render import ToolReply, render_error, unlike_json
 from nsmd.model.values import MAX_CODE_BYTES
 
 MAX_BATCH = 1000
-"""Messages in one line. It has room for 400,000, which take seconds of the event loop."""
+"""Messages in one line. A line has room for 400,000, which would take seconds of the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class Refusal:
     """Answer in place of serving a message.
 
     Attributes:
-        id: the request's, where it can be told; None becomes null, as JSON-RPC asks.
+        id: id of the request, if known; None becomes null, as JSON-RPC demands.
         code: a JSON-RPC error code.
-        message: what is wrong with it.
+        message: description of the problem.
     """
 
     id: RequestId | None
@@ -52,12 +52,12 @@ class Refusal:
 
 
 def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
-    """The messages of a line: one, or those of a batch; each good or refused.
+    """Decode the messages of a line: one, or those of a batch; each is valid or refused.
 
     Malformed notifications and responses are dropped: nobody waits for an answer to them.
 
     Args:
-        line: `nsmd.mcp.json_limits` has no objection to it.
+        line: a line that passed `nsmd.mcp.json_limits`.
     """
     try:
         parsed = jsonlines.parse(line)
@@ -73,11 +73,13 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
 
 
 def encode(message: JSONRPCMessage) -> bytes:
-    """A message as a line. An answer too long for one is replaced by an error that says so."""
+    """Encode a message as a line. An answer that is too long is replaced by an error
+    that says so.
+    """
     line = _line(message)
     if len(line) <= jsonlines.MAX_LINE_BYTES or not isinstance(message, JSONRPCResponse):
         return line
-    # The shim would leave it out, and the client wait for ever.
+    # The shim would drop it, and the client would wait for ever.
     error = ResultTooLargeError(
         f"The answer has {len(line):,} bytes; the limit is {jsonlines.MAX_LINE_BYTES:,}.",
         hint="The code was run. Print less, or write to a file in a session and read parts of it. "
@@ -90,13 +92,13 @@ def _line(message: JSONRPCMessage) -> bytes:
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except PydanticSerializationError:
-        # Half a surrogate pair that the client sent and an error of the SDK repeats: escaped, it
-        # can at least be sent.
+        # Half a surrogate pair that the client sent and an error of the SDK repeats: it can be sent
+        # only escaped.
         return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode() + b"\n"
 
 
 def error_message(refusal: Refusal) -> JSONRPCError:
-    """A refusal as a message."""
+    """Make the message of a refusal."""
     return JSONRPCError(
         jsonrpc="2.0",
         id=refusal.id,
@@ -105,7 +107,7 @@ def error_message(refusal: Refusal) -> JSONRPCError:
 
 
 def too_long(line: jsonlines.TooLong) -> JSONRPCMessage:
-    """The answer to a line over the limit, to whoever it can be told to have come from."""
+    """Make the answer to a line over the limit, for its sender as far as known."""
     fields = jsonlines.outline(line)
     error = CodeTooLargeError(
         f"The message has {line.size:,} bytes; the limit is {jsonlines.MAX_LINE_BYTES:,}, and "
@@ -117,17 +119,17 @@ def too_long(line: jsonlines.TooLong) -> JSONRPCMessage:
 
 
 def misshapen(line: bytes, why: str) -> JSONRPCMessage:
-    """The answer to a line that is made of too much, to whoever it can be told to have come from.
+    """Make the answer to a line with too much structure, for its sender as far as known.
 
     Args:
-        why: what `nsmd.mcp.json_limits` says of it.
+        why: problem from `nsmd.mcp.json_limits`.
     """
     fields = jsonlines.outline(jsonlines.ends_of(line))
     return _refused(jsonlines.request_id(fields), fields.get("method"), _misshapen(why))
 
 
 def misshapen_error(body: bytes, why: str) -> JSONRPCError:
-    """The same as an error, whatever was asked for: HTTP has a status for it."""
+    """Make the same as an error for any request: HTTP has a status for it."""
     known = jsonlines.request_id(jsonlines.outline(jsonlines.ends_of(body)))
     return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(_misshapen(why))))
 
@@ -141,7 +143,7 @@ def _misshapen(why: str) -> BadRequestError:
 
 
 def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
-    """The answer to a request while too many others of the client are under way."""
+    """Make the answer to a request while too many others of the client are under way."""
     error = OverloadedError(
         f"{limit} requests of this client are under way, which is the limit.",
         hint="The code was not run. Wait for some of them, then try again.",
@@ -150,7 +152,7 @@ def too_many(request: JSONRPCRequest, limit: int) -> JSONRPCMessage:
 
 
 def result_map(reply: ToolReply) -> dict[str, Any]:
-    """A reply as the result of `tools/call`, the members that all revisions have."""
+    """Make the result of `tools/call` from a reply, with the members that all revisions have."""
     images = [
         {"type": "image", "data": image.base64, "mimeType": image.kind} for image in reply.images
     ]
@@ -162,7 +164,7 @@ def result_map(reply: ToolReply) -> dict[str, Any]:
 
 
 def result_line(known: RequestId, result: dict[str, Any]) -> bytes:
-    """The line that answers a request with a result of plain values."""
+    """Make the line that answers a request with a result of plain values."""
     line = jsonlines.dump({"jsonrpc": "2.0", "id": known, "result": result}) + b"\n"
     if len(line) <= jsonlines.MAX_LINE_BYTES:
         return line
@@ -170,14 +172,16 @@ def result_line(known: RequestId, result: dict[str, Any]) -> bytes:
 
 
 def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRPCMessage:
-    """A tool call is answered with a result, which the model gets to read; others with an error."""
+    """Make a refusal: for a tool call a result, which the model reads; for other
+    requests an error.
+    """
     if known is not None and method == "tools/call":
         return JSONRPCResponse(jsonrpc="2.0", id=known, result=_error_result(error))
     return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(error)))
 
 
 def _error_result(error: NsmError) -> dict[str, Any]:
-    # The latest revision wants `resultType`; the others ignore it.
+    # The latest revision demands `resultType`; the others ignore it.
     return {**result_map(render_error(error)), "resultType": "complete"}
 
 
