@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from contextlib import suppress
 
 _MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` in unix(7), without its final NUL."""
@@ -203,6 +204,31 @@ def ensure_private_dir(path: str) -> None:
             f"Run `chmod 700 {path}` if it is nsm's alone, or set NSM_SOCKET to a path in a "
             "directory of mode 0700."
         )
+
+
+def replace_file(path: str, text: bytes, *, sync: bool = False) -> None:
+    """Replace a file that is the user's alone, whole or not at all.
+
+    Args:
+        sync: have it on disk first.
+
+    Raises:
+        OSError: it can't be written; the old one is as it was.
+    """
+    new = f"{path}.new"  # one name: a process that is killed here leaves no more than one behind
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(new, flags, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
 
 
 def _xdg(name: str) -> str | None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsmbox.consent.readable_names import columns, legible, path, shortened
+from nsm.cli.render.formats import columns
+from nsmbox.consent.readable_names import legible, path, shortened
 
 SHOWN = {
     "plain-1.0_x/y@z": "plain-1.0_x/y@z",

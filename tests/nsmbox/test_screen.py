@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from box.plans import HOME, PROJECT, plan
-from nsmbox.consent.readable_names import columns
+from nsm.cli.render.formats import columns
 from nsmbox.consent.screen import details, differences, question, screen
 from nsmbox.model.plan import Mount, Network, Plan
 

@@ -161,10 +161,14 @@ def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
+def peer_of(connection: socket.socket) -> tuple[int, ...]:
+    """Process, user and group id of whoever listens there (unix(7), SO_PEERCRED)."""
+    return _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+
+
 def _check_peer(connection: socket.socket, path: str) -> None:
     """Refuse a listener of another user: it would be given our code to run."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    _, uid, _ = _UCRED.unpack(credentials)
+    _, uid, _ = peer_of(connection)
     if uid not in (os.geteuid(), 0):
         raise paths.PathError(
             f"the socket {path!r} belongs to user {uid}. Set NSM_SOCKET to a path of your own."

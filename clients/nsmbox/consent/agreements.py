@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from nsm import paths
+from nsm.paths import replace_file
 from nsmbox.consent.summary import only_guards_more
 from nsmbox.model.plan import RUN_DIRECTORY, Mount, Network, Plan, Variable
 
@@ -170,17 +171,7 @@ def _write(path: str, agreements: list[Agreement]) -> None:
         {"digest": each.digest, "key": each.key, "at": each.at, "identity": each.identity}
         for each in agreements
     ]
-    new = f"{path}.new"  # one name, so that whoever is killed here leaves no more than one behind
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(new, flags, 0o600), "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o600)
-            json.dump({"version": 1, "agreements": rows}, file)
-        os.rename(new, path)
-    except BaseException:
-        if os.path.lexists(new):
-            os.unlink(new)
-        raise
+    replace_file(path, json.dumps({"version": 1, "agreements": rows}).encode())
 
 
 def _plan(identity: dict[str, Any]) -> Plan:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from nsm.cli.render.formats import columns
+
 _PLAIN = re.compile(r"[A-Za-z0-9_./~:@%+=-]+")
 """Needs neither quotes nor escapes."""
 
@@ -39,18 +41,6 @@ def path(text: str, home: str = "") -> str:
         if text.startswith(f"{home}/"):
             return legible("~" + text[len(home) :])
     return legible(text)
-
-
-def columns(text: str) -> int:
-    """Columns on a terminal: wide characters take two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width  # noqa: PLC0415  # rarely needed
-
-    return sum(
-        0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
-        for character in text
-    )
 
 
 def shortened(text: str, width: int) -> str:

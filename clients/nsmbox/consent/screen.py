@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsm.cli.render.formats import columns
 from nsmbox.consent.masking import MASKED, masked, names_secret
-from nsmbox.consent.readable_names import columns, legible, path, shortened
+from nsmbox.consent.readable_names import legible, path, shortened
 from nsmbox.consent.summary import Outline, Place, outline
 from nsmbox.model.plan import RUN_DIRECTORY
 

@@ -21,6 +21,7 @@ import trio
 
 from nsmd.fdstore import holder
 from nsmd.fdstore.store import NoStore, Refill, StoreKind, copies_of
+from nsmd.host.unix_listener import identity_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class HolderStore:
         there = found if found is not None and not found.ended else None
         self._link = there.link if there else None
         self._pid = there.pid if there else 0
-        self._place = _identity(path) if there else None
+        self._place = identity_of(path) if there else None
         self._refill: Refill = tuple
         self._behind: dict[str, None] = {}
         self._lost: set[str] = set()
@@ -169,7 +170,7 @@ class HolderStore:
             self._pause_s = max(self._pause_s, SHORTEST_PAUSE_S)
             self._changed.set()
             return False
-        self._place = _identity(self._path)
+        self._place = identity_of(self._path)
         self._trouble = ""
         self._changed.set()  # from now on its end is noticed
         return True
@@ -269,7 +270,7 @@ class HolderStore:
         self._pid = 0
 
     def look(self) -> None:
-        if self._link is None or self._place in (None, _identity(self._path)):
+        if self._link is None or self._place in (None, identity_of(self._path)):
             return
         log.warning("%s was removed: another holder of sessions is started", self._path)
         self._place = None
@@ -448,14 +449,6 @@ def _receive(found: Found) -> bool:
     elif word == "has":
         found.kept.setdefault(name, []).extend(fds)
     return word != "all"
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _reap(pid: int) -> None:

@@ -18,6 +18,7 @@ from contextlib import suppress
 
 import trio
 
+from nsm.paths import replace_file
 from nsmd.fdstore import records
 from nsmd.fdstore.records import EndRecord, RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
@@ -115,22 +116,14 @@ class EndedSessionFiles:
         path = self._path(record.scope, record.name)
         try:
             try:
-                self._replace(path, records.encode(record))
+                replace_file(path, records.encode(record))
             except FileNotFoundError:
                 os.makedirs(self._directory, mode=0o700, exist_ok=True)
-                self._replace(path, records.encode(record))
+                replace_file(path, records.encode(record))
         except OSError as error:
             if not self._failed:
                 log.warning("ends of sessions would be forgotten with the supervisor: %s", error)
             self._failed = True
-
-    @staticmethod
-    def _replace(path: str, data: bytes) -> None:
-        made = f"{path}.new"
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(made, path)
 
     def _path(self, scope: str, name: str) -> str:
         key = hashlib.sha256(f"{scope}\0{name}".encode(errors="replace")).hexdigest()

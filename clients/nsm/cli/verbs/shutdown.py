@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 from contextlib import ExitStack
 
 from nsm import paths
@@ -13,12 +12,11 @@ from nsm.cli import connection, terminal
 from nsm.cli.confirm import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import formats
+from nsm.startup.start import peer_of
 from nsm.wire.errors import DisconnectedError
 
 END_TIMEOUT_S = 30.0
 """For the process to end, once nobody is served any more: jails and the keeper end before it."""
-
-_CREDENTIALS = struct.Struct("3i")
 
 
 def parser() -> Parser:
@@ -75,8 +73,7 @@ def _process(pid: int | None) -> int | None:
     try:
         with socket.socket(socket.AF_UNIX) as link:
             link.connect(paths.socket_path())
-            told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        peer, _, _ = _CREDENTIALS.unpack(told)
+            peer, _, _ = peer_of(link)
         return os.pidfd_open(peer) if peer == pid != os.getpid() else None
     except (OSError, AttributeError):
         return None

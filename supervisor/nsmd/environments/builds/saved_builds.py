@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast, get_type_hints
 
+from nsm.paths import replace_file
+
 log = logging.getLogger(__name__)
 
 VERSION = 1
@@ -85,20 +87,7 @@ def save(path: str, rows: Sequence[Remembered]) -> None:
         OSError: it cannot be written; the old one is unchanged.
     """
     data = {"version": VERSION, "environments": [asdict(row) for row in rows]}
-    waiting = f"{path}.new"
-    descriptor = os.open(
-        waiting, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(waiting, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(waiting)
-        raise
+    replace_file(path, json.dumps(data, indent=1).encode(), sync=True)
 
 
 def _parse(data: bytes) -> tuple[Remembered, ...]:

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Protocol
 
 import trio
 
+from nsm.paths import replace_file
 from nsm.wire.errors import NixFailedError
 from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse
 from nsmd.environments.nix.errors import NixExitError
@@ -272,11 +273,7 @@ def _in_store(paths: Sequence[str], store: str) -> Iterator[str]:
 
 
 def _write(place: Place, key: str, record: dict[str, Any]) -> None:
-    path = place.record(key)
-    unfinished = f"{path}.new"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-    os.replace(unfinished, path)
+    replace_file(place.record(key), json.dumps(record).encode())
     _forget_old(place, key)
 
 
