@@ -20,7 +20,7 @@ import trio
 
 from nsmd.http.access import AccessCheck, Answer, Headers, Passed
 from nsmd.http.bodies import Bodies, BodyShare
-from nsmd.http.exchange import Application, Exchange, date
+from nsmd.http.exchange import Application, Exchange, date, response
 
 log = logging.getLogger(__name__)
 
@@ -329,7 +329,7 @@ class Connection:
             headers.append((b"content-type", b"text/plain; charset=utf-8"))
         if last:
             headers.append((b"connection", b"close"))
-        await self._write(h11.Response(status_code=answer.status, headers=headers))
+        await self._write(response(answer.status, headers))
         if body and not self._wants_head_only:
             await self._write(h11.Data(data=body))
         await self._write(h11.EndOfMessage())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
@@ -127,11 +128,7 @@ class Exchange:
             match message["type"]:
                 case "http.response.start":
                     self._begun = True
-                    await self._write(
-                        h11.Response(
-                            status_code=message["status"], headers=self._answer_headers(message)
-                        )
-                    )
+                    await self._write(response(message["status"], self._answer_headers(message)))
                 case "http.response.body":
                     if body := message.get("body", b""):
                         await self._write(h11.Data(data=body))
@@ -150,6 +147,12 @@ class Exchange:
             if name.lower() not in _OF_CONNECTIONS
         ]
         return [*given, *self._headers, (b"date", date())]
+
+
+def response(status: int, headers: Headers) -> h11.Response:
+    """Make the head of an answer, with the usual words for its status."""
+    reason = HTTPStatus(status).phrase.encode()
+    return h11.Response(status_code=status, headers=[*headers], reason=reason)
 
 
 def date() -> bytes:

@@ -81,7 +81,7 @@ async def test_the_page_and_its_length(path: str) -> None:
     async with serving(path):
         for target in ("/metrics", "/metrics?name=x"):
             head, body = await exchange(await trio.open_unix_socket(path), get(target))
-            assert head.startswith(b"HTTP/1.1 200 ")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             headers = head.split(b"\r\n")
             assert b"content-type: text/plain; accepted=a/b" in headers
             assert f"content-length: {len(BODY)}".encode() in headers
