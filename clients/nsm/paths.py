@@ -6,6 +6,7 @@ Standard library only, and little of it: the shim pays for what this imports.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -229,6 +230,35 @@ def replace_file(path: str, text: bytes, *, sync: bool = False) -> None:
         with suppress(OSError):
             os.unlink(new)
         raise
+
+
+def open_linkless(path: str) -> int:
+    """Open what lies at a path with no symbolic link on it; returns a descriptor (O_PATH).
+
+    Name by name: openat2(2) with RESOLVE_NO_SYMLINKS would be one call, for which Python has no
+    function.
+
+    Args:
+        path: absolute and normalised.
+
+    Raises:
+        OSError: it is not there (ENOENT), or there is a link on the way (ELOOP); `filename` is
+            the whole path.
+    """
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in filter(None, path.split("/")):
+            deeper = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd = deeper
+            # With O_PATH, O_NOFOLLOW opens a link itself (open(2)).
+            if stat.S_ISLNK(os.fstat(fd).st_mode):
+                why = "a symbolic link has come on the way to it"
+                raise OSError(errno.ELOOP, why)  # noqa: TRY301 - gets the path, as all
+    except OSError as error:
+        os.close(fd)
+        raise OSError(error.errno, error.strerror, path) from error
+    return fd
 
 
 def _xdg(name: str) -> str | None:

@@ -136,7 +136,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
 
 BOX_MAY_USE = {
     "nsm.Client": "sessions and programs of a box are asked of the supervisor",
-    "nsm.paths": "sockets, state and configuration are where nsm has them",
+    "nsm.paths": "files are where nsm has them, and opened and replaced as nsm does",
     "nsm.wire": "answers of the supervisor, errors, and how a network is spelled",
     "nsm.checks": "`--check` prints the rows that `nsm doctor` prints",
     "nsm.jail": "system calls, sockets, proxies and failures as sessions have them",

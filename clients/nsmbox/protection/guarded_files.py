@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import git_repository
 from nsmbox.protection.autorun import PROJECT_FILES, START_UP
@@ -79,7 +80,6 @@ def make(guarded: Guarded) -> None:
     Raises:
         BoxError: one cannot be made.
     """
-    from nsmbox.protection.mount_sources import open_linkless  # noqa: PLC0415
 
     for path, content in guarded.made:
         folder, name = os.path.split(path)

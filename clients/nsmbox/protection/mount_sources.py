@@ -7,11 +7,10 @@ in which it is mounted. A descriptor that was opened without following any link 
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Sequence
 
+from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection.secrets import printable
 
@@ -55,36 +54,3 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
             hint="See who changes it (another box may run there), and start again.",
         ) from error
     return found
-
-
-def open_linkless(path: str) -> int:
-    """An O_PATH descriptor of what lies at a path with no symbolic link on it.
-
-    Component by component: openat2(2) with RESOLVE_NO_SYMLINKS would be one call, for which Python
-    has no function.
-
-    Args:
-        path: absolute and normalised.
-
-    Raises:
-        OSError: it is not there (ENOENT), or there is a link on the way (ELOOP); `filename` is
-            the whole path.
-    """
-    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    names = [name for name in path.split("/") if name]
-    try:
-        for name in names:
-            deeper = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            os.close(fd)
-            fd = deeper
-            _check_no_link(fd)
-    except OSError as error:
-        os.close(fd)
-        raise OSError(error.errno, error.strerror, path) from error
-    return fd
-
-
-def _check_no_link(fd: int) -> None:
-    # With O_PATH, O_NOFOLLOW opens a link itself (open(2)).
-    if stat.S_ISLNK(os.fstat(fd).st_mode):
-        raise OSError(errno.ELOOP, "a symbolic link has come on the way to it")

@@ -11,6 +11,8 @@ import pwd
 import stat
 from collections.abc import Collection, Iterator
 
+from nsm.paths import open_linkless
+
 SECRETS = (
     ".ansible",
     ".aws",
@@ -80,21 +82,11 @@ def has_below(directory: str, path: str) -> bool:
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or ".." in names or "\0" in path or len(names) > _MAX_DEPTH:
         return False
-    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(directory, flags)
-        for name in names:
-            parent = fd
-            try:
-                fd = os.open(name, flags, dir_fd=parent)
-            finally:
-                os.close(parent)
+        os.close(open_linkless(os.path.join(directory, *names)))
     except (OSError, UnicodeEncodeError):
         return False
-    try:
-        return not stat.S_ISLNK(os.fstat(fd).st_mode)
-    finally:
-        os.close(fd)
+    return True
 
 
 def why_private(path: str, home: str, private: Collection[str] = ()) -> str | None:
