@@ -1,4 +1,5 @@
-"""Audit log: who ran what, when, in which session, with which result. Lines are only appended.
+"""Audit log: who ran which code, when, in which session, with which result. Lines are only
+appended.
 
 audit_file  one file: appended to, rotated, private
 journal     a bounded queue of lines, written by a thread

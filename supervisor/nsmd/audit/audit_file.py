@@ -1,7 +1,7 @@
-"""A file of the audit: appended to, rotated by size, ours alone.
+"""A file of the audit: appended to, rotated by size, readable by this user alone.
 
-Several supervisors of one user (each with a socket of its own) may write to the same file: every
-line is one write(2) with O_APPEND, and whoever rotates holds a lock on the file meanwhile.
+Several supervisors of one user (each with its own socket) may write to the same file: every line is
+one write(2) with O_APPEND, and a supervisor holds a lock on the file while it rotates it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ import time
 from contextlib import suppress
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Read as well, to see how the last line ends; non-blocking, lest a FIFO in its place holds us."""
+"""Also readable, to check how the last line ends; non-blocking, so that a FIFO in its place does
+not block.
+"""
 
 
 LOOK_S = 0.05
-"""Lines of that time may still go to a file that somebody else has just set aside."""
+"""Seconds between checks of the path: lines of that time may still go to a file that somebody else
+has just set aside.
+"""
 
 
 class AuditFile:
     """One file of the audit log. Blocks: use it in a thread, and not from two threads at once.
 
     Args:
-        path: of the file; its directory has to be there.
+        path: path of the file; its directory must exist.
         max_bytes: a larger one becomes `PATH.1`, that one `PATH.2`, and so on.
-        keep: how many of these there are; the oldest is deleted. None: nothing is deleted or
-            renamed again, and the numbers count up.
-        look_s: how long nobody looks whether the file is still at its path.
-        mend: what ends a line that was cut: a newline, and what makes no line of it before.
+        keep: number of these to keep; the oldest is deleted. None: nothing is deleted or renamed
+            again, and the numbers count up.
+        look_s: seconds between checks that the file is still at its path.
+        mend: bytes that end a torn line: a newline, and before it bytes that make the line invalid.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class AuditFile:
         self._look_s = look_s
         self._mend = mend
         self._descriptor = -1
-        self._end = 0  # of the file as we have left it
+        self._end = 0  # size of the file after our last write
         self._broken_line = False
         self._looked_s = 0.0
         self._unsynced = self._name_synced = False
@@ -63,7 +67,7 @@ class AuditFile:
             line: with its newline.
 
         Raises:
-            OSError: it could not be written, or not whole: a reader skips what is not JSON.
+            OSError: it could not be written, or only in part: a reader skips what is not JSON.
         """
         end = self._prepare(len(line))
         self._unsynced = True
@@ -71,19 +75,19 @@ class AuditFile:
         written = os.write(self._descriptor, data)
         while written < len(data):
             self._broken_line, self._end = True, end + written
-            # Why, tells the next attempt; a disk that takes a part of a line is full.
+            # The next attempt shows the reason; a disk that takes a part of a line is full.
             written += os.write(self._descriptor, data[written:])
         self._broken_line, self._end = False, end + len(data)
 
     def sync(self) -> None:
-        """Have on disk what was added.
+        """Sync added lines to disk.
 
         Raises:
-            OSError: it is not, or perhaps; or the file was removed meanwhile.
+            OSError: they may not be on disk; or the file was removed meanwhile.
         """
         if not self._unsynced:
             return
-        self._unsynced = False  # what could not be synced is lost for good, see fsync(2)
+        self._unsynced = False  # what could not be synced is lost for good (fsync(2))
         os.fdatasync(self._descriptor)
         if os.fstat(self._descriptor).st_nlink == 0:
             raise OSError(errno.ENOENT, "the file was removed while it was written")
@@ -99,23 +103,23 @@ class AuditFile:
         self._unsynced = self._name_synced = False
 
     def _prepare(self, more: int) -> int:
-        """Have the file open that is at the path now, with room for so many bytes; its size."""
+        """Open the file at the path, with room for so many bytes. Returns its size."""
         while True:
             if self._descriptor < 0 or not self._is_still_at_path():
                 self._leave()
                 self._open()
             size = os.fstat(self._descriptor).st_size
             if size == 0 or size + more <= self.max_bytes:
-                if size != self._end:  # others write, too, and their lines may have been cut
+                if size != self._end:  # others write, too, and their lines may be torn
                     self._broken_line = _last_byte(self._descriptor) not in (b"", b"\n")
                 return size
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # ends when it is closed
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # it ends when the file is closed
             if self._is_at_path():
                 self._rotate()
             self._leave()
 
     def _leave(self) -> None:
-        """Close it, with all of it on disk where that is promised."""
+        """Close it, synced to disk if that is promised."""
         try:
             if self.keep is None:
                 self.sync()
@@ -139,7 +143,7 @@ class AuditFile:
         self._descriptor = descriptor
 
     def _is_still_at_path(self) -> bool:
-        """The same, for each of many lines: it was looked at just now."""
+        """Return whether it is still at its path, from a check a moment ago."""
         now_s = time.monotonic()
         if now_s - self._looked_s < self._look_s:
             return True
@@ -177,10 +181,10 @@ def numbers(path: str) -> list[int]:
 
 
 def sync_directory(directory: str) -> None:
-    """Have the names of its files on disk.
+    """Sync the names in a directory to disk.
 
     Raises:
-        OSError: they are not, or perhaps.
+        OSError: they may not be on disk.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -190,10 +194,10 @@ def sync_directory(directory: str) -> None:
 
 
 def _make_ours(descriptor: int) -> None:
-    """Nobody else may read it from now on.
+    """Make the file readable by this user alone.
 
     Raises:
-        OSError: it is no file of ours.
+        OSError: it is no file of this user.
     """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():

@@ -1,9 +1,9 @@
-"""Lines on their way to the audit's file: a bounded queue, written by a thread now and then.
+"""Queue of lines for the audit's file: bounded, and written by a thread now and then.
 
-Nothing of this is on the path of a call but putting a record into a list. A quarter of a second
-after the first one all are hashed and written, in a thread, so that neither many lines nor a slow
-disk hold up the event loop; while nothing happens nothing wakes. A disk that takes no more costs
-lines, which are counted, and nothing else: the first line that can be written again says how many.
+A call only puts a record into a list. A quarter of a second after the first record, a thread hashes
+and writes all of them, so that neither many lines nor a slow disk delay the event loop; without
+events nothing wakes up. A full disk costs only lines, which are counted: the first line that can be
+written again has their number.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from nsmd.model.settings import AuditSettings
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.25
-"""How long a line waits for others at most, and what a killed supervisor may lose."""
+"""Longest time that a line waits for others; a killed supervisor may lose that much."""
 
 MAX_WAITING = 20_000
-"""Lines in the queue; more are dropped and counted. At 3,000 executions a second, 7 s of a disk
-that hangs."""
+"""Largest number of queued lines; more are dropped and counted. At 3,000 executions a second, this
+is 7 s of a hanging disk.
+"""
 
 MAX_WAITING_CHARS = 64 * 1024 * 1024
-"""Of code that waits for its hash."""
+"""Largest size of code that waits for its hash."""
 
 LAST_LINES_S = 2.0
-"""For what is left when the supervisor ends."""
+"""Time for the remaining lines when the supervisor ends."""
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
@@ -46,12 +47,12 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
 
 @dataclass(slots=True)
 class Record:
-    """One line to be.
+    """One line before it is written.
 
     Attributes:
         at_s: Unix time.
         facts: plain values, `event` among them.
-        code: what was run; None where there is none or it is not known any more.
+        code: executed code; None if there is none, or if it is no longer known.
     """
 
     at_s: float
@@ -63,15 +64,15 @@ class Journal:
     """Bounded queue of audit records that a thread writes in batches.
 
     Args:
-        path: of the file.
+        path: path of the file.
         settings: `[audit]`.
         wall: Unix time now.
 
     Attributes:
-        written: lines.
-        dropped: lines that were lost, to a full disk or a full queue.
-        problem: why lines cannot be written now, for people; empty where they can.
-        gather: gives what else is to be written, at each writing.
+        written: number of lines.
+        dropped: number of lines lost to a full disk or a full queue.
+        problem: why lines cannot be written now, for people; else empty.
+        gather: returns further records, at each write.
     """
 
     def __init__(
@@ -87,8 +88,9 @@ class Journal:
         self._waiting: list[Record] = []
         self._waiting_chars = 0
         self._wanted = trio.Event()
-        self._threads = trio.CapacityLimiter(math.inf)  # so that nobody else's hold ours up
-        self._lock = threading.Lock()  # a thread may still hang in a write that was given up
+        # so that threads of other parts do not delay ours
+        self._threads = trio.CapacityLimiter(math.inf)
+        self._lock = threading.Lock()  # a thread may still hang in a write that timed out
         self._counting = threading.Lock()
         self._lost = 0
 
@@ -96,14 +98,14 @@ class Journal:
         return f"<Journal {self._file.path} {self.problem or 'well'}>"
 
     def configure(self, settings: AuditSettings) -> None:
-        """Go on with other settings."""
+        """Use other settings from now on."""
         self.enabled = settings.enabled
         self._with_code = settings.code
         self._file.max_bytes = settings.max_mb << 20
         self._file.keep = settings.keep
 
     def facts(self) -> dict[str, Any]:
-        """For `nsm status`."""
+        """Facts for `nsm status`."""
         return {
             "enabled": self.enabled,
             "path": self._file.path,
@@ -124,7 +126,7 @@ class Journal:
         self._wanted.set()
 
     def wake(self) -> None:
-        """There is something for `gather`."""
+        """Note that `gather` has records."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -136,10 +138,10 @@ class Journal:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what there is now."""
-        await trio.lowlevel.checkpoint_if_cancelled()  # later ones find them in the thread's hands
+        """Write all waiting lines."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # later calls find them with the thread
         if records := self.take():
-            # Given up when the supervisor ends: a disk that hangs must not keep it.
+            # Cancelled when the supervisor ends: a hanging disk must not hold it up.
             await trio.to_thread.run_sync(
                 self.write, records, abandon_on_cancel=True, limiter=self._threads
             )
@@ -177,8 +179,8 @@ class Journal:
                     log.info("the audit is written again")
 
     def _append(self, record: Record) -> None:
-        # A line a write: it ends whole, and the interpreter's lock is let go in between, for the
-        # event loop to go on.
+        # One write per line: so a line is complete, and the interpreter's lock is released in
+        # between for the event loop.
         self._file.append(self._line(record))
         self.written += 1
 
@@ -209,7 +211,7 @@ class Journal:
 
 
 def rfc3339(at_s: float) -> str:
-    """A time as RFC 3339 has it, UTC with microseconds."""
+    """Format a time as in RFC 3339, UTC with microseconds."""
     second, fraction = divmod(round(at_s * 1e6), 1_000_000)
     return f"{_second(second)}.{fraction:06}Z"
 
@@ -221,7 +223,7 @@ def _second(second: int) -> str:
 
 @asynccontextmanager
 async def open_journal(path: str, settings: AuditSettings) -> AsyncGenerator[Journal]:
-    """A journal that is written while the block lasts, and whose last lines are when it ends."""
+    """Open a journal for the block; its last lines are written at the end."""
     journal = Journal(path, settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
@@ -233,5 +235,5 @@ async def open_journal(path: str, settings: AuditSettings) -> AsyncGenerator[Jou
 
 
 def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts without those that say nothing."""
+    """Remove facts with empty values."""
     return {key: value for key, value in facts.items() if value not in (None, "", [], ())}

@@ -1,8 +1,8 @@
 """Events of the supervisor as lines of the audit log.
 
-An execution is one line, written when it ended; one that runs for longer than the journal gathers
-has a line at its beginning, too, so that no end of the supervisor hides it. What people and
-programs ask for beside running code is a line where it changes something.
+An execution is one line, written when it ended. A long one also has a line at its beginning, so
+that no end of the supervisor hides it. Other operations of people and programs have a line if they
+change something.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "kill": ("targets", "idle_s", "all"),
     "net": ("target", "action", "hosts"),
 }
-"""Of operations: what is written down of their arguments. Never code, and never what files hold."""
+"""Arguments of operations that are recorded. Never code, and never the content of files."""
 
 NOT_TOLD = frozenset(
     "box_open changes change check complete env_list env_log events file_close file_list "
     "file_read file_write logs metrics run_in stats".split()
 )
-"""Operations with the right `manage` that change nothing, or that are told otherwise."""
+"""Operations with the right `manage` that change nothing, or are recorded elsewhere."""
 
 MAX_LISTED = 50
-"""Of a list among such arguments."""
+"""Largest number of items of a list among such arguments."""
 
 PASSED_ON = frozenset(
     "memory_pressure configuration_reloaded draining restarted box_opened box_ended".split()
 )
-"""Events that are written with whatever facts they have."""
+"""Events that are recorded with all their facts."""
 
 _MAX_BEGUN = 100_000
 
@@ -53,7 +53,7 @@ class Recorder:
     """A listener of events.
 
     Args:
-        journal: takes the lines.
+        journal: gets the lines.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -75,7 +75,7 @@ class Recorder:
                 self._execution_finished(cast("Execution", happening.subject))
             case "session_claimed":
                 session = cast("Session", happening.subject)
-                if not session.taken_up:  # else it was told when it began
+                if not session.taken_up:  # else it was recorded when it began
                     self._session_started(session)
             case "session_ended":
                 self._session_ended(cast("Session", happening.subject))
@@ -91,7 +91,7 @@ class Recorder:
                 pass
 
     def say(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Add a line of now."""
+        """Add a line with the present time."""
         if self._journal.enabled:
             self._journal.put(Record(self._journal.wall(), {"event": event, **facts}))
 
@@ -99,7 +99,7 @@ class Recorder:
 
     def _execution_started(self, execution: Execution) -> None:
         if len(self._begun) < _MAX_BEGUN:
-            # The code is dropped from long requests with their answers.
+            # Long requests lose their code with the answer.
             self._begun[execution] = self._journal.wall(), execution.request.code
             self._untold.add(execution)
             self._journal.wake()
@@ -116,7 +116,7 @@ class Recorder:
         self._untold.discard(execution)
         now_s = self._journal.wall()
         facts = {"event": "execution", **_execution_facts(execution)}
-        # One that an earlier supervisor began has been told of by that one.
+        # The earlier supervisor recorded what it began.
         facts.update(_outcome_facts(execution, began=execution.sent_s is not None))
         if execution.request.client.peer is None and execution.session.taken_up:
             facts["taken_up"] = True
@@ -124,7 +124,7 @@ class Recorder:
             facts["elapsed_s"] = round(now_s - begun_s, 6)
         self._journal.put(Record(now_s, facts, code))
 
-    # The rest.
+    # Other events.
 
     def _session_started(self, session: Session) -> None:
         project, rule = session.spec.project, session.network.rule
@@ -166,8 +166,10 @@ class Recorder:
 
 
 def _code_of(execution: Execution) -> str | None:
-    """The code of one whose beginning was not seen. Where its session was taken up, only the agent
-    says what it is, and nobody else has ever seen that: the line of the beginning has the hash."""
+    """Code of an execution whose beginning this supervisor did not see. For a session that was
+    taken over, only the agent knows the code, and nobody has checked that: the line of the
+    beginning has the hash.
+    """
     request = execution.request
     return None if request.client.peer is None else request.code or None
 
@@ -228,7 +230,7 @@ def _word(answer: RunResult, *, began: bool) -> str:
 
 
 def _shown(value: object) -> object:
-    """An argument as JSON has it, short."""
+    """An argument as a short JSON value."""
     match value:
         case bytes():
             return value.decode(errors="backslashreplace")

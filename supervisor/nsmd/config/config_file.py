@@ -1,6 +1,7 @@
-"""Reads `config.toml` and says what is wrong with it in terms of the file.
+"""Reader of `config.toml`; its errors are in terms of the file.
 
-The only module that imports pydantic. Every key has a default, so a missing file is a valid one.
+This is the only module that imports pydantic. Every key has a default, so a missing file is a valid
+one.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ _SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
 """Prefixes that a path may have."""
 
 HIDDEN = "(not shown)"
-"""In place of a value that may be a secret."""
+"""Shown in place of a value that may be a secret."""
 
 BACKEND = "jail"
-"""The one that there is. Keys that name it are for `lib.fromToml`."""
+"""The only backend. Keys that name it are for `lib.fromToml`."""
 
 _OTHERS_TABLES = ("backends", "daemon")
-"""Of the older nix-sandbox-mcp."""
+"""Tables of the older nix-sandbox-mcp."""
 
 MAX_VARIABLES_BYTES = 96 * 1024
-"""Of one environment's `env`, names and values together: room for certificates."""
+"""Largest size of one environment's `env`, names and values together: room for certificates."""
 
 
 class ConfigError(Exception):
@@ -57,7 +58,7 @@ class ConfigError(Exception):
 
 
 def load(path: str) -> Settings:
-    """The settings in a file; the defaults if it does not exist.
+    """Read the settings in a file; the defaults if it does not exist.
 
     Raises:
         ConfigError: it cannot be read or has mistakes; all of them are named.
@@ -66,7 +67,8 @@ def load(path: str) -> Settings:
 
 
 def unused_keys(path: str) -> list[str]:
-    """Keys in a file that the supervisor accepts and does not use, since they are for others.
+    """List keys in a file that the supervisor accepts but does not use, since they are for other
+    programs.
 
     Raises:
         ConfigError: as `load`.
@@ -75,17 +77,17 @@ def unused_keys(path: str) -> list[str]:
 
 
 def parse(data: bytes, path: str) -> Settings:
-    """The settings in the text of a file.
+    """Parse the settings in the text of a file.
 
     Args:
         data: the file's bytes.
-        path: its name, for messages, and the place that relative paths begin in.
+        path: its name for messages; relative paths begin in its directory.
     """
     table = _table_of(data, path)
     _set_aside(table)
     _respell(table, os.path.dirname(os.path.abspath(path)))
     try:
-        # As JSON, because pydantic's strict mode takes tables for dataclasses only from there.
+        # As JSON, because only there pydantic's strict mode accepts tables for dataclasses.
         text = json.dumps(table, default=str)
         settings = TypeAdapter(Settings).validate_json(text, strict=True)
     except ValidationError as error:
@@ -99,7 +101,7 @@ def parse(data: bytes, path: str) -> Settings:
 
 
 def _read(path: str) -> bytes:
-    """The bytes of a file; none if it does not exist."""
+    """Read a file; empty if it does not exist."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
@@ -123,7 +125,9 @@ def _table_of(data: bytes, path: str) -> dict[str, Any]:
 
 def _set_aside(table: dict[str, Any]) -> list[str]:
     """Remove what only `lib.fromToml` and the older nix-sandbox-mcp understand, so that one file
-    serves all; give the keys back. A backend other than ours is left, and refused as unknown."""
+    serves all. Returns the removed keys. Another backend than ours stays, and is refused as
+    unknown.
+    """
     keys = [key for key in _OTHERS_TABLES if isinstance(table.get(key), dict)]
     for key in keys:
         del table[key]
@@ -147,7 +151,8 @@ def _set_aside(table: dict[str, Any]) -> list[str]:
 def dump(settings: Settings) -> dict[str, Any]:
     """The effective settings as plain values, for `nsm config show`.
 
-    Values of sessions' variables are left out: what is shown gets into reports and tickets.
+    Values of sessions' variables are left out, because people put the output into reports and
+    tickets.
     """
     plain = dataclasses.asdict(settings)
     for environment in plain["environments"].values():
@@ -203,8 +208,9 @@ def _check_inherited(names: Sequence[str]) -> Iterator[str]:
 
 
 def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Iterator[str]:
-    """Rules for an environment that Nix builds. Its interpreter is the sandbox's own; that of the
-    file is for `lib.fromToml`, which reads the same file, and is not looked at here."""
+    """Check an environment that Nix builds. Its interpreter is the sandbox's own; the file's
+    `interpreter` is for `lib.fromToml`, which reads the same file, and is not checked here.
+    """
     if environment.preset is not None:
         yield f"environments.{name}: has preset and flake. Remove one"
     if why := why_no_reference(flake):
@@ -277,8 +283,9 @@ def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]
 
 
 def _describe(error: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as `key: what was found, what is allowed`; empty for one that says
-    nothing to whoever wrote the file."""
+    """Format one of pydantic's errors as `key: what was found, what is allowed`; empty if it says
+    nothing useful.
+    """
     location: tuple[int | str, ...] = error["loc"]
     key = ".".join(str(part) for part in location)
     if location[:1] == ("environments",) and location[2:3] == ("network",):
@@ -288,7 +295,7 @@ def _describe(error: Mapping[str, Any]) -> str:
     context: Mapping[str, Any] = error.get("ctx", {})
     found = f"found {error['input']!r:.80}"
     if location[:1] == ("environments",) and location[2:3] == ("env",):
-        found = f"found something of type {type(error['input']).__name__}"  # maybe a secret
+        found = f"found something of type {type(error['input']).__name__}"  # it may be a secret
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             if location[-1] == "backend" and location[0] in ("defaults", "environments"):
@@ -309,9 +316,10 @@ def _describe(error: Mapping[str, Any]) -> str:
 
 
 def _respell(table: dict[str, Any], directory: str) -> None:
-    """Put what may be written in several ways in one, in place: networks, paths below a home
-    directory, and the project's from the directory of the file. What has another type than expected
-    stays as it is, to be complained about."""
+    """Normalize in place what can be written in several ways: networks, paths below a home
+    directory, and the project's path relative to the file's directory. A value of an unexpected
+    type stays, and causes an error later.
+    """
     rows: list[tuple[str, str, Callable[[Any], Any]]] = [
         ("project", "path", lambda path: _joined(directory, _expanded(path))),
         ("http", "project", _expanded),
@@ -337,7 +345,7 @@ def _respell_key(section: object, key: str, respell: Callable[[Any], Any]) -> No
 
 
 def _expanded(path: Any) -> Any:
-    """A path that begins with `~/` or `~USER/`, with that home directory in its place."""
+    """Replace `~/` or `~USER/` at the beginning of a path by that home directory."""
     if not isinstance(path, str):
         return path
     scheme = next((each for each in _SCHEMES if path.startswith(f"{each}~")), "")
@@ -345,7 +353,7 @@ def _expanded(path: Any) -> Any:
 
 
 def _joined(directory: str, path: Any) -> Any:
-    """A path that may be relative, from a directory; one of an unknown home stays as it is."""
+    """Make a relative path absolute from a directory; one with an unknown home stays as it is."""
     if not isinstance(path, str) or not path or path.startswith("~"):
         return path
     return os.path.normpath(os.path.join(directory, path))
@@ -368,8 +376,9 @@ def _respelled(network: Any) -> Any:
 
 
 def _describe_network(key_path: tuple[int | str, ...], error: Mapping[str, Any]) -> str:
-    """A network is a word or a list, and pydantic complains about both; whoever wrote a list is not
-    told about the words."""
+    """Describe an invalid network. It may be a word or a list, and pydantic complains about both;
+    for a list, the errors about words are left out.
+    """
     key = ".".join(str(part) for part in key_path)
     given: Any = error["input"]
     if error["type"] == "literal_error" and isinstance(given, list):
@@ -404,7 +413,7 @@ def _known_keys(path: tuple[str, ...]) -> list[str]:
 
 
 def render(settings: Settings) -> str:
-    """The effective settings as a `config.toml`; keys that are unset are left out."""
+    """Format the effective settings as a `config.toml`, without unset keys."""
     lines: list[str] = []
     for section, table in dump(settings).items():
         if section == "environments":
@@ -416,7 +425,7 @@ def render(settings: Settings) -> str:
 
 
 def _table(name: str, values: Mapping[str, Any]) -> list[str]:
-    # JSON's texts, numbers and booleans are TOML's too.
+    # JSON's texts, numbers and booleans are also valid TOML.
     rows = [
         f"{key} = {json.dumps(value)}"
         for key, value in values.items()

@@ -1,6 +1,6 @@
-"""Where MCP over HTTP may listen: on this machine's loopback, or at a Unix socket; pure.
+"""Allowed addresses of MCP over HTTP: this machine's loopback, or a Unix socket; pure.
 
-Anything wider is not to be had by a slip of configuration: bearer tokens in clear text are for a
+A wider address must not be possible by a slip of configuration: bearer tokens in clear text need a
 network that nobody listens to.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 UNIX = "unix:"
 
 HTTP_PORT = 80
-"""Clients leave it out of what they say of the host."""
+"""Port that clients leave out of `Host`."""
 
 _HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _ORIGIN = re.compile(r"(null|[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)")
@@ -24,8 +24,8 @@ class Port:
     """A TCP port of one of this machine's loopback addresses.
 
     Attributes:
-        host: the address.
-        number: 0 for any that is free.
+        host: address.
+        number: port number; 0 for any free one.
     """
 
     host: str
@@ -37,14 +37,14 @@ class UnixPath:
     """A Unix socket.
 
     Attributes:
-        path: absolute.
+        path: absolute path.
     """
 
     path: str
 
 
 def parse_listen(text: str) -> Port | UnixPath:
-    """`[http] listen`.
+    """Parse `[http] listen`.
 
     Raises:
         ValueError: it is neither; the message says what was expected.
@@ -66,7 +66,7 @@ def parse_listen(text: str) -> Port | UnixPath:
     except ValueError:
         raise ValueError(_EXPECTED) from None
     if address.is_loopback and address.version == 6 and str(address) != "::1":
-        # "[::1%lo]", "[::ffff:127.0.0.1]": of its socket, the kernel tells another address.
+        # "[::1%lo]", "[::ffff:127.0.0.1]": the kernel reports another address for such a socket.
         raise ValueError(_EXPECTED)
     if not address.is_loopback or (address.version == 6) != host.startswith("["):
         raise ValueError(

@@ -1,7 +1,8 @@
-"""A changed `config.toml` under a running supervisor: what changed, what holds now, what waits.
+"""Application of a changed `config.toml` in a running supervisor: changes, applied ones, and ones
+that wait.
 
-What can be applied without touching a session is, for new sessions and calls; the rest is told, and
-holds once the program has begun anew (`nsm reload`). A file with mistakes changes nothing.
+Changes that do not affect existing sessions apply to new sessions and calls. The others are
+reported, and apply after a restart (`nsm reload`). A file with mistakes changes nothing.
 """
 
 from __future__ import annotations
@@ -48,21 +49,22 @@ APPLIED = frozenset(
         "session.max_sessions",
     )
 )
-"""Keys, or whole sections, that can be applied at run time. What is not here waits: a key that
-somebody adds is told wrongly by nobody."""
+"""Keys, or whole sections, that can be applied at run time. Others wait for a restart; so a new key
+is never reported wrongly.
+"""
 
 HIDDEN = "(not shown)"
-"""In place of the values of variables, which may be secrets."""
+"""Shown in place of the values of variables, which may be secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A key that has another value now.
+    """A key with a changed value.
 
     Attributes:
-        key: dotted, as in messages about the file.
-        old, new: as JSON has them; `none` where there is none.
-        applied: it holds from now on; else from the program's next start on.
+        key: dotted key, as in messages about the file.
+        old, new: JSON values; `none` if there is none.
+        applied: it applies from now on; otherwise after the next start.
     """
 
     key: str
@@ -76,15 +78,15 @@ class Reloaded:
     """Result of rereading the file.
 
     Attributes:
-        changes: between what held and what the file says.
-        problems: mistakes in the file, a line each; nothing was changed then.
+        changes: differences between the old settings and the file.
+        problems: mistakes in the file, one line each; then nothing was changed.
     """
 
     changes: tuple[Change, ...] = ()
     problems: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """For clients."""
+        """Return it for clients."""
         changes = [dataclasses.asdict(change) for change in self.changes]
         return {"changes": changes, "problems": list(self.problems)}
 
@@ -94,17 +96,17 @@ Load = Callable[[], tuple[Settings | None, Sequence[str]]]
 
 
 class Reconfiguration:
-    """Reads the file again when asked to, and has what changed applied.
+    """Reader of a changed file that applies the changes.
 
     Args:
-        settings: that hold.
+        settings: present settings.
         load: reads the file.
-        find_environments: of the host, as these settings have them; blocks.
-        apply: has settings, and these environments, hold from now on; does not fail.
-        events: told of it.
+        find_environments: finds the host's environments for settings; blocks.
+        apply: applies settings and environments; does not fail.
+        events: get each reload.
 
     Attributes:
-        settings: that hold now.
+        settings: present settings.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Reconfiguration:
         """Read the file, apply what can be applied, and say what changed.
 
         Args:
-            asked_by: for the log: a signal, or a client.
+            asked_by: name of a signal or client, for the log.
         """
         async with self._one_at_a_time:
             wanted, problems = await trio.to_thread.run_sync(self._load)
@@ -173,7 +175,7 @@ def compare(old: Settings, new: Settings) -> Iterator[Change]:
 
 
 def merge(old: Settings, new: Settings) -> Settings:
-    """The new ones as far as they can be applied, else the old ones."""
+    """Merge settings: new values if they can be applied, else old ones."""
     sections: dict[str, Any] = {}
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)

@@ -1,16 +1,16 @@
-"""Rule of its jail that stopped code, explained in one line; nothing where no rule did.
+"""Explanations of the jail's rule that stopped code, in one line; nothing if no rule did.
 
-What programs print is no proof: a file may quote the same words, a test may raise them. A text
-counts only where failing programs write, in the form in which they write it, if the code does not
-contain it, and if it agrees with the policy.
+The output of programs is no proof: a file may quote the same words, a test may raise them. A text
+counts only if it is where failing programs write, has the form of their messages, does not appear
+in the code, and agrees with the policy.
 
 evidence    kinds of evidence that a text gives
-lines       what Node and most programs say when they fail, a line at a time
-tracebacks  what Python says when it fails
-reading     which of an execution's texts count
+lines       messages of failing programs and of Node, line by line
+tracebacks  messages of failing Python
+reading     choice of the texts of an execution that count
 naming      texts from outside, on one line
 packages    sentences about missing packages
-wording     what the policy says about the evidence
+wording     sentences about the policy's rule for the evidence
 explaining  all of it together: `explain`
 """
 

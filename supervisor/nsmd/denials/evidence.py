@@ -28,18 +28,20 @@ Kind = Literal[
     "missing",
     "privilege",
 ]
-"""What a program could not do: change a file; change one, as far as its permissions go; reach a
-host; install a package of Python; import a module; require a module of Node; install one; install a
-package of the system; make a socket of that kind; get memory, or an array of that size,
-or live without; start a thread, or a process; open a file; write more; see a file of the host; find
-one in its working directory; be root, mount or make namespaces."""
+"""Kind of failure: a program could not change a file; change one, because of its permissions; reach
+a host; install a Python package; import a module; require a Node module; install one; install a
+system package; make a socket of that kind; get memory, or an array of that size, or live without;
+start a thread, or a process; open a file; write more; see a file of the host; find one in its
+working directory; be root, mount or make namespaces.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """
+    """Evidence of one kind.
+
     Attributes:
-        subject: the path, host, package or module, as far as the text has one.
+        subject: path, host, package or module, if the text names one.
     """
 
     kind: Kind
@@ -52,7 +54,7 @@ _LOCAL_ENDS = (".localhost", ".invalid")
 
 
 def is_elsewhere(host: str) -> bool:
-    """Return whether only a network leads to a host name or address."""
+    """Return whether a host name or address can be reached only over a network."""
     host = host.strip("[]").rstrip(".").lower()
     if not host or host in _LOCAL_NAMES or host.endswith(_LOCAL_ENDS):
         return False
@@ -79,14 +81,14 @@ def hosts_in(text: str) -> list[str]:
 
 
 _QUOTES = "'\"\u2018\u2019\u201c\u201d`"
-"""The straight ones and those of GNU's programs."""
+"""Straight quotes, and those of GNU programs."""
 
 _QUOTED = re.compile(rf"[{_QUOTES}]([^{_QUOTES}]+)[{_QUOTES}]")
 _BARE_PATH = re.compile(rf"(?<![\w/.])(/[^\s:,;()\[\]{_QUOTES}]+)")
 
 
 def path_in(text: str) -> str:
-    """The last absolute path that a message names; else what it quotes last; else nothing."""
+    """Last absolute path that a message names; else its last quoted text; else empty."""
     quoted: list[str] = _QUOTED.findall(text)
     absolute: list[str] = [path for path in quoted if path.startswith("/")] or _BARE_PATH.findall(
         text
@@ -95,7 +97,7 @@ def path_in(text: str) -> str:
 
 
 MOST_BITS = 44
-"""16 TiB of anything are more than machines have: that there is no room is no rule's doing."""
+"""16 TiB of anything are more than machines have: then no rule is the cause."""
 
 _POWERS = re.compile(r"\b(\d{1,6})\s*(<<|\*\*)\s*(\d{1,4})\b")
 _NUMBERS = re.compile(r"\b\d(?:\.\d*)?e(\d{1,3})\b|\b(\d{14,})\b|\b\d+(?:\.\d+)? ([PE]iB)\b")

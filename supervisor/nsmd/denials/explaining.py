@@ -1,4 +1,4 @@
-"""The lines that a result has about the rules of its jail."""
+"""Lines of a result about the rules of its jail."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome, Pro
 LOST = "variables were lost"
 
 BASH_GIVES_UP = 2
-"""Its exit code where it gets no memory; Node ends itself with a signal."""
+"""Bash's exit code if it gets no memory; Node ends itself with a signal."""
 
 
 MOST_MISSING = 5
-"""Files that are looked for in the project, for one execution."""
+"""Largest number of files to look for in the project, for one execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class Circumstances:
     """Facts about an execution besides its outcome.
 
     Attributes:
-        code: what was run.
-        project: what its session sees of the host's files.
-        network: what it may reach now; None for what its policy says.
+        code: the code that ran.
+        project: project that its session sees.
+        network: present network rule; None for that of its policy.
         refused: hosts, with ports, that the session was refused meanwhile.
-        keeps_state: its session was to outlive it.
-        environments: in which the client can run code.
+        keeps_state: its session should outlive it.
+        environments: environments that the client can use.
     """
 
     code: str = ""
@@ -50,14 +50,14 @@ def explain(
     events: Sequence[LimitEvent] = (),
     circumstances: Circumstances = Circumstances(),
 ) -> tuple[str, ...]:
-    """Explain which rule of the jail stopped the code, and what is allowed: no line, one, or one
-    for what was killed and one for what was denied.
+    """Explain which rule of the jail stopped the code, and what is allowed: no line, one line, or
+    one for something killed and one for something denied.
 
     Args:
-        policy: of the session.
-        outcome: of the execution.
+        policy: policy of the session.
+        outcome: outcome of the execution.
         events: limits that the session reached meanwhile.
-        circumstances: what else is known.
+        circumstances: other facts.
     """
     found = reading.evidence_of(outcome, circumstances.code)
     memory = [event for event in events if event.kind == "memory"]
@@ -66,7 +66,7 @@ def explain(
     if memory:
         notes.append(wording.killed(policy, memory[-1], lost))
     elif _ended_itself(outcome, found):
-        # Because it was refused memory; nobody counted that.
+        # It was refused memory; nothing counts that.
         limit = LimitEvent(
             kind="memory",
             limit=policy.limits.memory_mb << 20,
@@ -93,7 +93,7 @@ def explain(
 
 
 def _in_the_project(project: ProjectMount, missing: Sequence[str]) -> list[str]:
-    """Note on where the project has a file that code looked for in the working directory."""
+    """Note on the place in the project of a file that code looked for in the working directory."""
     for path in missing[:MOST_MISSING]:
         if has_below(project.path, path):
             place = plain(posixpath.normpath(posixpath.join(project.mount_point, path)), 200)
@@ -102,7 +102,9 @@ def _in_the_project(project: ProjectMount, missing: Sequence[str]) -> list[str]:
 
 
 def _ended_itself(outcome: Outcome, found: Sequence[Evidence]) -> bool:
-    """Return whether the interpreter, not a program that it ran, ended for lack of memory."""
+    """Return whether the interpreter, and not a program that it ran, ended because
+    memory ran out.
+    """
     if not outcome.interpreter_restarted or outcome.timed_out or outcome.interrupted:
         return False
     if not any(one.kind == "exhausted" for one in found):

@@ -1,7 +1,7 @@
-"""Error messages of programs, a line at a time: `PROGRAM: WHAT: WHY`, and Node's errors.
+"""Error messages of programs, line by line: `PROGRAM: WHAT: WHY`, and Node's errors.
 
-The words of strerror(3) count only at the end of a line and after what could not be done, since
-that is how programs say them; the same words within a sentence are somebody's prose.
+The words of strerror(3) count only at the end of a line and after the failed action, as programs
+print them; within a sentence they are somebody's prose.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nsmd.denials.evidence import Evidence, Kind, hosts_in, is_elsewhere, path_in
 
 MAX_LINE_CHARS = 1000
-"""Of a line that is looked at. Messages are shorter, and it bounds the time that patterns take."""
+"""Largest line to examine. Messages are shorter, and this bounds the time of patterns."""
 
 WORDS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("read-only", ("read-only file system",)),
@@ -31,14 +31,14 @@ WORDS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("memory", ("cannot allocate memory", "memory exhausted")),
     ("descriptors", ("too many open files",)),
 )
-"""At the end of a line, in any spelling of case."""
+"""Texts at the end of a line, in any case."""
 
 _KIND_OF: dict[str, Kind] = {words: kind for kind, all_words in WORDS for words in all_words}
 
 _END = re.compile(
     r"(?:^|[:=,>\]\)] ?|\[|\()(?P<words>"
     + "|".join(re.escape(words) for words in _KIND_OF)
-    # Each of these begins with another character: there is one way to read a line only.
+    # Each of these begins with another character, so that there is only one way to read a line.
     + r")(?:[.!,;'\")\]>}]|: /[^\s:]*| \([^()]*\)| \[[^\[\]]*\])*$",
     re.IGNORECASE,
 )
@@ -93,11 +93,11 @@ TRIGGERS = (
     "are you root",
     "o such file",
 )
-"""A line without any of them says nothing that is looked for: most lines are passed over so."""
+"""A line without any of them is skipped, as most lines are."""
 
 
 class _Phrase(NamedTuple):
-    """A message that says something else than strerror(3) does."""
+    """A message other than those of strerror(3)."""
 
     kind: Kind
     pattern: re.Pattern[str]
@@ -140,7 +140,7 @@ PHRASES = (
     _phrase("unreachable", r"failed to lookup address information: (?:Name or|Temporary)"),
     _phrase("unreachable", r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in)"),
     _phrase("unreachable", r"\[Errno 101\] Network is unreachable"),
-    # All that pip says where it is not to try again. With a network it says so of a wrong name.
+    # pip says no more if it should not try again. With a network it says this about a wrong name.
     _phrase(
         "index",
         r"^ERROR: Could not find a version that satisfies the requirement (?P<name>[\w.-]*).*"
@@ -196,7 +196,7 @@ PHRASES = (
     ),
     _phrase("privilege", r"^E: .*are you root\?$|^\S+: cannot clone: Operation not permitted$"),
 )
-"""Searched in a line. A `host` that is no other machine's makes it no evidence."""
+"""Searched in a line. If a `host` is this machine, it is no evidence."""
 
 _WRITING = re.compile(
     r"^\S+: (?:\S+: )?(?:cannot (?:touch|remove|create|move|overwrite|rename|open output file)"
@@ -204,7 +204,7 @@ _WRITING = re.compile(
     r"|changing permissions of|cannot change permissions of|couldn't open (?:temporary )?file).*:"
     r" Permission denied$"
 )
-"""Of a file of somebody else's the kernel says this before it looks at the mount."""
+"""For a file of another user, the kernel checks the permissions before the mount."""
 
 _MISSING = re.compile(r"\bno such file or directory\b", re.IGNORECASE)
 
@@ -235,7 +235,7 @@ def evidence_in(lines: Sequence[str]) -> Iterator[Evidence]:
 def _thrown_by_hand(line: str, following: Sequence[str]) -> bool:
     """Return whether this is Node's report of an error that the code itself made.
 
-    Node's own come from its own modules, and so does the innermost frame of theirs.
+    Node's own errors come from its own modules: their innermost frame is there.
     """
     return bool(following and _OWN_FRAME.match(following[0]) and _THROWN.match(line))
 
@@ -264,7 +264,7 @@ def _of_line(line: str) -> Iterator[Evidence]:
 
 
 def not_found(path: str) -> Iterator[Evidence]:
-    """Evidence in the fact that there is no such file."""
+    """Evidence from a file that does not exist."""
     relative = path.removeprefix(f"{WORKSPACE}/")
     if relative and not relative.startswith("/"):
         yield Evidence(kind="missing", subject=relative)
@@ -289,6 +289,6 @@ def _checked(kind: Kind, line: str, host: str | None) -> Iterator[Evidence]:
 
 
 def _what_of(line: str) -> str:
-    """The path in a message. The program's own, which begins some, is not meant."""
+    """The path in a message, without the program's own path at the beginning of some."""
     _, _, message = line.partition(": ")
     return path_in(message or line)

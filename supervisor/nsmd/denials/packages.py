@@ -1,4 +1,4 @@
-"""Sentences about missing packages: which environments have them, and how the user adds them."""
+"""Sentences about missing packages: the environments that have them, and how the user adds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODULES: Mapping[str, str] = {
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
 }
-"""Modules of packages whose name is another than the module's."""
+"""Modules of packages with another name."""
 
 KNOWN = frozenset(
     "PIL attr boto3 bs4 cv2 dateutil django dotenv fastapi flask httpx jax keras lxml matplotlib "
@@ -24,8 +24,9 @@ KNOWN = frozenset(
     "requests rich scipy seaborn sklearn spacy sqlalchemy statsmodels sympy tabulate tensorflow "
     "torch tqdm transformers yaml".split()
 )
-"""Modules that are not part of Python and that much code imports. Any other missing module may be
-the project's own and lie elsewhere."""
+"""Modules that are not part of Python and that much code imports. Another missing module may belong
+to the project and be elsewhere.
+"""
 
 
 def clauses(
@@ -34,12 +35,12 @@ def clauses(
     *,
     installable: bool,
 ) -> list[str]:
-    """Clauses for the note; none if the cause may be another.
+    """Make the clauses of the note; none if there may be another cause.
 
     Args:
-        subjects: what the texts give away.
-        environments: in which the client can run code.
-        installable: there is a network, from which code may get it.
+        subjects: subjects of the evidence.
+        environments: environments that the client can use.
+        installable: code may get it over a network.
     """
     modules = [_module_of(name) for name in subjects.get("index", ())]
     modules += [

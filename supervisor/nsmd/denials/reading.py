@@ -15,12 +15,12 @@ HEAD_CHARS = 4_000
 TAIL_CHARS = 20_000
 HEAD_LINES = 100
 TAIL_LINES = 400
-"""Of a text, what is looked at: what went wrong stands at its end, sometimes at its beginning. It
-takes 0.1 ms mostly and some milliseconds of a text that is made for it; meanwhile the supervisor
-does nothing else."""
+"""Lines of a text to examine: the error is at its end, sometimes at its beginning. This mostly
+takes 0.1 ms, and some milliseconds with a hostile text; meanwhile the supervisor does nothing else.
+"""
 
 CODE_CHARS = 100_000
-"""Of the code, likewise."""
+"""Characters of the code to examine, for the same reason."""
 
 SUSPICIOUS = (
     "ead-only file system",
@@ -37,13 +37,14 @@ SUSPICIOUS = (
     "emporarily unavailable",
     "MemoryError",
 )
-"""What a successful and silent program printed is looked at more closely if it has one of them."""
+"""Output of a successful and silent program is examined further if it contains one of these."""
 
 _ERRORS_TO_STDOUT = re.compile(
     r"2>&1|&>|\|&|\bexcept\b|\bcatch\b|stderr|\bSTDOUT\b|capture_output|getoutput|spawnSync|\bpopen\b"
 )
-"""Code that has errors printed like output. Of other code, output is what it says: a file that it
-shows, the lines that it found."""
+"""Code that prints errors as output. In other code, output is only data: the content of a file,
+lines that were found.
+"""
 
 _WORDS: dict[Kind, tuple[str, ...]] = {
     **dict(lines.WORDS),
@@ -54,7 +55,7 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
     "processes": ("resource temporarily unavailable", "cannot fork"),
     "privilege": ("operation not permitted", "must be superuser"),
 }
-"""Code that contains them may have printed them itself."""
+"""Words: code that contains them may have printed them itself."""
 
 _OWN_LIMITS = re.compile(
     r"\bulimit\b|\bp?r?setrlimit\b|\bprlimit\b|RLIMIT_|resourceLimits|--max-|-Xmx"
@@ -73,7 +74,7 @@ def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
     """Collect the evidence in the texts of an outcome, each piece once.
 
     Args:
-        code: what was run.
+        code: the code that ran.
     """
     code = code[:CODE_CHARS]
     lowered = code.lower()
@@ -88,9 +89,9 @@ def evidence_of(outcome: Outcome, code: str) -> list[Evidence]:
 
 
 def _resolved(one: Evidence, code: str) -> Evidence | None:
-    """Evidence of a text together with the code; None if it is none.
+    """Combine evidence of a text with the code; None if it is no evidence.
 
-    Where pip names no package, the code says which one was to be installed. A denial for want of
+    If pip names no package, the code says which one it should install. A denial because of
     permissions counts against the mount if the file is known; where code may write, it has denied
     it to itself.
     """
@@ -109,7 +110,7 @@ def _resolved(one: Evidence, code: str) -> Evidence | None:
 
 
 def looks_suspicious(outcome: Outcome) -> bool:
-    """Return whether a closer look may pay: False where all went well, silently."""
+    """Return whether a closer look is worthwhile: False if all went well, without error output."""
     if outcome.exit_code or outcome.stderr or outcome.interpreter_restarted:
         return True
     if any(_plain(display) for display in outcome.displays):
@@ -122,7 +123,7 @@ def _is_suspicious(text: str) -> bool:
 
 
 def _plain(display: Mapping[str, Any]) -> str:
-    """A displayed value's text, if there is something to it."""
+    """Text of a displayed value, if it is of interest."""
     text = display.get("text/plain")
     if not isinstance(text, str):
         return ""
@@ -131,10 +132,10 @@ def _plain(display: Mapping[str, Any]) -> str:
 
 
 def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
-    """The texts that count, in lines."""
+    """Yield the texts that count, as lines."""
     yield _lines(outcome.stderr)
     if _ERRORS_TO_STDOUT.search(code):
-        # What a value of Python or Node contains is shown with its line ends escaped.
+        # Values of Python or Node are displayed with escaped line ends.
         yield _lines(outcome.stdout, escaped=True)
         for display in outcome.displays:
             yield _lines(_plain(display), escaped=True)
@@ -161,7 +162,7 @@ def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:
         return False
     match one.kind:
         case "hidden" | "missing":
-            return outcome.exit_code != 0  # programs that go on without a file say so, too
+            return outcome.exit_code != 0  # programs that continue without a file print this, too
         case "index":
             return not _OWN_INDEX.search(code)
         case "array" if is_beyond_machines(code):

@@ -34,7 +34,7 @@ _NAMES_NOT_FOUND = ("-2", "-3", "-5")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traceback:
-    """One error. `file` and `source` are of the frame that raised it; empty where unknown."""
+    """One error. `file` and `source` belong to the frame that raised it; empty if unknown."""
 
     name: str
     message: str
@@ -51,7 +51,7 @@ class Traceback:
 
 
 def cut_out(text: Sequence[str]) -> tuple[list[Traceback], list[str]]:
-    """The tracebacks in a text, and the other lines."""
+    """Split a text into its tracebacks and the other lines."""
     found: list[Traceback] = []
     others: list[str] = []
     rest = iter(text)
@@ -59,7 +59,7 @@ def cut_out(text: Sequence[str]) -> tuple[list[Traceback], list[str]]:
         if not line.endswith(_HEADER):
             others.append(line)
             continue
-        # Within a group of exceptions, and of some who log them, lines begin with bars and blanks.
+        # In a group of exceptions, and with some loggers, lines begin with bars and blanks.
         traceback = _one(rest, others, len(line) - len(_HEADER))
         if traceback is not None:
             found.append(traceback)
@@ -92,9 +92,9 @@ def _one(rest: Iterator[str], others: list[str], indent: int) -> Traceback | Non
 
 
 def of_pytest(text: Sequence[str]) -> Iterator[str]:
-    """The errors of failed tests as pytest shows them, as tracebacks.
+    """Turn pytest's reports of failed tests into tracebacks.
 
-    It writes them to standard output: the line that failed after ``>``, the error after ``E``.
+    pytest writes them to standard output: the failed line after ``>``, the error after ``E``.
     """
     source = ""
     for line in text:
@@ -109,7 +109,7 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
     """Find the evidence in an error.
 
     Args:
-        code: what was run; what it raises itself is no evidence.
+        code: the code that ran; errors that it raises itself are no evidence.
     """
     if error.raised_by_hand or re.search(rf"\braise\s+(?:\w+\.)*{re.escape(error.name)}\b", code):
         return
@@ -121,7 +121,7 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
     elif error.name == "ModuleNotFoundError" and (found := _NO_MODULE.match(error.message)):
         yield Evidence(kind="module", subject=found[1])
     elif error.message in _DATABASE_ERRORS and "mode=ro" not in code:
-        # SQLite does not say which file: one that the code names is likely to be it.
+        # SQLite does not name the file: one that the code names is the likely one.
         for path in _ABSOLUTE.findall(code)[-1:]:
             yield Evidence(kind="read-only", subject=path)
     numbers: list[tuple[str, str]] = _ERRNO.findall(error.message)

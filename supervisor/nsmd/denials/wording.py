@@ -1,6 +1,6 @@
 """Clauses for people and models: the rule of the policy for each piece of evidence.
 
-Nothing in them is the code's own words but names of hosts that were refused, on one line.
+They contain no text from the code except names of refused hosts, on one line.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from nsmd.model.policy import MountRule, Policy
 from nsmd.model.values import Environment, LimitEvent, NetworkRule, ProjectMount
 
 HOST_DIRECTORIES = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "sys", "var")
-"""At the top of every host (hier(7)), and not of a jail."""
+"""Top-level directories of every host (hier(7)) that a jail does not have."""
 
 HOST_FILES = frozenset(
     "crontab fstab gshadow hostname machine-id os-release shadow ssh sudoers systemd".split()
 )
-"""In /etc of every host, and not of a jail, which has other files there."""
+"""Files in /etc of every host that a jail does not have; it has other files there."""
 
 _MIB = 1 << 20
 
@@ -42,7 +42,7 @@ def clauses(
     missing = packages.clauses(subjects, environments, installable=network.mode != "off")
     unreachable = "unreachable" in subjects and not missing
     said = missing or [_network(network, refused, unreachable=unreachable)]
-    if missing and "apt" in subjects:  # which reads what the jail has not, and wants to be root
+    if missing and "apt" in subjects:  # apt reads files that the jail lacks, and needs root
         subjects.pop("hidden", None)
         subjects.pop("privilege", None)
     if "socket" in subjects:
@@ -64,14 +64,14 @@ def killed(policy: Policy, event: LimitEvent, lost: str) -> str:
     """Describe a limit that ended something.
 
     Args:
-        lost: with it; empty where nothing was.
+        lost: what was lost with it; else empty.
     """
     peak = ""
     if event.peak_bytes is not None:
         peak = f" (peak {-(-event.peak_bytes // _MIB)} MB)"
     limit = f"{policy.limits.memory_mb} MB"
     if event.enforced_by == "cgroup":
-        # The kernel counts files in memory, too, for which there is room on top.
+        # The kernel also counts files in memory, for which there is room on top.
         limit = f"{event.limit // _MIB} MB (files in memory included)"
     said = f"killed: memory limit {limit} reached{peak}"
     what = lost or plain(event.what)
@@ -144,7 +144,8 @@ def _hidden(policy: Policy, project: ProjectMount | None, subjects: Sequence[str
     places: dict[str, None] = {}
     for subject in subjects:
         if project is not None and is_within(subject, project.path):
-            if not is_within(subject, project.mount_point):  # else there, and it has no such file
+            # otherwise it is there, without that file
+            if not is_within(subject, project.mount_point):
                 said.append(
                     f"the project {plain(project.path, 200)} is at {project.mount_point} here"
                 )
@@ -161,7 +162,7 @@ def _hidden(policy: Policy, project: ProjectMount | None, subjects: Sequence[str
 
 
 def _host_place(policy: Policy, subject: str) -> str:
-    """Return the directory of every host that holds a path which the jail lacks; or empty."""
+    """Directory of every host that contains a path which the jail lacks; or empty."""
     mount = policy.mount_at(subject)
     if mount is None or mount.path != "/":
         return ""

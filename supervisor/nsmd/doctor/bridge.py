@@ -1,4 +1,4 @@
-"""The bridge: definitions of programs, and the file that calls are written down in."""
+"""Checks of the bridge: definitions of programs, and the ledger of calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from nsmd.doctor.host import Host
 from nsmd.model.settings import Settings
 
 MUCH_BYTES = 1 << 30
-"""Of all that was ever written down: worth a word, since nsm deletes nothing of it."""
+"""Total size from which on the ledger is mentioned, since nsm deletes nothing of it."""
 
 _FIX = "Until it can be written, no program of the bridge is started."
 
 
 def check_bridge(host: Host, settings: Settings) -> list[Check]:
-    """Nothing where it is off, but of who was to have programs of it."""
+    """Check the bridge. If it is off, only clients that should have programs of it are
+    mentioned.
+    """
     on = settings.bridge.enabled
     return rows(
         ("programs of the bridge", _definitions(host) if on else None),
@@ -39,7 +41,9 @@ def _definitions(host: Host) -> Check:
 
 
 def _over_http(host: Host, settings: Settings) -> Check | None:
-    """None where all is there: a client over HTTP is not told of what it was to have."""
+    """Check the programs for clients over HTTP; None if all exist. Such a client gets no other
+    error.
+    """
     wanted = settings.http.programs
     if wanted and not settings.bridge.enabled:
         return warn(

@@ -1,7 +1,7 @@
 """Entries of MCP clients that start `nsm-mcp`, and whether they lead to this nsm.
 
-Files of others: they are only read, and whatever is not understood in them is passed over. Secrets
-in them are never shown: of an entry's variables only those that are nsm's own are looked at.
+These are other programs' files: nsm only reads them, and skips what it does not know. It never
+shows their secrets: of an entry's variables it uses only its own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Entry:
     """A server that a client starts.
 
     Attributes:
-        client, file, name: where it was found.
+        client, file, name: place of the entry.
         command: with its arguments.
-        variables: that it sets.
+        variables: variables that it sets.
     """
 
     client: str
@@ -52,7 +52,7 @@ class _Place:
 
 
 def _under(*keys: str) -> Callable[[Table], Iterator[tuple[str, object]]]:
-    """The servers in a table that is below these keys."""
+    """Reader of the servers in a table below these keys."""
 
     def servers(top: Table) -> Iterator[tuple[str, object]]:
         table = top
@@ -95,7 +95,7 @@ PLACES = (
     _Place("Zed", "~/.config/zed/settings.json", _under("context_servers")),
     _Place("Zed", "./.zed/settings.json", _under("context_servers")),
 )
-"""Where clients on Linux keep what they start."""
+"""Places where clients on Linux keep their entries."""
 
 
 def check_clients(host: Host) -> list[Check]:
@@ -129,7 +129,7 @@ def _entries(host: Host) -> Iterator[Check]:
 
 
 def _check_entry(entry: Entry, host: Host) -> Check:
-    """Check whether an entry leads to this nsm, and to the supervisor that is looked at here."""
+    """Check whether an entry leads to this nsm, and to the supervisor that is checked here."""
     where = f"{entry.name} in {entry.file}"
     for problem, fix in _problems(entry, host):
         return warn(f"{where}: {problem}", fix, of=entry.client)
@@ -185,7 +185,7 @@ def _problems(entry: Entry, host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _entry(client: str, file: str, name: str, server: object) -> Entry | None:
-    """An entry that starts a program; None for what is no such entry."""
+    """Read an entry that starts a program; None if it is none."""
     if not isinstance(server, dict):
         return None
     table = cast("Table", server)

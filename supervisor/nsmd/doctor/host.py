@@ -1,4 +1,4 @@
-"""The host that is looked at: the real one, or a directory that plays one in tests."""
+"""The checked host: the real one, or a directory that stands for one in tests."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from nsm import paths
 from nsm._version import program_version
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Of a file: clients keep their history beside their entries."""
+"""Largest file to read: clients keep their history beside their entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where to look.
+    """Paths and facts of the checked host.
 
     Attributes:
-        root: the host's root directory; other than `/` in tests only. What is shown to people is
-            below it.
+        root: the host's root directory; other than `/` in tests only. Paths for people are shown
+            without it.
         home: the user's home directory.
         cwd: the working directory, whose project has entries of its own.
-        uid, user: who runs nsm.
+        uid, user: user that runs nsm.
         variables: the environment.
         search_path: value of PATH to find programs on.
-        shim: of this installation's `nsm-mcp`; empty where it has none.
-        version: of this program.
-        socket, lock: paths of the supervisor's.
+        shim: path of this installation's `nsm-mcp`; empty if it has none.
+        version: version of this program.
+        socket, lock: paths of the supervisor's socket and lock.
         state: directory of logs.
         tools: directory of the bridge's definitions.
     """
@@ -50,11 +50,11 @@ class Host:
     root: str = "/"
 
     def real(self, path: str) -> str:
-        """Where an absolute path of the host is found."""
+        """Real path of an absolute path of the host."""
         return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
 
     def read(self, path: str) -> str | None:
-        """A file's text; None where it cannot be read."""
+        """Read a file's text; None if it cannot be read."""
         try:
             with open(self.real(path), encoding="utf-8", errors="replace") as file:
                 return file.read(MAX_BYTES)
@@ -62,7 +62,7 @@ class Host:
             return None
 
     def number(self, path: str) -> int | None:
-        """The number that a file of the kernel's holds; None where there is none."""
+        """Read a number from a file of the kernel; None if there is none."""
         text = (self.read(path) or "").strip()
         return int(text) if text.isdecimal() else None
 
@@ -71,7 +71,7 @@ class Host:
         return os.path.lexists(self.real(path))
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, sorted; empty where it cannot be read."""
+        """List the names in a directory, sorted; empty if it cannot be read."""
         try:
             return sorted(os.listdir(self.real(path)))
         except OSError:
@@ -89,7 +89,7 @@ class Host:
         return found
 
     def type_of(self, path: str) -> str:
-        """The type of the file system that a path is on; empty where unknown."""
+        """Type of the file system of a path; empty if unknown."""
         best = ("", "")
         for point, kind in self.mounts():
             below = path == point or path.startswith(point.rstrip("/") + "/")
@@ -115,7 +115,7 @@ def _unescaped(text: str) -> str:
 
 
 def this_host(search_path: str) -> Host:
-    """The one that this process runs on.
+    """Make the host that this process runs on.
 
     Args:
         search_path: value of PATH to find programs on.

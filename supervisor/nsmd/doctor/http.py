@@ -1,4 +1,6 @@
-"""MCP over HTTP: whether the supervisor serves it as it is configured, or could; and the token."""
+"""Checks of MCP over HTTP: whether the supervisor serves it as configured, or could;
+and the token.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,25 @@ from nsmd.model.settings import Settings
 NAME = "MCP over HTTP"
 
 Ask = Callable[[str], Mapping[str, Any] | None]
-"""What the supervisor at a socket says of it; None where none answers."""
+"""Asks the supervisor at a socket about HTTP; None if none answers."""
 
 _LISTENS = "0A"
-"""proc_pid_net(5): the state of a socket that does."""
+"""State of a listening socket in proc_pid_net(5)."""
 
 
 def ask_supervisor(path: str) -> Mapping[str, Any] | None:
-    """Ask the supervisor over its socket. None is started."""
+    """Ask the supervisor over its socket, without starting one."""
     try:
         return ask(path, "http")
     except (OSError, NsmError):
-        return None  # which is another row
+        return None  # another row says that
 
 
 def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> list[Check]:
-    """Nothing where it is off.
+    """Check HTTP; no rows if it is off.
 
     Args:
-        say: has the supervisor that runs tell.
+        say: asks the running supervisor.
     """
     if not settings.http.enabled:
         return []
@@ -105,7 +107,7 @@ def _who_listens(host: Host, listen: str) -> str:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """As the kernel prints it: words of four bytes, each as a number of this machine's."""
+    """Parse the kernel's form: words of four bytes, each as a number in this machine's order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     return ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
 
@@ -113,7 +115,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _any(
     like: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the address that stands for all addresses: a listener there has them all."""
+    """Return the address that stands for all addresses: a listener there uses them all."""
     return ipaddress.ip_address("::" if like.version == 6 else "0.0.0.0")  # noqa: S104
 
 

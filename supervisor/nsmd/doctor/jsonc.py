@@ -17,10 +17,10 @@ _PIECES = re.compile(
 
 
 def loads(text: str) -> Any:
-    """The value of a text.
+    """Parse a text.
 
     Raises:
-        ValueError: it is none, comments and commas left out.
+        ValueError: it is no JSON, apart from comments and commas.
     """
     text = text.removeprefix("\ufeff")
     try:

@@ -1,4 +1,4 @@
-"""Obstacles of the kernel, of a security module or of a container."""
+"""Checks for obstacles by the kernel, a security module or a container."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DOCKER = (
 
 
 def check_kernel(host: Host, *, jails_work: bool) -> list[Check]:
-    """User namespaces, containers, and what covers /proc.
+    """Check user namespaces, containers, and mounts over /proc.
 
     Args:
-        jails_work: some were started, by a user who may do more than others, for example.
+        jails_work: some jails started, perhaps because this user may do more than others.
     """
     return rows(
         ("user namespaces", _user_namespaces(host, jails_work=jails_work)),
@@ -53,7 +53,9 @@ def _user_namespaces(host: Host, *, jails_work: bool) -> Check:
 
 
 _FEW = 1024
-"""250 sessions, each with a namespace or three of each kind, and what else the user runs."""
+"""Enough for 250 sessions, each with one to three namespaces of each kind, and for other programs
+of the user.
+"""
 
 
 def _has_profile(host: Host, bwrap: str) -> bool:

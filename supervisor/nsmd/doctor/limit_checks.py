@@ -16,7 +16,7 @@ from nsmd.model.settings import Settings
 from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits
 
 COUNTED_BY_NAMESPACE = (5, 14)
-"""Linux from which on RLIMIT_NPROC is counted in each user namespace by itself."""
+"""Linux version from which on RLIMIT_NPROC counts in each user namespace separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class LimitsSeen:
     """Results of the trial.
 
     Attributes:
-        where: groups are made; empty where there are none.
-        lacking: limits that did not hold in a group that was tried, for people.
+        where: place of the groups; empty if there are none.
+        lacking: limits that did not apply in a trial group, for people.
         fix: what to do, for people.
     """
 
@@ -36,12 +36,12 @@ class LimitsSeen:
 
 
 async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> LimitsSeen:
-    """Do what a supervisor does at its start, and make a group; it is removed again.
+    """Do what a supervisor does at its start, and make a group; it is removed afterwards.
 
     This process moves into a scope of its own for that, which ends with it.
 
     Args:
-        environment: of this process.
+        environment: variables of this process.
     """
     limits = session_limits(settings)
     keeper = await find_enforcer(limits, environment)
@@ -58,7 +58,9 @@ async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> 
 def _try_group(
     tree: GroupTree, settings: Settings, limits: SessionLimits
 ) -> tuple[str, frozenset[str]]:
-    """Try the limits in a group; return what does not hold, and the controllers whose limits do."""
+    """Try the limits in a group. Returns those that do not apply, and the controllers whose limits
+    do.
+    """
     defaults = settings.defaults
     spec = JailSpec(
         environment=Environment(
@@ -81,10 +83,10 @@ def _try_group(
 
 
 def check_limits(seen: LimitsSeen, release: str) -> list[Check]:
-    """A row for each limit of a session as a whole.
+    """Make a row for each limit of a whole session.
 
     Args:
-        release: of the kernel.
+        release: version of the kernel.
     """
     return rows(
         ("memory limit", _memory(seen)),

@@ -1,4 +1,4 @@
-"""Where the supervisor is reached and keeps things: socket, lock, directories, free space."""
+"""Checks of the supervisor's socket, lock, directories and free space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nsm.wire.status import AuditStatus, Status, SurvivalStatus, read_status
 from nsmd.doctor.host import Host
 
 ANSWER_TIMEOUT_S = 3.0
-"""For a supervisor to introduce itself."""
+"""Time for a supervisor to send its hello."""
 
 LITTLE_BYTES = 64 * 1024 * 1024
 LITTLE_RUNTIME_BYTES = 1024 * 1024
@@ -30,7 +30,7 @@ _REMOTE = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", 
 
 
 def check_places(host: Host) -> list[Check]:
-    """The supervisor that runs, if any, and the file systems it needs."""
+    """Check the running supervisor, if any, and the file systems it needs."""
     status, runtime = _status(host), os.path.dirname(host.socket)
     temporary = host.variables.get("TMPDIR") or "/tmp"  # noqa: S108
     return rows(
@@ -107,7 +107,7 @@ def greet(path: str) -> Hello:
     """Greet the supervisor that listens there.
 
     Raises:
-        OSError, RemoteProtocolError: nobody who introduces itself as a supervisor.
+        OSError, RemoteProtocolError: there is no supervisor.
     """
     with closing(_told(path)) as told:
         for message in told:
@@ -120,7 +120,7 @@ def ask(path: str, operation: str) -> Mapping[str, Any]:
     """Ask the supervisor there.
 
     Raises:
-        OSError, RemoteProtocolError: nobody answers as a supervisor.
+        OSError, RemoteProtocolError: there is no supervisor.
         NsmError: the answer is an error.
     """
     with closing(_told(path, Request(1, operation, {}))) as told:
@@ -213,7 +213,7 @@ def _survival(survival: SurvivalStatus) -> Check:
 def _space(
     host: Host, path: str, little: int, *, closed: Callable[[str, str], Check] = warn
 ) -> Check:
-    # A directory that is not there yet comes below one that is.
+    # A missing directory will be made below one that exists.
     where = host.real(path)
     while not os.path.isdir(where) and os.path.dirname(where) != where:
         where = os.path.dirname(where)

@@ -1,7 +1,7 @@
 """Doctor: the needs of nsm on this host, whether they are met, and how to meet them.
 
-The table of all checks, and the checks of what nsm needs to start anything. Each result is data;
-the two renderings and the exit code come from that.
+This module has the table of all checks, and the checks of what nsm needs to start anything. Each
+result is data, from which the two output formats and the exit code are made.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def report(
     """Check everything and print it.
 
     Args:
-        settings: the configured ones, or the defaults where there are mistakes.
+        settings: configured settings, or the defaults if there are mistakes.
         search_path: value of PATH to find programs on.
-        mistakes: in `config.toml`.
+        mistakes: mistakes in `config.toml`.
 
     Returns:
-        The exit code: 1 if something needed is missing.
+        Exit code: 1 if something needed is missing.
     """
     checks = rows(("configuration", check_configuration(mistakes)))
     checks += examine(settings, search_path)
@@ -71,7 +71,7 @@ def report(
 
 
 def examine(settings: Settings, search_path: str) -> list[Check]:
-    """Look at everything; takes about as long as three jails.
+    """Make all checks; this takes about as long as three jails.
 
     Args:
         search_path: value of PATH to find programs on.
@@ -114,7 +114,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
 
 
 def check_configuration(mistakes: Sequence[str]) -> Check | None:
-    """The mistakes in `config.toml`, if there are any: no supervisor starts with them."""
+    """Report the mistakes in `config.toml`, if there are any: no supervisor starts with them."""
     if not mistakes:
         return None
     return fail(
@@ -166,7 +166,7 @@ def check_network(settings: Settings, open_sockets: str | None) -> Check | None:
 
 
 def check_user(user: JailUser) -> Check:
-    """As whom jails run, where the supervisor is root."""
+    """Check the user of jails, if the supervisor is root."""
     if user.has_mounts:
         return ok(f"{user.uid}, since the supervisor is root")
     return warn(
@@ -208,11 +208,11 @@ def check_directory(ensure: Callable[[], str]) -> Check:
 
 
 def safe_runtime_dir() -> str:
-    """The runtime directory, as a supervisor wants it before it starts.
+    """Check the runtime directory as a supervisor does at its start.
 
     Raises:
         PathError: it can't be made, or is open to others.
-        PlaceError: somebody else could put another one in its place.
+        PlaceError: somebody else could replace it.
     """
     path = paths.ensure_runtime_dir()
     check_way(os.path.dirname(paths.socket_path()), trusted_owners())
@@ -220,7 +220,7 @@ def safe_runtime_dir() -> str:
 
 
 def _columns() -> int | None:
-    """Columns of the terminal that standard output is; None if it is none."""
+    """Columns of the terminal on standard output; None if it is none."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError):

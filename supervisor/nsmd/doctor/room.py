@@ -1,4 +1,4 @@
-"""Descriptors, processes, memory, watches and the clock."""
+"""Checks of descriptors, processes, memory, watches and the clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsmd.host.descriptors import share_out
 from nsmd.model.settings import Settings
 
 BORN_S = 1_735_689_600
-"""2025-01-01: no clock that is right shows an earlier time."""
+"""2025-01-01: a correct clock shows no earlier time."""
 
 FEW_PROCESSES = 1024
 LITTLE_MEMORY_MB = 512
@@ -36,7 +36,7 @@ def descriptors(limit: int, settings: Settings) -> Check:
     """Check whether descriptors suffice for `max_sessions`.
 
     Args:
-        limit: the hard one.
+        limit: the hard limit.
     """
     wanted = settings.session.max_sessions + settings.pool.max_spares
     possible = share_out(limit, settings.http.descriptors).sessions
@@ -51,7 +51,7 @@ def descriptors(limit: int, settings: Settings) -> Check:
 
 
 def processes(host: Host, limit: int) -> Check:
-    """Check whether the user may have as many processes as some sessions take.
+    """Check whether the user may have enough processes for some sessions.
 
     Args:
         limit: RLIMIT_NPROC, or RLIM_INFINITY.

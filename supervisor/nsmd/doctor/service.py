@@ -1,4 +1,6 @@
-"""Control groups and systemd: what keeps sessions to their limits, and alive after a logout."""
+"""Checks of control groups and systemd: enforcement of sessions' limits, and survival
+of a logout.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _UNIFIED = (
 
 
 def check_service(host: Host) -> list[Check]:
-    """Control groups, and where systemd runs, lingering."""
+    """Check control groups and, if systemd runs, lingering."""
     systemd = host.exists("/run/systemd/system")
     none = "does not run here; nsm starts its supervisor itself, and keeps its sessions by a "
     return rows(

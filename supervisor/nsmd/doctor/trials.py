@@ -1,5 +1,6 @@
-"""Trial jails: one for each environment, in which its interpreter tells its version; one that is
-forked, one for each environment with modules to preload, and one whose project is copied."""
+"""Trial jails: one for each environment, in which its interpreter prints its version; one fork; one
+for each environment with modules to preload; and one with an overlay of a project.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSizes, JailSpec, ProjectMount
 
 TRIAL_TIMEOUT_S = 20.0
-"""For one jail in which an interpreter tells its version: 100 ms, or a slow disk."""
+"""Time for one jail in which an interpreter prints its version: 100 ms, or more with a
+slow disk.
+"""
 
 _NO_COPIES = (
     "Only the project mode `overlay` needs it. Forks need Linux 6.6, jails of their own bubblewrap "
@@ -60,14 +63,15 @@ with socket.socket(fileno=os.dup(1)) as channel:
     channel.shutdown(socket.SHUT_WR)
 os.read(0, 1)
 """
-"""Takes the agent's place in a trial jail. It waits to be ended: on a busy machine it would
-otherwise be gone before the launcher has found its process."""
+"""Replaces the agent in a trial jail. It waits to be killed: on a busy machine it could otherwise
+end before the launcher has found its process.
+"""
 
 
 _REPORT = "This should not happen: do not run untrusted code, and report it."
 
 Facts = dict[str, Any]
-"""What `_TRIAL` prints."""
+"""Output of `_TRIAL`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class Trial:
 
     Attributes:
         facts: None if the jail did not start.
-        error: why it did not.
+        error: why it did not start.
     """
 
     environment: Environment
@@ -115,7 +119,7 @@ def check_filter(facts: Facts, machine: str, has_table: bool) -> Check:
     """Check whether code's system calls are filtered.
 
     Args:
-        machine: as `platform.machine()` names it.
+        machine: name from `platform.machine()`.
         has_table: there is a filter for it.
     """
     if not has_table:
@@ -143,7 +147,7 @@ def check_forking(
         return ok("off in config.toml: sessions start slowly")
     if not working:
         return None
-    # Without modules to preload: each environment says by itself whether its own can be.
+    # Without modules to preload: each environment has a row of its own for these.
     spec = _trial_spec(replace(working[0], preload=()))
     reason = trio.run(_why_not_forked, launcher, spec)
     if reason is None:
@@ -158,7 +162,7 @@ def check_forking(
 def check_preloading(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
 ) -> Iterator[Check]:
-    """A row for each environment with modules to preload: can they be?"""
+    """Make a row for each environment with modules to preload."""
     if not settings.defaults.templates:
         return
     for environment in working:
@@ -204,7 +208,7 @@ def fix_of(error: NsmError) -> str:
 def check_copies(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
 ) -> Check | None:
-    """Start a session whose project is copied, as the supervisor does.
+    """Start a session with an overlay of a project, as the supervisor does.
 
     Args:
         working: as for `check_forking`.
@@ -212,7 +216,7 @@ def check_copies(
     if not working:
         return None
     with tempfile.TemporaryDirectory(prefix="nsm-doctor-") as directory:
-        os.chmod(directory, 0o755)  # whatever TMPDIR is, the jails' user has to come in
+        os.chmod(directory, 0o755)  # whatever TMPDIR is, the jails' user must be able to enter
         found = os.stat(directory)
         project = ProjectMount(
             path=os.path.realpath(directory),
@@ -256,7 +260,7 @@ def try_all(launcher: BwrapLauncher, environments: Sequence[Environment]) -> lis
 
 
 async def _try(launcher: BwrapLauncher, environment: Environment) -> Trial:
-    """Start one trial jail and read what it says."""
+    """Start one trial jail and read its output."""
     try:
         jail = await launcher.launch(_trial_spec(environment))
     except NsmError as error:
@@ -294,7 +298,7 @@ async def _why_not_forked(launcher: BwrapLauncher, spec: JailSpec) -> str | None
 
 
 async def _why_not_preloaded(launcher: BwrapLauncher, environment: Environment) -> Sequence[str]:
-    """Modules that cannot be, and why; empty where there are no templates."""
+    """Modules that cannot be preloaded, with reasons; empty without templates."""
     async with open_templates(launcher) as forking:
         if not isinstance(forking, TemplateLauncher):
             return ()
@@ -329,7 +333,8 @@ async def _why_not_copied(
         try:
             jail = await starting.launch(spec)
         except NoCopyError as error:
-            return f"projects cannot be copied on write: {error.why}"  # this one is nobody's
+            # the path is only this trial's
+            return f"projects cannot be copied on write: {error.why}"
         except NsmError as error:
             return error.message
         await _end(jail)

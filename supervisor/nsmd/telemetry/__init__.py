@@ -1,14 +1,14 @@
-"""Counts of the supervisor, and how it reports them.
+"""Counts of the supervisor, and their reports.
 
-histogram   how often something took how long
+histogram   distribution of durations
 families    every metric: its name, labels and meaning
 counts      counters, fed by events
 lag         how long the event loop is busy while something waits
 ring        the latest events, for people who watch
-process     what the system says of the supervisor's own process
-telemetry   all of these, and what is read when somebody asks
+process     facts of the system about the supervisor's own process
+telemetry   all of these, and figures that are read when somebody asks
 stats       percentiles, for people
-exposition  the text that Prometheus reads (imports `prometheus_client`)
+exposition  metrics in Prometheus's format (imports `prometheus_client`)
 page        the documentation page of the metrics
 """
 

@@ -1,10 +1,10 @@
-"""Counters and histograms, fed by what happens.
+"""Counters and histograms, fed by events.
 
-A call passes here several times, so what is done then is looking up a number and adding to it. How
-many numbers there are is bounded: what clients choose freely is no label.
+A call passes here several times, and each time only looks up a number and adds to it. How many
+numbers there are is bounded: texts that clients choose freely are no labels.
 
-These are not prometheus-client's counters and histograms: that library is imported when somebody
-first asks for the metrics, its counters took 5 us for what takes 0.6 here, and its histograms know
+These are not prometheus-client's counters and histograms. That library is imported when somebody
+first asks for the metrics; its counters took 5 us for what takes 0.6 here, and its histograms have
 neither percentiles nor the longest duration.
 """
 
@@ -28,17 +28,17 @@ from nsmd.telemetry.histogram import Histogram
 ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
 
 OWN = "(own)"
-"""Environments of one client's entry: their names are the client's."""
+"""Label for environments of one client's entry: the client chooses their names."""
 
 OTHER = "(other)"
-"""What is beyond `MAX_ENVIRONMENTS`."""
+"""Label for environments beyond `MAX_ENVIRONMENTS`."""
 
 MAX_ENVIRONMENTS = 100
-"""Names of environments that are told apart."""
+"""Largest number of environments with a label of their own."""
 
 
 def outcome_of(answer: RunResult | NsmError | None) -> ExecutionOutcome:
-    """Name the outcome of an execution in a word."""
+    """Outcome of an execution in a word."""
     if not isinstance(answer, RunResult):
         return "lost"
     outcome = answer.outcome
@@ -53,11 +53,11 @@ class Counts:
     """Counters and histograms.
 
     Args:
-        events: is told of limits that were hit, beside what it tells.
-        for_everyone: whether an environment of that name is there for everyone.
+        events: bus of events; also gets limits that were hit.
+        for_everyone: returns whether an environment of that name exists for everyone.
 
     Attributes:
-        counted: counters, and the clients that are connected.
+        counted: counters, and connected clients.
         timed: histograms.
     """
 
@@ -67,7 +67,7 @@ class Counts:
         self._events = events
         self._for_everyone = for_everyone
         self._labels: dict[str, str] = {}
-        self._starting: dict[str, float] = {}  # since when, by session
+        self._starting: dict[str, float] = {}  # start time by session
         self._takers: Mapping[str, Callable[[Happening], None]] = {
             "execution_finished": self._execution_finished,
             "session_started": self._session_started,
@@ -89,13 +89,13 @@ class Counts:
         return f"<Counts of {len(self._labels)} environments>"
 
     def take(self, happening: Happening) -> None:
-        """Something has happened (a `Listener` of events)."""
+        """Count an event (a `Listener` of events)."""
         taker = self._takers.get(happening.kind)
         if taker is not None:
             taker(happening)
 
     def read(self) -> dict[Family, Mapping[Labels, Value]]:
-        """Copy all of it as it is now: another thread makes text of it."""
+        """Copy the present state, from which another thread makes text."""
         latency = self.timed[f.LATENCY]
         return {
             f.EXECUTIONS: {labels: each.count for labels, each in latency.items()},
@@ -113,32 +113,32 @@ class Counts:
         self.timed[family][labels].add(seconds)
 
     def environment_of(self, session: Session) -> str:
-        """The label of a session's environment."""
+        """Label of a session's environment."""
         tenancy = session.tenancy
         if tenancy is not None and tenancy.own is not None:
             return OWN
         return self.label(session.spec.environment.name)
 
     def label(self, name: str) -> str:
-        """The label of an environment of that name that is no client's own."""
+        """Label of an environment of that name, unless it is a client's own."""
         return self._labels.get(name) or self._new_label(name)
 
     def _new_label(self, name: str) -> str:
         if not self._for_everyone(name):
-            return OWN  # not for good: there may be one of that name for everyone later
+            return OWN  # not remembered, since one of that name for everyone may appear later
         if len(self._labels) >= MAX_ENVIRONMENTS:
             return OTHER
         self._labels[name] = name
         return name
 
-    # What happens.
+    # Events.
 
     def _execution_finished(self, happening: Happening) -> None:
         execution = happening.subject
         assert isinstance(execution, Execution), "that is what finishes"
         env = self.environment_of(execution.session)
         answer, submitted_s, sent_s = execution.answer, execution.submitted_s, execution.sent_s
-        if execution.earlier:  # how long it has taken, nobody knows
+        if execution.earlier:  # nobody knows how long it has taken
             self._add(f.RUNS_TAKEN_UP, env, outcome_of(answer))
         else:
             self._took(f.LATENCY, happening.at_s - submitted_s, env, outcome_of(answer))
@@ -203,7 +203,7 @@ class Counts:
         self._add(f.CLIENTS, happening.facts["protocol"], by=-1)
 
     def _restarted(self, happening: Happening) -> None:
-        # Whoever remembers how often it was says so; else this is once more.
+        # A listener that knows the number says it; else this counts as one more.
         told: Any = happening.facts.get("restarts")
         restarts = self.counted[f.RESTARTS]
         restarts[()] = told if isinstance(told, int) else restarts[()] + 1

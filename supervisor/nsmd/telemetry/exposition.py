@@ -1,4 +1,4 @@
-"""The text that Prometheus reads. HEAVY: imports `prometheus_client`, when first asked."""
+"""Metrics in Prometheus's format. HEAVY: imports `prometheus_client`, when first asked."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Read(Collector):
 
 
 def text_of(readings: Readings, accept: str = "") -> tuple[bytes, str]:
-    """Readings as text; some milliseconds, to be spent in a thread.
+    """Format readings as text; takes some milliseconds, so call it in a thread.
 
     Args:
-        accept: as in a request's Accept header: which format is wanted.
+        accept: Accept header of a request, which selects the format.
 
     Returns:
         The text, and its content type.

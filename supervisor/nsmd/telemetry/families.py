@@ -1,7 +1,7 @@
 """Every metric: its name, its labels and its meaning, for `docs/reference/metrics.md`.
 
-Names follow Prometheus' conventions: base units, `_total` at the end of counters (it is left out
-here, and added where they are told).
+Names follow Prometheus' conventions: base units, and `_total` at the end of counters (left out
+here, and added in reports).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
-    """A metric with all values of its labels; a key of what is counted.
+    """A metric with all values of its labels; also a key of counts.
 
     Attributes:
-        name: without `_total`.
-        labels: their names; how many values each may have is bounded.
-        help: what it says, one sentence.
-        group: heading of the page.
+        name: name without `_total`.
+        labels: names of its labels; the number of values of each is bounded.
+        help: its meaning in one sentence.
+        group: heading on the page.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Family:
 
     @property
     def told_as(self) -> str:
-        """The name as Prometheus has it."""
+        """Name in Prometheus."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
@@ -357,7 +357,7 @@ DESCRIPTORS_LIMIT = Family(
 )
 
 FAMILIES = tuple(each for each in list(globals().values()) if isinstance(each, Family))
-"""All of them, in the order of the page."""
+"""All metrics, in the order of the page."""
 
 LABELS = {
     "env": "the environment's name; `(own)` for those that only one client's entry names, whose "
@@ -379,4 +379,4 @@ LABELS = {
     "version": "of nsm",
     "python": "of the supervisor's Python",
 }
-"""What the values of each label may be, for the page."""
+"""Possible values of each label, for the page."""

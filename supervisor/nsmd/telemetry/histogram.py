@@ -1,4 +1,4 @@
-"""How often something took how long, in fixed buckets: cheap to add to, and to be asked later."""
+"""Distribution of durations in fixed buckets: cheap to add to, with percentiles later."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 _STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
-"""Ten to a decade: ISO 3, the R10 series of preferred numbers."""
+"""Ten steps per decade: ISO 3, the R10 series of preferred numbers."""
 
 _DECADES = range(-5, 4)
 
 BOUNDS: tuple[float, ...] = tuple(
     float(f"{step}e{decade}") for decade in _DECADES for step in _STEPS
 )
-"""Upper bounds of the buckets, seconds, from 10 us to more than two hours; each is some 25 % above
-the one before it, and so is the error of a percentile at most."""
+"""Upper bounds of the buckets, in seconds, from 10 us to more than two hours. Each is some 25 %
+above the one before it, so the error of a percentile is at most that.
+"""
 
 SHOWN: tuple[int, ...] = tuple(
     index
     for index, bound in enumerate(BOUNDS)
     if 1e-4 <= bound <= 5e3 and index % len(_STEPS) in (0, 4, 7)
 )
-"""Places in `BOUNDS` of those that Prometheus is told: 1, 2.5 and 5 of each decade."""
+"""Positions in `BOUNDS` of those that Prometheus gets: 1, 2.5 and 5 of each decade."""
 
 
 class Histogram:
     """Durations in seconds.
 
     Attributes:
-        counts: by bucket; the last is for what is longer than all bounds.
-        sum_s: of all durations.
-        max_s: the longest; 0 before the first.
+        counts: counts by bucket; the last is for durations longer than all bounds.
+        sum_s: sum of all durations.
+        max_s: longest duration; 0 before the first.
     """
 
     __slots__ = ("counts", "max_s", "sum_s")
@@ -45,17 +46,17 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of durations."""
         return sum(self.counts)
 
     def copy(self) -> Histogram:
-        """The same, as it is now."""
+        """Copy its present state."""
         other = Histogram()
         other.counts, other.sum_s, other.max_s = self.counts.copy(), self.sum_s, self.max_s
         return other
 
     def add(self, seconds: float) -> None:
-        """One more; what is below zero counts as nothing."""
+        """Add a duration; a negative one counts as 0."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         if seconds > 0:
             self.sum_s += seconds
@@ -63,7 +64,7 @@ class Histogram:
                 self.max_s = seconds
 
     def quantile(self, share: float) -> float | None:
-        """About the duration that this share of them did not exceed; None before the first.
+        """Estimate the duration that this share of them did not exceed; None before the first.
 
         Args:
             share: above 0, at most 1.
@@ -80,8 +81,9 @@ class Histogram:
         return None
 
     def shown(self) -> Iterator[tuple[float, int]]:
-        """Bounds, and how many were not above them, for Prometheus; the last, infinity, is left
-        out: it has all."""
+        """Yield bounds, and the number of durations up to each, for Prometheus; without infinity,
+        which would have all.
+        """
         seen, index = 0, 0
         for shown in SHOWN:
             seen += sum(self.counts[index : shown + 1])
@@ -90,7 +92,7 @@ class Histogram:
 
 
 def together(histograms: Iterable[Histogram]) -> Histogram:
-    """One histogram of what is in several."""
+    """Combine several histograms into one."""
     whole = Histogram()
     for histogram in histograms:
         whole.counts = _added(whole.counts, histogram.counts)

@@ -1,8 +1,8 @@
-"""How long the event loop is kept from what is waiting.
+"""Measures how long the event loop keeps waiting events from being handled.
 
-Looked at for a few passes at a time, when something happens and the last look was a while ago: to
-look at each pass would take a hundredth of a call, and a task that wakes up to see how late it is
-would keep an idle supervisor from sleeping.
+It looks at a few passes at a time, when something happens and the last look was a while ago.
+Looking at each pass would cost a hundredth of a call, and a task that wakes up to see how late it
+is would keep an idle supervisor awake.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import trio
 from nsmd.telemetry.histogram import Histogram
 
 PAUSE_S = 0.1
-"""Between two looks."""
+"""Time between two looks."""
 
 PASSES = 4
-"""In a look: what a client asks for is often done in a later pass than the one that reads it."""
+"""Passes in a look: a request is often handled in a later pass than the one that reads it."""
 
 
 class LoopLag(trio.abc.Instrument):
     """An instrument of the event loop, while it looks.
 
     Attributes:
-        busy: passes, each from the moment when the loop woke up, or the look began, to its next
-            look at what happened.
-        due_s: the next look is not to begin before that, on trio's clock.
+        busy: durations of passes, each from the moment when the loop woke up, or the look began, to
+            its next check for events.
+        due_s: earliest time of the next look, on trio's clock.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LoopLag(trio.abc.Instrument):
         """Begin a look, in a task of the loop.
 
         Args:
-            now_s: on trio's clock, at least `due_s`.
+            now_s: time on trio's clock, at least `due_s`.
         """
         self.due_s = now_s + PAUSE_S
         if not self._left:
@@ -51,11 +51,11 @@ class LoopLag(trio.abc.Instrument):
         self._left = PASSES
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002 (trio's)
-        """The loop has seen what happened."""
+        """The loop has got its events."""
         self._woke_s = perf_counter()
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 (trio's)
-        """The loop has done what there was to do."""
+        """The loop has handled its events."""
         self.busy.add(perf_counter() - self._woke_s)
         self._left -= 1
         if not self._left:

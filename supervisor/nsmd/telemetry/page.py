@@ -1,5 +1,6 @@
-"""docs/reference/metrics.md, made of the table of metrics:
-`.venv/bin/python -m nsmd.telemetry.page >docs/reference/metrics.md`."""
+"""Generator of docs/reference/metrics.md from the table of metrics: `.venv/bin/python -m
+nsmd.telemetry.page >docs/reference/metrics.md`.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from nsmd.telemetry.families import Readings
 
 
 def read() -> Readings:
-    """proc_pid_stat(5), and what getrusage(2) has more precisely. In a thread: with
-    ten thousand descriptors it takes milliseconds."""
+    """Read proc_pid_stat(5), and getrusage(2) for more precise values. Call it in a thread: with
+    ten thousand descriptors it takes milliseconds.
+    """
     _, fields = stat_fields("self")
     usage = resource.getrusage(resource.RUSAGE_SELF)
     since_boot_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -23,6 +24,6 @@ def read() -> Readings:
         f.RESIDENT: {(): int(fields[21]) * os.sysconf("SC_PAGE_SIZE")},
         f.VIRTUAL: {(): int(fields[20])},
         f.STARTED: {(): started_at},
-        f.DESCRIPTORS: {(): len(os.listdir("/proc/self/fd")) - 1},  # but the one of the listing
+        f.DESCRIPTORS: {(): len(os.listdir("/proc/self/fd")) - 1},  # without that of the listing
         f.DESCRIPTORS_LIMIT: {(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
     }

@@ -1,7 +1,7 @@
-"""The latest of what happened, for people who watch.
+"""The latest events, for people who watch.
 
-One ring for all readers, each of which remembers how far it is: a slow one holds nobody up and
-takes no memory, it only misses what the ring has dropped meanwhile, and is told how much.
+All readers share one ring, and each remembers its position. So a slow one delays nobody and takes
+no memory: it only misses events that the ring has dropped meanwhile, and learns their number.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from nsmd.sessions.session import Session
 from nsmd.telemetry.counts import outcome_of
 
 MAX_KEPT = 4096
-"""Happenings; each takes some 500 bytes."""
+"""Largest number of events; each takes some 500 bytes."""
 
 _MOST_CHARS = 200
-"""Of one text. Clients choose their names themselves."""
+"""Largest size of one text, since clients choose their names."""
 
 _MOST_ITEMS = 50
-"""Of one list."""
+"""Largest number of items of one list."""
 
 
 _Values = tuple[str | float | None, ...]
 
 _Kept = tuple[EventKind, float, str, tuple[str, ...], _Values, Mapping[str, Any]]
-"""Kind, time, session, what is known of the subject with the names of that, further facts."""
+"""Kind, time, session, names and values of the subject, further facts."""
 
 _SPARE = ("env",)
 _SESSION = ("env", "name", "client")
@@ -47,12 +47,12 @@ _NO_FACTS: Mapping[str, Any] = {}
 
 
 class Told(NamedTuple):
-    """One thing that happened.
+    """One event.
 
     Attributes:
         number: 1, 2, 3, ... since the supervisor started.
-        at: when, Unix time, as the clock was then.
-        session: id; empty for none.
+        at: Unix time, by the clock at that time.
+        session: id of the session; empty for none.
         facts: plain values.
     """
 
@@ -67,26 +67,27 @@ class Ring:
     """Latest events, for people who watch.
 
     Attributes:
-        count: how many there have been.
+        count: number of events so far.
     """
 
     def __init__(self, size: int = MAX_KEPT) -> None:
         self.count = 0
         self._kept: deque[_Kept] = deque(maxlen=size)
-        self._more: trio.Event | None = None  # made for who waits
+        self._more: trio.Event | None = None  # made when somebody waits
 
     def __repr__(self) -> str:
         return f"<Ring of {len(self._kept)} of {self.count}>"
 
     def take(self, happening: Happening) -> None:
-        """One more (a `Listener` of events)."""
+        """Add an event (a `Listener` of events)."""
         if happening.kind == "operation" and happening.facts["op"] in NOT_TOLD:
             return
         self.count += 1
         subject, facts = happening.subject, happening.facts
         names: tuple[str, ...] = ()
         about: _Values = ()
-        # A call passes here several times: plain values are kept, and made readable when asked for.
+        # A call passes here several times: only plain values are kept, and formatted when somebody
+        # asks.
         if isinstance(subject, Execution):
             request = subject.request
             names = _EXECUTION
@@ -111,7 +112,7 @@ class Ring:
             self._more = None
 
     def after(self, number: int) -> Sequence[Told]:
-        """Those after that one, as far as they are kept; oldest first."""
+        """Events after that number, as far as they are kept; oldest first."""
         if number >= self.count:
             return ()
         first = self.count - len(self._kept) + 1
@@ -120,7 +121,7 @@ class Ring:
         return [_told(number, each) for number, each in enumerate(kept, begin)]
 
     async def more(self, number: int) -> None:
-        """Wait until there is one after that one."""
+        """Wait until there is an event after that number."""
         while self.count <= number:
             if self._more is None:
                 self._more = trio.Event()

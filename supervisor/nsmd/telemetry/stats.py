@@ -1,4 +1,4 @@
-"""Percentiles of what was counted, for people."""
+"""Percentiles of measured durations, for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsmd.telemetry.telemetry import Telemetry
 
 
 def report(telemetry: Telemetry) -> dict[str, Any]:
-    """The answer to `stats`: durations in seconds, since the supervisor started."""
+    """Make the answer to `stats`: durations in seconds, since the supervisor started."""
     counts = telemetry.counts
     pool = {"hits": 0, "misses": 0}
     for (_, result), count in counts.counted[f.HANDED_OUT].items():

@@ -1,4 +1,4 @@
-"""All that is counted, and what is looked up when somebody asks."""
+"""All counts, and figures that are read when somebody asks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nsmd.telemetry.lag import LoopLag
 from nsmd.telemetry.ring import Ring
 
 SHELL = "project"
-"""The name of all environments that are projects' own shells."""
+"""Name of all environments that are projects' own shells."""
 
 _ZERO: Mapping[Labels, Value] = {(): 0}
 
@@ -39,15 +39,15 @@ class Surroundings:
     """Sources of figures that are read only when somebody asks.
 
     Attributes:
-        connections: how many there are.
-        max_connections: how many there may be.
-        templates: how many there are.
-        audit_lost: lines of the audit that could not be written.
-        programs_running: calls of the bridge that are under way.
-        unaudited: why calls of the bridge cannot be written down; empty where they can.
-        unkept: why sessions would not outlive this supervisor; empty where they would.
-        ending: whether new sessions may come.
-        started_s: on trio's clock.
+        connections: returns the number of connections.
+        max_connections: largest number of connections.
+        templates: returns the number of templates.
+        audit_lost: returns the number of lost lines of the audit.
+        programs_running: returns the number of bridge calls under way.
+        unaudited: returns why bridge calls cannot be recorded; else empty.
+        unkept: returns why sessions would not outlive this supervisor; else empty.
+        ending: says whether new sessions are accepted.
+        started_s: start, on trio's clock.
     """
 
     connections: Callable[[], int] = lambda: 0
@@ -65,14 +65,14 @@ class Telemetry:
     """All counts and figures. Made within the event loop.
 
     Args:
-        run_service: whose events are counted.
-        surroundings: see there.
+        run_service: its events are counted.
+        surroundings: sources of other figures.
 
     Attributes:
-        counts: what has happened.
-        recent: the latest of it.
-        lag: of the event loop.
-        traffic: by protocol, `control`, `mcp` and `http`.
+        counts: counts of events.
+        recent: latest events.
+        lag: lag of the event loop.
+        traffic: bytes by protocol, `control`, `mcp` and `http`.
     """
 
     def __init__(self, run_service: RunService, surroundings: Surroundings | None = None) -> None:
@@ -90,7 +90,7 @@ class Telemetry:
 
     @property
     def uptime_s(self) -> float:
-        """Since the supervisor started."""
+        """Seconds since the supervisor started."""
         return trio.current_time() - self._around.started_s
 
     def _take(self, happening: Happening) -> None:
@@ -100,13 +100,14 @@ class Telemetry:
         self.counts.take(happening)
 
     def _for_everyone(self, name: str) -> bool:
-        # A client without an entry of its own sees what there is for everyone.
+        # A client without an entry of its own sees the environments for everyone.
         catalog = self._run_service.provider.catalog
         return name == SHELL or name in catalog.view(Client(name="", scope="")).names
 
     def read(self) -> dict[Family, Mapping[Labels, Value]]:
-        """Every family with the values that it has now; those of the process are 0. Takes about a
-        microsecond a session."""
+        """Read every family with its present values; those of the process are 0. Takes about a
+        microsecond per session.
+        """
         values = {
             **self.counts.read(),
             **self._sessions(),
@@ -118,15 +119,15 @@ class Telemetry:
         return {family: values.get(family, {} if family.labels else _ZERO) for family in FAMILIES}
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics as Prometheus reads them.
+        """Format all metrics for Prometheus.
 
         Args:
-            accept: as in a request's Accept header: which format is wanted.
+            accept: Accept header of a request, which selects the format.
 
         Returns:
             The text, and its content type.
         """
-        # One at a time, whoever asks: they compete with the event loop for Python's lock.
+        # One at a time, since they compete with the event loop for Python's lock.
         return await trio.to_thread.run_sync(_text_of, self.read(), accept, limiter=self._writing)
 
     def _sessions(self) -> Readings:
@@ -190,7 +191,7 @@ class Telemetry:
 
 
 def _text_of(readings: Readings, accept: str) -> tuple[bytes, str]:
-    # The first time takes some 100 ms: what Prometheus' library imports.
+    # The first time takes some 100 ms, to import Prometheus' library.
     from nsmd.telemetry import exposition, process  # noqa: PLC0415
 
     return exposition.text_of({**readings, **process.read()}, accept)
