@@ -6,10 +6,8 @@
 - `displayer`: values and figures that code displays.
 - `pretty`: text of containers, over lines and bounded.
 - `reporter`: tracebacks, without the worker's own frames.
-- `hints`: what to write instead of a magic of IPython or a command of a shell.
 - `completion`: completion of names, without running code.
 - `tracing`: tracers and profilers of code, which see no frame of the worker.
-- `streams`: standard streams as code sees them.
 - `library`: the standard library, whatever lies in the working directory.
 - `outbox`: frames to the agent.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import select
@@ -19,7 +20,6 @@ from sandbox.workers.python.event_loop import COROUTINE, EventLoop
 from sandbox.workers.python.library import Library
 from sandbox.workers.python.outbox import Outbox
 from sandbox.workers.python.reporter import Reporter
-from sandbox.workers.python.streams import is_open, open_streams
 from sandbox.workers.python.tracing import Tracing
 from sandbox.workers.python.unfinished import Unfinished
 
@@ -334,3 +334,43 @@ class PythonWorker:
         self._sources.append(name)
         if len(self._sources) > self.SOURCES:
             self._linecache.cache.pop(self._sources.pop(0), None)
+
+
+class WholeWriter(io.FileIO):
+    """Python's own unbuffered stream loses the rest where a signal cuts a write short or a child
+    process has made the shared pipe non-blocking; this one writes all."""
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            written = super().write(view[done:])
+            if written is None:
+                select.select([], [self.fileno()], [])
+            done += written or 0
+        return done
+
+
+def open_streams() -> None:
+    for name, fd, errors in (
+        ("stdout", 1, "surrogateescape"),
+        ("stderr", 2, "backslashreplace"),
+    ):
+        raw = WholeWriter(fd, "w", closefd=False)
+        raw.name = f"<{name}>"  # as Python names them
+        stream: Any = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
+        stream.mode = "w"
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    empty = io.FileIO(0, closefd=False)
+    empty.name = "<stdin>"
+    stdin: Any = io.TextIOWrapper(empty, encoding="utf-8")
+    stdin.mode = "r"
+    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+
+
+def is_open(stream: Any) -> bool:
+    try:
+        return stream is not None and not getattr(stream, "closed", False)
+    except ValueError:  # its buffer has been detached
+        return False

@@ -12,6 +12,5 @@ network          show and change what a session may reach
 pool             what the pool holds, and why
 reload           replace the supervisor by the program that is installed now
 run              run code, and send its output and result
-session_history  how a session began, what it ran, when it will end
 telemetry        metrics, percentiles and events
 """

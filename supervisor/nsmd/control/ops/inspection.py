@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, assert_never
 
 import trio
 
 from nsm.wire.errors import UnknownSessionError
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.control.ops import session_history
 from nsmd.control.ops.network import decision_row
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import Confinement
@@ -26,6 +26,15 @@ MAX_PROCESSES = 200
 
 MAX_DECISIONS = 20
 """Largest number of decisions about its network, the latest."""
+
+MAX_RUNS = 20
+"""Largest number of executions in the answer, the latest. `nsm logs` has the rest, with their
+output.
+"""
+
+MAX_CODE_CHARS = 200
+
+RunOutcome = Literal["ok", "error", "timeout", "interrupted", "lost", "running"]
 
 
 async def inspect(call: Call) -> dict[str, Any]:
@@ -56,13 +65,11 @@ async def inspect(call: Call) -> dict[str, Any]:
         "confinement": None if call.confined else seen.confinement,
         "kernel": None if seen.kernel is None or call.confined else asdict(seen.kernel),
         "contradictions": _contradictions(session, seen.kernel),
-        "start": None
-        if call.confined
-        else session_history.start_of(session, call.services.cold_starts),
-        "lifetime": session_history.lifetime_of(session),
+        "start": None if call.confined else start_of(session, call.services.cold_starts),
+        "lifetime": lifetime_of(session),
         "end_reason": session.end_reason or None,
         "processes": [asdict(each) for each in seen.processes] if call.manages else [],
-        "executions": session_history.runs_of(session.transcript) if call.manages else [],
+        "executions": runs_of(session.transcript) if call.manages else [],
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
     }
 
@@ -80,7 +87,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
         "lifetime": None,
         "end_reason": transcript.end_reason or None,
         "processes": [],
-        "executions": session_history.runs_of(transcript),
+        "executions": runs_of(transcript),
         "decisions": [],
     }
 
@@ -197,3 +204,81 @@ def weaker(policy: Policy, kept: Enforcement) -> Iterator[str]:
         if promised != real:
             why = f": {kept.why}" if kept.why else ""
             yield f"The limit on {what} is kept by {real}, and should be by {promised}{why}."
+
+
+def start_of(session: Session, cold_starts: Mapping[str, str]) -> dict[str, Any]:
+    """Describe how a session started.
+
+    Args:
+        cold_starts: for each environment, why its last session was no fork.
+    """
+    kind = session.policy.kind if session.policy is not None else None
+    cold = kind is not None and "forked" not in kind
+    # Another supervisor started a session that was taken over, so this one's clock does not help.
+    known = not session.taken_up and session.ready_s is not None
+    return {
+        "kind": kind,
+        "why_cold": cold_starts.get(session.spec.environment.name) if cold else None,
+        "start_s": (session.ready_s or 0.0) - session.born_s if known else None,
+        "spare_s": session.created_s - session.born_s if known else None,
+        "taken_up": session.taken_up,
+    }
+
+
+def lifetime_of(session: Session) -> dict[str, Any] | None:
+    """When a session will end by itself; None for a spare."""
+    tenancy = session.tenancy
+    if tenancy is None:
+        return None
+    return {"idle_timeout_s": tenancy.idle_timeout_s, "max_lifetime_s": tenancy.max_lifetime_s}
+
+
+def runs_of(transcript: Transcript) -> list[dict[str, Any]]:
+    """Last executions of a session, oldest first, without those that were dropped."""
+    runs: list[dict[str, Any]] = []
+    for entry in transcript.read(last=MAX_RUNS):
+        match entry:
+            case ExecutionStart():
+                runs.append(_begun(entry))
+            case ExecutionEnd():
+                runs[-1] |= _ended(entry)
+            case SessionStart() | OutputPiece() | None:
+                pass
+            case _:
+                assert_never(entry)
+    return runs
+
+
+def _begun(start: ExecutionStart) -> dict[str, Any]:
+    return {
+        "number": start.number,
+        "execution_id": start.execution_id,
+        "client": start.client,
+        "started_at": start.started_at,
+        "outcome": "running",
+        "exit_code": None,
+        "duration_s": None,
+        "why": "",
+        "code": start.code[:MAX_CODE_CHARS],
+        "code_omitted": start.code_omitted + max(0, len(start.code) - MAX_CODE_CHARS),
+    }
+
+
+def _ended(end: ExecutionEnd) -> dict[str, Any]:
+    why = end.restart_reason if end.error is None else end.error.message
+    return {
+        "outcome": _outcome(end),
+        "exit_code": end.exit_code,
+        "duration_s": end.duration_s,
+        "why": why,
+    }
+
+
+def _outcome(end: ExecutionEnd) -> RunOutcome:
+    if end.error is not None:
+        return "lost"
+    if end.timed_out:
+        return "timeout"
+    if end.interrupted:
+        return "interrupted"
+    return "error" if end.exit_code else "ok"

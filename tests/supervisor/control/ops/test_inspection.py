@@ -18,7 +18,7 @@ from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
 from nsm.wire.inspection import Inspection
 from nsmd.control.call import Right
-from nsmd.control.ops import session_history
+from nsmd.control.ops import inspection
 from nsmd.control.ops.inspection import KernelFacts, contradictions, kernel_facts, weaker
 from nsmd.model.policy import policy_of
 from nsmd.model.values import Enforcement, SessionLimits
@@ -53,7 +53,7 @@ async def test_a_spare_says_for_how_long_it_was_kept(autojump_clock: trio.abc.Cl
         await trio.sleep(60)
         await peer.call("run", env="python", code="x", session="a")
         # Not by `inspect`: its thread would confuse virtual time.
-        start = session_history.start_of(it.run_service.find("a"), {})
+        start = inspection.start_of(it.run_service.find("a"), {})
         assert 50 < start["spare_s"] <= 60
         assert start["start_s"] < 1
 
@@ -61,17 +61,17 @@ async def test_a_spare_says_for_how_long_it_was_kept(autojump_clock: trio.abc.Cl
 async def test_the_last_executions() -> None:
     async with bench() as it:
         peer = await it.connect()
-        for number in range(session_history.MAX_RUNS + 3):
+        for number in range(inspection.MAX_RUNS + 3):
             await peer.call("run", env="python", code=f"n = {number}", session="a")
         await peer.call("run", env="python", code="y" * 1000, session="a")
         found = await inspected(peer, "a")
-        assert len(found.executions) == session_history.MAX_RUNS
-        assert found.session.executions == session_history.MAX_RUNS + 4
+        assert len(found.executions) == inspection.MAX_RUNS
+        assert found.session.executions == inspection.MAX_RUNS + 4
         *_, before, last = found.executions
         assert (before.code, before.code_omitted) == ("n = 22", 0)
         assert (before.outcome, before.exit_code, before.client) == ("ok", 0, "test")
         assert (len(last.code), last.code_omitted) == (200, 800)
-        assert last.number == session_history.MAX_RUNS + 4
+        assert last.number == inspection.MAX_RUNS + 4
 
 
 async def test_what_runs_and_what_waits() -> None:
