@@ -6,26 +6,18 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
-import trio
 from mcp_types import Tool, ToolAnnotations
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge import wording
 from nsmd.bridge.values import Caller, Ended
 from nsmd.mcp import bridge_schema
-from nsmd.mcp.callers import (
-    Context,
-    began_before_s,
-    number_of,
-    report,
-    taken_back,
-    wants_progress,
-)
+from nsmd.mcp.callers import Context, began_before_s, number_of, wants_progress
+from nsmd.mcp.outcomes import outcome_of
 from nsmd.mcp.output_lines import LineFeed
-from nsmd.mcp.ports import ProgramCall, Programs
+from nsmd.mcp.ports import Programs
 from nsmd.mcp.render import META_KEY, ToolReply
 from nsmd.mcp.text import clean, head_and_tail, shares
 from nsmd.model.values import StreamName
@@ -115,7 +107,7 @@ class ProgramTools:
             again=number is not None and number.again_s is not None,
             refusal=refusal,
         )
-        return self._render(await _ended(call, ctx, feed))
+        return self._render(await outcome_of(call, ctx, feed))
 
     def _render(self, ended: Ended) -> ToolReply:
         # Each stream has its share, like those of `run`.
@@ -159,38 +151,3 @@ def _extras(ended: Ended, omitted_chars: int) -> dict[str, Any]:
 def _unheard(stream: StreamName, line: str) -> None:
     """Drop a line: the client wants no progress, and the result has what fits."""
     del stream, line
-
-
-async def _ended(call: ProgramCall, ctx: Context, feed: LineFeed | None) -> Ended:
-    """Wait for the end of a program and report its lines meanwhile.
-
-    Cancellation: if the client cancelled the call, the program is stopped; otherwise the client is
-    gone, and may come back.
-    """
-    outcome: Ended | NsmError | None = None
-    try:
-        if feed is None:
-            outcome = await _outcome_of(call)
-        else:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(feed.run, partial(report, ctx))
-                outcome = await _outcome_of(call)
-                feed.end()
-    finally:
-        if outcome is None:
-            if taken_back(ctx):
-                call.interrupt()
-            else:
-                call.abandon()
-    assert outcome is not None
-    if isinstance(outcome, NsmError):
-        raise outcome
-    return outcome
-
-
-async def _outcome_of(call: ProgramCall) -> Ended | NsmError:
-    """Return the outcome, with errors as values: raised in a nursery, they would be in a group."""
-    try:
-        return await call.wait()
-    except NsmError as error:
-        return error

@@ -43,7 +43,7 @@ from nsmd.mcp.callers import (
 )
 from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.listed import Listed, View
-from nsmd.mcp.outcomes import render_failure, result_of, submit_patiently
+from nsmd.mcp.outcomes import outcome_of, render_failure, submit_patiently
 from nsmd.mcp.ports import NoPrograms, Programs, Runner
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
@@ -313,7 +313,7 @@ class Endpoint:
         call = call_of(ctx)
         if feed is None and forgotten == self._forgotten and call is not None:
             self._passed = call.meta, client
-        return self._render(await result_of(execution, ctx, feed), arguments)
+        return self._render(await outcome_of(execution, ctx, feed), arguments)
 
     def _request(
         self, client: Client, arguments: RunArguments, number: Number | None

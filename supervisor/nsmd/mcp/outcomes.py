@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -12,12 +13,14 @@ from nsm.wire.errors import InternalError, NsmError
 from nsmd.environments.pending import patiently
 from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, report, taken_back
-from nsmd.mcp.ports import Execution
+from nsmd.mcp.output_lines import LineFeed
+from nsmd.mcp.ports import Execution, Handle
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error
-from nsmd.model.values import RunResult
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 async def submit_patiently(
@@ -39,44 +42,40 @@ async def submit_patiently(
     return execution
 
 
-async def result_of(execution: Execution, ctx: Context, feed: ProgressFeed | None) -> RunResult:
-    """Wait for an execution and report its output meanwhile.
+async def outcome_of(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFeed | None) -> T:
+    """Wait for the outcome of a call, and report its output meanwhile.
 
-    Cancellation: if the client cancelled the call, the execution is interrupted; otherwise the
-    client is gone, and the execution is abandoned.
+    Cancellation: if the client cancelled the call, it is interrupted; otherwise the client is gone,
+    and the call is abandoned.
     """
-    outcome: RunResult | NsmError | None = None
+    outcome: T | NsmError | None = None
     try:
         if feed is None:
-            outcome = await _outcome_of(execution)
+            outcome = await _value_of(call)
         else:
-            outcome = await _outcome_reported(execution, ctx, feed)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feed.run, partial(report, ctx))
+                outcome = await _value_of(call)
+                if isinstance(feed, LineFeed):
+                    feed.end()  # lines that wait are reported first
+                else:
+                    nursery.cancel_scope.cancel()
     finally:
         if outcome is None:
             if taken_back(ctx):
-                execution.interrupt()
+                call.interrupt()
             else:
-                execution.abandon()
+                call.abandon()
     assert outcome is not None
     if isinstance(outcome, NsmError):
         raise outcome
     return outcome
 
 
-async def _outcome_reported(
-    execution: Execution, ctx: Context, feed: ProgressFeed
-) -> RunResult | NsmError:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed.run, partial(report, ctx))
-        outcome = await _outcome_of(execution)
-        nursery.cancel_scope.cancel()
-    return outcome
-
-
-async def _outcome_of(execution: Execution) -> RunResult | NsmError:
+async def _value_of(call: Handle[T]) -> T | NsmError:
     """Return the outcome, with errors as values: raised in a nursery, they would be in a group."""
     try:
-        return await execution.wait()
+        return await call.wait()
     except NsmError as error:
         return error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 from nsm.wire.errors import NsmError, UnknownProgramError
 from nsmd.bridge.values import Caller, Ended, OnLine, Program
@@ -28,32 +28,39 @@ cancelled. False: the supervisor ends, and leaves running code to the next one.
 """
 
 
-class Execution(Protocol):
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Handle(Protocol[T_co]):
+    """Handle of code or of a program that runs for a client."""
+
+    async def wait(self) -> T_co:
+        """Wait for the outcome.
+
+        Cancellation: only the waiter ends; what runs continues.
+
+        Raises:
+            NsmError: there is none: it was refused, or could not be started, or its session ended.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Ask it to stop: the client cancelled. `wait` then gives an outcome that says so."""
+
+    def abandon(self) -> None:
+        """Let the handle go: the client is gone. A one-shot ends, a named session's execution
+        continues to its limit, and a program ends unless the client soon asks for it again.
+        """
+
+
+class Execution(Handle[RunResult], Protocol):
     """Handle of a submitted run."""
 
     id: str
 
-    async def wait(self) -> RunResult:
-        """Wait for the result.
-
-        Cancellation: only the waiter ends; the execution continues.
-
-        Raises:
-            NsmError: there is none, for example because the session ended.
-        """
-        ...
-
     def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
         """Call a function with the answer instead of waiting; it neither waits nor raises. Only
         one.
-        """
-
-    def interrupt(self) -> None:
-        """Ask for an interrupt; `wait` then gives a result that says `interrupted`."""
-
-    def abandon(self) -> None:
-        """The caller is gone: a one-shot ends, a named session's execution continues to
-        its limit.
         """
 
 
@@ -121,24 +128,8 @@ class Runner(Protocol):
         ...
 
 
-class ProgramCall(Protocol):
-    """Handle of a requested program."""
-
-    async def wait(self) -> Ended:
-        """Wait for the outcome.
-
-        Cancellation: only the waiter ends; the program continues.
-
-        Raises:
-            NsmError: it was refused, or could not be started.
-        """
-        ...
-
-    def interrupt(self) -> None:
-        """Stop the program: the client cancelled."""
-
-    def abandon(self) -> None:
-        """Stop the program, unless its lost client soon comes back and asks again."""
+ProgramCall = Handle[Ended]
+"""Handle of a requested program."""
 
 
 class Programs(Protocol):
