@@ -15,8 +15,6 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from nsmd.model.values import NetworkRule
 
-_STRICT: dict[str, Any] = {"extra": "forbid"}
-
 Preset = Literal["python", "bash", "node"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 OLDER_PRESETS: Mapping[str, Preset] = {"shell": "bash"}
@@ -39,11 +37,16 @@ have it.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
-    """`[defaults]`: limits of every environment that does not set its own."""
+class _Table:
+    """Table of the configuration file; unknown keys are errors."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+    __slots__ = ()
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults(_Table):
+    """`[defaults]`: limits of every environment that does not set its own."""
 
     timeout_seconds: Seconds = 30.0
     memory_mb: Megabytes = 512
@@ -72,7 +75,7 @@ def network_rule(setting: NetworkSetting) -> NetworkRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentSettings:
+class EnvironmentSettings(_Table):
     """`[environments.NAME]`: one environment.
 
     `flake` is a reference from which Nix builds a sandbox. Otherwise `preset` selects the
@@ -82,8 +85,6 @@ class EnvironmentSettings:
     through a proxy, or all that the host reaches. `env` are variables of its sessions; their values
     may be secrets.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     preset: Preset | None = None
     flake: str | None = None
@@ -103,26 +104,22 @@ class EnvironmentSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InheritSettings:
+class InheritSettings(_Table):
     """`[project.inherit_env]`: variables that a project's development shell gets from
     its client.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     vars: Annotated[tuple[str, ...], MaxLen(64)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectSettings:
+class ProjectSettings(_Table):
     """`[project]`: the directory shown to sessions whose client names none.
 
     With `mode` overlay, code may change it in an overlay of its session. With `use_flake`, Nix
     evaluates the flakes of projects on the host, and each project with a flake has its development
     shell as environment `project`.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     path: str | None = None
     mount_point: str = "/project"
@@ -132,12 +129,10 @@ class ProjectSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings:
+class SessionSettings(_Table):
     """`[session]`: lifetime and number of sessions, and size of files that are copied
     in and out.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     idle_timeout_seconds: Seconds = 86400.0
     max_lifetime_seconds: Seconds = 604800.0
@@ -147,15 +142,13 @@ class SessionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSettings:
+class PoolSettings(_Table):
     """`[pool]`: sessions kept ready; `nsmd.pool.policy` says how many.
 
     `min_spares` is for each kind in use, if there is room. `max_spares` is for all kinds together;
     0 turns the pool off. All spares may use `memory_percent` of the available memory. A kind has
     spares for `keep_seconds` after its last use.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     min_spares: Annotated[int, Ge(0), Le(64)] = 2
     max_spares: Annotated[int, Ge(0), Le(1024)] = 16
@@ -164,55 +157,45 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NixSettings:
+class NixSettings(_Table):
     """`[nix]`: environments that Nix builds; `build_timeout_seconds` is for one build."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     build_timeout_seconds: Seconds = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPressureSettings:
+class MemoryPressureSettings(_Table):
     """`[memory_pressure]`: whether sessions that were idle for `idle_seconds` may end when the
     machine is short of memory, the longest idle ones first.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     end_idle_sessions: bool = True
     idle_seconds: Seconds = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainSettings:
+class DrainSettings(_Table):
     """`[drain]`: `timeout_seconds` is how long running code may continue when the supervisor is
     told to end (SIGTERM), before it is interrupted.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     timeout_seconds: Annotated[float, Ge(0), Le(MAX_SECONDS)] = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpSettings:
+class McpSettings(_Table):
     """`[mcp]`: limits of what models get."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     max_result_chars: Annotated[int, Ge(1000), Le(10_000_000)] = 40_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSettings:
+class AuditSettings(_Table):
     """`[audit]`: record of executions, in `audit.jsonl`.
 
     With `code`, it has the code itself besides its hash. A file larger than `max_mb` is set aside;
     `keep` is the number of such files.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     enabled: bool = True
     code: bool = False
@@ -221,25 +204,21 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSettings:
+class MetricsSettings(_Table):
     """`[metrics]`: a port on 127.0.0.1 for Prometheus, which does not read Unix sockets. Any user
     of this machine may read them there. None for no port.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     port: Annotated[int, Ge(1), Le(65535)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeSettings:
+class BridgeSettings(_Table):
     """`[bridge]`: programs of the host that agents may start (docs/how-to/bridge.md).
 
     `max_mb` is the size at which `audit.log` is set aside; nothing of it is ever deleted.
     `max_running` is the largest number of programs at once.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     enabled: bool = False
     max_mb: Megabytes = 16
@@ -247,7 +226,7 @@ class BridgeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
+class HttpSettings(_Table):
     """`[http]`: MCP over HTTP (docs/how-to/http.md).
 
     `listen` is an address of this machine's loopback with a port, or `unix:` and the absolute path
@@ -255,8 +234,6 @@ class HttpSettings:
     itself. Clients there may run code in sessions that see `project` and reach no more than
     `network`, and may start the bridge `programs`.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     enabled: bool = False
     listen: Annotated[str, MinLen(1)] = "127.0.0.1:7643"
@@ -280,13 +257,11 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxSettings:
+class BoxSettings(_Table):
     """`[box]`: defaults of `nsm box` and `claudebox`.
 
     The supervisor only checks it; `nsmbox.model.settings` reads it and explains the keys.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     net: NetworkSetting = "full"
     profile: Annotated[str, MinLen(1)] | None = None
@@ -297,10 +272,8 @@ class BoxSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(_Table):
     """The whole of `config.toml`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     defaults: Defaults = field(default_factory=Defaults)
     environments: dict[str, EnvironmentSettings] = field(
