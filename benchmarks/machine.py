@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 GONE = (FileNotFoundError, ProcessLookupError)
-"""What reading about a process raises that has ended meanwhile."""
+"""Errors of reading about a process that has ended meanwhile."""
 
 
 def pss_mb(pid: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from measure import Comparison, Curve, Distribution, Finding, LeftOut, Target
 
 VERSION = 1
-"""Of the file; a reader refuses another one."""
+"""Version of the file; a reader refuses another one."""
 
 TOLERANCE = 0.2
 """How far apart the ratios of several runs may be, as a part of the smallest."""

@@ -15,7 +15,7 @@ from guestmachine import Guest
 ROOT = Path(__file__).resolve().parent.parent
 
 CLONE_OF = CLONES | {"bob": CLONES["root"]}
-"""Which clone each user of the guest uses."""
+"""Clone of each user of the guest."""
 
 
 GUESTS_PYTHON = (3, 11)

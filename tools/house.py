@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +38,7 @@ Graph = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docstring:
-    """First line of a docstring, and its place."""
+    """First line of a docstring, or of a text below an assignment, and its place."""
 
     path: str
     line: int
@@ -54,20 +55,38 @@ def files(root: Path, *folders: str) -> list[Path]:
 
 
 def docstrings(root: Path, *folders: str) -> Iterator[Docstring]:
-    """Docstrings of modules, classes and functions."""
+    """Docstrings of modules, classes and functions, and the texts below assignments."""
     for path in files(root, *folders):
         for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
-            if not isinstance(
-                node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-            ):
-                continue
-            if text := ast.get_docstring(node):
+            for line, owner, text in texts_of(node):
                 yield Docstring(
                     path=str(path.relative_to(root)),
-                    line=1 if isinstance(node, ast.Module) else node.lineno,
-                    owner="module" if isinstance(node, ast.Module) else node.name,
-                    text=text.splitlines()[0],
+                    line=line,
+                    owner=owner,
+                    text=text.strip().splitlines()[0],
                 )
+
+
+def texts_of(node: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Line, owner and text of a node's docstring, and of the texts below assignments in it."""
+    match node:
+        case ast.Module():
+            owner = (1, "module")
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            owner = (node.lineno, node.name)
+        case _:
+            return
+    if text := ast.get_docstring(node):
+        yield (*owner, text)
+    for before, after in pairwise(node.body):
+        match before, after:
+            case (
+                ast.Assign(targets=[target, *_]) | ast.AnnAssign(target=target),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if text.strip():
+                yield after.lineno, ast.unparse(target), text
+            case _:
+                pass
 
 
 def bad_docstrings(root: Path, *folders: str) -> list[Docstring]:

@@ -33,7 +33,7 @@ MAX_OPEN_FILES = 8
 
 
 CHUNK_BYTES = 256 * 1024
-"""Of a file's data in one frame, before base64."""
+"""Largest piece of a file's data in one frame, before base64."""
 
 
 MAX_NUMBER = 2**53

@@ -81,7 +81,7 @@ def resume_marker(token: str) -> bytes:
 
 
 RESUMED: dict[str, Any] = {"type": "resume marker"}
-"""What `FrameReader.next_message` returns, this very object, where the resume marker stood."""
+"""Result of `FrameReader.next_message` for the resume marker: exactly this object."""
 
 
 def _refuse_constant(text: str) -> NoReturn:

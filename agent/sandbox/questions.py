@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 MAX_QUESTION_CHARS = 64 * 1024
-"""Of a text to be checked or completed. Whoever types a longer one will not wait for it."""
+"""Largest text to check or complete. Nobody who types a longer one waits for an answer."""
 
 QUESTION_S = 1.0
 """Within that time a question is answered, if only by saying that nobody could tell."""

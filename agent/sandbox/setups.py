@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 SETUP_EXCERPT_BYTES = 4096
-"""Of what a step of a set-up says, beginning and end together, when it fails."""
+"""Largest excerpt of a failed step's output, beginning and end together."""
 
 MAX_SETUP_STEPS = 16
 

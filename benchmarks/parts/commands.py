@@ -16,7 +16,7 @@ from measure import Comparison, Findings, Target, alternate, alternate_all, time
 
 PS_NAME = "nsm ps, the whole process"
 BARE = (sys.executable, "-c", "import socket, cbor2")
-"""What a client of the control socket needs at least."""
+"""The least that a client of the control socket needs."""
 BARE_NAME = "python -c 'import socket, cbor2'"
 
 

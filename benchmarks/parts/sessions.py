@@ -33,7 +33,7 @@ MEMORY_BUDGET_MB = 150
 LIST_BUDGET_MS = 300
 
 SPARE_MEMORY = 0.7
-"""So much of the available memory may be used; a cold jail takes many times what a fork does."""
+"""Share of the available memory to use; a cold jail takes many times as much as a fork."""
 
 
 @dataclass(slots=True, kw_only=True)

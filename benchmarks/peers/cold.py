@@ -16,7 +16,9 @@ CHILD = "import posix; exec(posix.read(0, 65536)); posix.write(1, b'.')"
 """Runs what comes on standard input and says when it is done."""
 
 SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")
-"""What programs in /usr expect beside it: links into it, or directories where it is not merged."""
+"""Paths that programs in /usr expect beside it: links into it, or directories where it is not
+merged.
+"""
 
 
 class Cold:

@@ -17,10 +17,12 @@ TOKEN_BYTES = 32
 """256 bits: nobody guesses it, however often they may try."""
 
 MAX_FILE_BYTES = 1024
-"""Of the file. What is longer is no token."""
+"""Largest token file. A longer one has no token."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")
-"""What an Authorization header can carry (RFC 6750, 2.1), and not too short to be a secret."""
+"""A token that an Authorization header can carry (RFC 6750, 2.1), and that is not too short to be a
+secret.
+"""
 
 
 class TokenError(Exception):

@@ -22,7 +22,7 @@ escaping can double a text, and the limit on code should be the one that is met 
 _SPACE = " \t\r\n"
 _KEPT_HEAD_BYTES = 4096
 _KEPT_TAIL_BYTES = 1024
-"""What is kept of a line that is too long: enough to find whose request it was."""
+"""Kept end of a line that is too long: enough to find its request."""
 
 
 class TooLong:

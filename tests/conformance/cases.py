@@ -21,13 +21,13 @@ FOLDERS = ("any", *LANGUAGES)
 CASES = Path(__file__).parent / "cases"
 
 DEFAULT_TIMEOUT_S = 20.0
-"""Of a step that says nothing: reached only where something hangs, which is a failure."""
+"""Time limit of a step that sets none: reached only if something hangs, which is a failure."""
 
 Either = Literal["either"]
 Probing = Literal["full", "stdout", "off"]
 PROBINGS: tuple[Probing, ...] = ("full", "stdout", "off")
 NEEDS = frozenset({"jail", "control"})
-"""What a case may ask of a target besides what its steps imply; see README.md."""
+"""Features that a case may ask of a target besides those that its steps imply (README.md)."""
 
 
 class CaseError(ValueError):

@@ -10,7 +10,7 @@ from typing import Any
 from conformance.cases import Language, Step
 
 SHOWN_CHARS = 400
-"""Of a text in a report, where it differs."""
+"""Largest part of a text in a report, around the difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

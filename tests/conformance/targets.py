@@ -36,7 +36,7 @@ PATIENCE_S = 30.0
 """On top of a step's own limit and the grace: beyond it an answer is taken to be lost."""
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Of agents, so that an answer does not depend on whose PATH the runner has."""
+"""PATH of agents, so that an answer does not depend on the runner's PATH."""
 
 
 class LostAnswerError(Exception):

@@ -34,7 +34,9 @@ SILENT = 1000
 CALLS = 10_000
 
 GROWTH_KIB = 32 * 1024
-"""Of a real supervisor, for ten thousand calls at once, all of which are refused in the end."""
+"""Growth of a real supervisor, for ten thousand calls at once, all of which are refused
+in the end.
+"""
 
 
 async def works(peer: Peer) -> bool:

@@ -64,11 +64,11 @@ SEEDS: dict[str, list[bytes]] = {
         b'@nix {"action":"result","id":1,"type":105,"fields":[1,2,3,4]}\nplain words\n',
     ],
 }
-"""What each reader takes."""
+"""Valid input of each reader."""
 
 
 FEW = settings(max_examples=40, derandomize=True)
-"""Of a run of all tests, the same in each; `make soak` and `make fuzz` look for others."""
+"""Settings of a run of all tests, the same in each; `make soak` and `make fuzz` look for others."""
 
 
 def test_each_reader_has_something_to_begin_with() -> None:

@@ -28,7 +28,7 @@ WEAKNESSES: Mapping[str, Weakness | None] = {
     "private": Weakness(template=MOUNTS_AS_THEY_COME),
     "slave": Weakness(template='space["keep_mounts"] = lambda: None'),
 }
-"""What is done in place of `keep_mounts`."""
+"""Weaknesses in place of `keep_mounts`."""
 
 WRITE = """
 import os

@@ -44,7 +44,7 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 NUMBERS: Mapping[str, int] = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}.get(
     platform.machine(), {}
 )
-"""Of system calls, by name; empty for a machine without a table."""
+"""Numbers of system calls, by name; empty for a machine without a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

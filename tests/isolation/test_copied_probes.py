@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 GRANTED = [p for p in PROBES if p.group == "project" or p.name == "writable-places"]
-"""What code may do in a copy, and may not do to the project."""
+"""Probes for what code may do in an overlay, and may not do to the project."""
 
 DENIED = [probe for probe in PROBES if probe not in GRANTED]
 

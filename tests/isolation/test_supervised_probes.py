@@ -42,7 +42,7 @@ GRANTED: dict[str, dict[str, str]] = {
         "interfaces": "the proxy listens on its loopback",
     },
 }
-"""What a probe may find in a mode, and why; all others must fail."""
+"""Probes that may succeed in a mode, and why; all others must fail."""
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ space["start_loopback"] = lambda: None
 MOUNTS_AS_THEY_COME = """
 space["keep_mounts"] = lambda: space["mount"]("", "/", "", space["MS_REC"] | space["MS_PRIVATE"])
 """
-"""What the template's jail shows writable, its forks have writable.
+"""Patch with which forks can write to everything that is writable in the template's jail.
 
 These are patches of the template, for `Weakness.template`.
 """

@@ -29,9 +29,10 @@ LEGACY, MODERN = "2025-11-25", "2026-07-28"
 TIMEOUT_S = 60.0
 
 Seen = dict[str, Any]
-"""What a session saw: `tools`, `calls` (key -> `text`, `error`); of clients that keep a connection
+"""Record of a session: `tools`, `calls` (key -> `text`, `error`); of clients that keep a connection
 `revision`, `progress` (messages of the call that asks for it), `atOnce` (texts), `cancelled`
-("taken back") and `after` (text), too."""
+("taken back") and `after` (text), too.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Way:
 
 
 PROGRAM = "deploy"
-"""Of the bridge: says `deploying ARGS` on stdout, `careful` on stderr, and ends."""
+"""A program of the bridge: prints `deploying ARGS` on stdout, `careful` on stderr, and ends."""
 
 Call = Mapping[str, Any]
 """A tool's `name`, `args`, the `key` for its answer; `progress` where that is to be heard."""

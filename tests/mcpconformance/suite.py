@@ -25,7 +25,7 @@ import yaml  # type: ignore[import-untyped]  # no stubs in the development set-u
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "mcp-conformance"
 REVISIONS = ("2025-11-25", "2026-07-28")
-"""Of MCP, that the suite has requirements for: one of each era."""
+"""Revisions of MCP for which the suite has requirements: one of each era."""
 
 MACHINE = platform.machine()
 LISTS = ("package.json", "package-lock.json")

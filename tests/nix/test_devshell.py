@@ -97,7 +97,7 @@ vars = ["TOKEN", "UNSET"]
 COLD = "[defaults]\ntemplates = false\n"
 
 ONLY_DEVELOP = {"NIX_CONFIG", "NIX_REMOTE", "XDG_CACHE_HOME", "NIX_CONF_DIR", "NIX_USER_CONF_FILES"}
-"""What nix itself was given here, and hands on to what it starts."""
+"""Variables that Nix itself got here, and passes on to what it starts."""
 
 
 class World:

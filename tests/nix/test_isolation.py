@@ -51,7 +51,7 @@ WITHOUT_AGENT: dict[str, str] = {
         "only agents limit these; `with_limits`, and so the page on artifacts, has what is limited",
     ),
 }
-"""What one execution is not attacked by, and why."""
+"""Probes that do not attack one execution, and why."""
 
 
 @pytest.fixture(scope="module")

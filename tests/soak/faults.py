@@ -25,7 +25,7 @@ LATE_S = 15.0
 """A session that its owner could not look up yet may be one that was killed so long ago."""
 
 CONNECTIONS = 40
-"""That say nothing, at a time."""
+"""Silent connections at a time."""
 
 REFILL_S = 1.0
 """For a supervisor to hand everything to a new keeper, which takes milliseconds."""

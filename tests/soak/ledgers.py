@@ -55,7 +55,9 @@ READ = {
 }
 
 Kind = Literal["ran", "ended", "refused", "unknown"]
-"""It was run; its session has ended; it has not been run, for sure; nobody can say."""
+"""ran: it was run; ended: its session has ended; refused: it certainly was not run; unknown: nobody
+can say.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

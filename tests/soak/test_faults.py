@@ -63,7 +63,7 @@ SHOWN = 40
 """Lines of each kind that are printed at the end."""
 
 KEPT = frozenset({"config", "sessions", "start.lock", "state", "supervisor.lock", "work"})
-"""What is left of nsm's directory when all has ended."""
+"""Content of nsm's directory when all has ended."""
 
 KEEPERS_OWN = 4
 """Descriptors that a keeper has beside those that it keeps."""

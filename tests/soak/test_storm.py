@@ -76,7 +76,7 @@ ASKED = st.tuples(
     st.sampled_from([SHORT_S, SHORT_S, LONG_S]),
     st.booleans(),
 )
-"""Which program, in which of its environment's sessions, its time limit, whether it streams."""
+"""A program, one of its environment's sessions, a time limit, and True if it streams."""
 
 TOKEN = re.compile(r"storm-[0-9a-f]{16}")
 

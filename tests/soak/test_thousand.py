@@ -31,11 +31,11 @@ pytestmark = [pytest.mark.jail, pytest.mark.slow]
 THOUSAND = 1000
 MEMORY_MIB = 150
 PS_RATIO = 10
-"""What `nsm ps` may cost with a thousand sessions, beside what it costs with none."""
+"""Largest cost of `nsm ps` with a thousand sessions, as a multiple of that with none."""
 IDLE_S = 20.0
 IDLE_SHARE = 0.01
 DESCRIPTORS = 2.1
-"""Of one session, where all are forks."""
+"""Descriptors of one session, if all are forks."""
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,13 @@ def test_bad_openings_are_found(tmp_path: Path, text: str, is_bad: bool) -> None
     module.write_text(f'"""{text}"""\n')
     assert bool(house.bad_docstrings(tmp_path, "tools")) is is_bad
 
+    module.write_text(
+        f'"""Some module."""\n\nclass Some:\n    LIMIT_S: float = 1.0\n    """{text}"""\n'
+    )
+    (found,) = [each for each in house.docstrings(tmp_path, "tools") if each.owner == "LIMIT_S"]
+    assert found.line == 5
+    assert bool(house.bad_docstrings(tmp_path, "tools")) is is_bad
+
 
 def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}

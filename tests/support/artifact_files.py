@@ -337,7 +337,7 @@ _STARTS: Mapping[OlderWrapper, tuple[str, str, str]] = {
     "child": ("", "", " --die-with-parent"),
     "lasting": ("", "", ""),
 }
-"""What comes first, how bwrap is started, and its last options."""
+"""Beginning of the program, the start of bwrap, and its last options."""
 
 
 def _older_wrapper(
@@ -432,4 +432,4 @@ BROKEN: Mapping[str, Callable[[Path], None]] = {
     "a run that cannot be executed": _not_executable("run"),
     "a run that leads in circles": _loop,
 }
-"""What `write_artifact` has made is broken by each of these, so that it is no environment."""
+"""Changes that break the result of `write_artifact`, so that it is no environment."""

@@ -45,7 +45,7 @@ VALUES = (
         "first",
     ),
 )
-"""What stands between two `@` in the driver."""
+"""Names between two `@` in the driver."""
 
 
 def _parts_of(driver: str) -> dict[str, str]:
@@ -61,7 +61,7 @@ def _parts_of(driver: str) -> dict[str, str]:
 
 
 PARTS = _parts_of(text_of("workers/bash/driver.sh"))
-"""What the shell is sent, see there."""
+"""Parts of the driver, which the shell receives one by one."""
 
 
 class BashInterpreter(Interpreter):

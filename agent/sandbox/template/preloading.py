@@ -21,8 +21,9 @@ COMMON = """
     tempfile textwrap threading time timeit tokenize traceback types typing unicodedata urllib.parse
     uuid warnings weakref zlib
 """
-"""What a fork has without importing it: most code begins with some of these. All are safe to fork:
-none starts a thread, and what draws random numbers does so anew in a fork."""
+"""Modules that a fork has without importing them: most code begins with some of these. All are safe
+to fork: none starts a thread, and those with random numbers seed themselves again in a fork.
+"""
 
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Asked of numeric libraries while they are preloaded: who has threads must not be forked."""

@@ -61,11 +61,14 @@ UID = 1000
 """User and group in a session, as in every jail."""
 
 LATE_NAMESPACES = CLONE_NEWCGROUP
-"""What a fork makes when it is in its control group: from there on down is all that it sees."""
+"""Namespaces that a fork makes once it is in its control group, which is then the top of what it
+sees.
+"""
 
 FIRST_PID = 300
-"""Of what PID 1 starts in a session. Where pids wrap around, the kernel goes on from there, too
-(RESERVED_PIDS of kernel/pid.c), so none below ever comes back."""
+"""First process id of a session's programs. Where pids wrap around, the kernel continues from
+there, too (RESERVED_PIDS of kernel/pid.c), so none below ever comes back.
+"""
 
 COUNTED = {
     # Nothing that code starts gets namespaces of its own: in one it would have privileges.

@@ -16,7 +16,7 @@ from nsm.cli.render.formats import visible
 CHUNK_BYTES = 256 * 1024
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Of one line: code of 8 MiB, each character of which JSON may take six bytes for."""
+"""Largest line: code of 8 MiB, each character of which may take six bytes in JSON."""
 
 _IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80  # inotify(7)
 _IN_CLOEXEC = os.O_CLOEXEC

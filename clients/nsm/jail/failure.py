@@ -116,7 +116,7 @@ def explain(text: str, facts: HostFacts, bwrap: str) -> StartFailedError:
 EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ETOOMANYREFS}
 )
-"""What system calls fail with where there is no room: it says nothing against jails."""
+"""Errors of system calls when there is no room: they say nothing against jails."""
 
 
 def exhausted(error: OSError) -> StartFailedError:

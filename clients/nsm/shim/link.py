@@ -38,7 +38,7 @@ VARIABLES = (
 it does for those that `[project.inherit_env]` of its configuration names."""
 
 _BEGINNING = b'{"nsm": '
-"""Of a supervisor's answer."""
+"""Beginning of a supervisor's answer."""
 
 _CHUNK_BYTES = 65536
 

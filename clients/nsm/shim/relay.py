@@ -39,14 +39,15 @@ CALL_DRAIN_S = 0.7
 the client has ended."""
 
 HELD_BYTES = 32 * 1024 * 1024
-"""Of requests under way, kept so that another supervisor can be given them. Those beyond are told
-to be lost with the one that had them."""
+"""Largest size of requests under way that are kept for another supervisor. Further ones are
+reported as lost with their supervisor.
+"""
 
 MAX_LOSSES = 100
 """Supervisors that may end during one request, which could be why they do."""
 
 _TRIES = 3
-"""Of attaching, where there is no hurry to end and none to go on."""
+"""Attempts to attach when there is no hurry."""
 
 PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603  # JSON-RPC 2.0, section 5.1
 

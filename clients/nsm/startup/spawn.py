@@ -20,7 +20,7 @@ MAX_LOG_BYTES = 10 * 1024 * 1024
 """A log larger than this is set aside as `supervisor.log.1` at the next start."""
 
 ENDED = "it ended before it was ready"
-"""What is said of one that has said nothing: it was killed, most likely."""
+"""Message about a supervisor that said nothing: most likely it was killed."""
 
 _MAX_REPORT_BYTES = 4096
 

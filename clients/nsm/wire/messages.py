@@ -105,10 +105,10 @@ class Invalid(NamedTuple):
 
 
 ClientMessage: TypeAlias = Hello | Request | Cancel
-"""What a client sends."""
+"""Message of a client."""
 
 ServerMessage: TypeAlias = Hello | Result | Failure | Event
-"""What a server sends."""
+"""Message of a server."""
 
 
 def to_wire(message: ClientMessage | ServerMessage) -> dict[str, Any]:

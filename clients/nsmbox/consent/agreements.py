@@ -26,7 +26,9 @@ MAX_AGREEMENTS = 64
 """The oldest are forgotten first. With a few kilobytes each, reading them takes milliseconds."""
 
 MAX_IDENTITY_BYTES = 32 * 1024
-"""Of one plan; of a larger one only the digest is kept, so that nobody can be told what changed."""
+"""Largest plan to keep; for a larger one only the digest is kept, so that nsm cannot show what
+changed.
+"""
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 

@@ -33,11 +33,11 @@ _ANSWERS: dict[str, Answer] = {
 }
 
 MAX_QUESTIONS = 5
-"""Whoever answers something else so often is no person, or a cat."""
+"""Number of questions; after so many other answers there is probably no person."""
 
 _MAX_ANSWER_BYTES = 1024
 _INTERRUPT, _END = b"\x03", b"\x04"
-"""What Ctrl-C and Ctrl-D send where an earlier program has left the terminal in raw mode."""
+"""Bytes of Ctrl-C and Ctrl-D if an earlier program has left the terminal in raw mode."""
 
 
 def confirm(plan: Plan, *, home: str) -> None:

@@ -188,7 +188,7 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
 
 
 _KEEPS = ("runs", "note", "hidden", "can read", "variables", "protected", "network")
-"""Which section gives up lines first; those that are not named are the last."""
+"""Sections in the order in which they are shortened; those that are not named come last."""
 
 
 def _fitted(sections: list[_Section], width: int, rows: int) -> list[str]:

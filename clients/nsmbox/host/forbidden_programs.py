@@ -8,7 +8,7 @@ KEYS = (
     *("gpg*", "ssh*", "scp", "sftp", "slogin", "dirmngr*", "pinentry*", "kbxutil", "keyboxd"),
     *("age", "age-*", "agenix", "rage", "rage-*", "tailscale*"),
 )
-"""What holds keys, or is a way to other machines."""
+"""Programs that hold keys, or are a way to other machines."""
 
 USERS = ("sudo*", "su", "runuser", "pkexec", "doas", "visudo", "newgrp", "sg")
 """Ways to other users, where they are setuid: outside of the Nix store."""

@@ -18,7 +18,7 @@ from typing import cast
 from nsmbox.host.nsm_itself import MCP_PROGRAM, variables
 
 NAME = "nsm"
-"""Of the entry: what the agent calls the server."""
+"""Name of the server in the agent's entry."""
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """Claude Code's own, with the histories of many projects, has a few MB. Of what somebody else has
@@ -27,7 +27,7 @@ written, each byte may take 30 of memory here."""
 _PROGRAM_NAME = "nsm-mcp"
 
 _TRIES = 3
-"""Of a file that another box changes meanwhile."""
+"""Attempts with a file that another box changes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ _FORMATS = {
 }
 
 KINDS = (*_FORMATS, "codex", "opencode")
-"""Of profiles: the agents that are told of nsm."""
+"""Kinds of profiles whose agents get an entry for nsm."""
 
 
 class _UnusableError(Exception):

@@ -29,7 +29,7 @@ TOOLS = (
 """Looked up on the caller's PATH where nothing else says what a box has."""
 
 PROGRAMS = ("nix", "nix-build", "nix-env", "nix-shell", "nix-store", ",", "comma")
-"""What a box has besides, where it has the host's system, too."""
+"""Further programs of a box that also has the host's system."""
 
 LOADERS = (
     "/lib64/ld-linux-x86-64.so.2",

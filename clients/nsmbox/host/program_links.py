@@ -23,7 +23,7 @@ UNUSED_S = 30 * 24 * 3600
 """Those that no box has begun with for so long are removed when others are made."""
 
 _BEGUN = ".begun-"
-"""Of a directory that is being made."""
+"""Suffix of a directory that is being made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 _NAME = re.compile(r"[\w@+-][\w.@+-]*")
-"""Of a version: no way up."""
+"""Name of a version, which cannot lead up."""
 
 _OWN_PLACE = re.compile(r'"\$basedir/([^"$`\\]+)"')
 

@@ -19,7 +19,7 @@ from nsmbox.protection import secrets
 from nsmbox.protection.secrets import Known, printable, within
 
 MAX_POINTER_BYTES = 64 * 1024
-"""Of `.git` files, `commondir` and `gitdir`: a path and a few bytes."""
+"""Largest `.git` file, `commondir` or `gitdir`: a path and a few bytes."""
 
 WAIT_S = 5.0
 """For git to read its configuration: a FIFO that is included by it would block it for ever."""

@@ -25,7 +25,7 @@ MAX_REPOSITORIES = 64
 """Submodules and repositories in a workspace: each costs three mounts."""
 
 MAX_ENTRIES = 2048
-"""Of directories that are searched for repositories, in all."""
+"""Largest number of entries, in all directories that are searched for repositories."""
 
 MAX_CONFIG_BYTES = 1024 * 1024
 

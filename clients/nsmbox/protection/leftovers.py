@@ -24,7 +24,7 @@ MAX_TOLD = 8
 MAX_SHOWN_CHARS = 120
 
 REBASE_LIST = "rebase-merge/git-rebase-todo"
-"""Of a git directory; the only list of git's in which commands are (git-rebase(1))."""
+"""Path in a git directory; git's only list that contains commands (git-rebase(1))."""
 
 # Not compiled here, which takes longer than all else before a box: hardly one needs them.
 _EXEC = rb"[ \t]*(?:exec|x)[ \t]+(.*\S)"

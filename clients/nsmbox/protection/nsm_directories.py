@@ -14,7 +14,7 @@ from itertools import islice
 from nsmbox.host import nix_host
 
 MAX_DEFINITIONS = 4096
-"""Of the bridge's programs, whose links are followed."""
+"""Largest number of the bridge's definitions whose links are followed."""
 
 _BASES = (
     ("XDG_CONFIG_HOME", ".config"),

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
-"""What ends a box; those that the caller has ignored (nohup) stay ignored."""
+"""Signals that end a box; those that the caller has ignored (nohup) stay ignored."""
 
 GRACE_S = 5.0
 """For the command to end after the first signal: agents write their history and end what they

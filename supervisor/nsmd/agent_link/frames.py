@@ -49,7 +49,7 @@ MAX_INDENT = 1000
 MAX_CODE = 40
 
 InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
-"""Whether a text is a complete input at a prompt; unknown if nobody could be asked."""
+"""State of a text as input at a prompt: complete or not; unknown if nobody could be asked."""
 
 
 class AgentProtocolError(Exception):

@@ -7,7 +7,9 @@ from typing import Literal
 from nsmd.model import names
 
 Fate = Literal["never", "done", "unknown"]
-"""It has not run and never will; it ran, and its result was dropped; nobody knows."""
+"""never: it has not run and never will; done: it ran, and its result was dropped; unknown: nobody
+knows.
+"""
 
 
 class Fates:

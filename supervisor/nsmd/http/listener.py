@@ -44,7 +44,7 @@ MAX_TURNED_AWAY = 16
 """Refused connections that get an answer at the same time. More are closed without one."""
 
 MAX_BODIES = 4
-"""So many bodies of the largest size are held at once, for all clients together."""
+"""Bodies of the largest size that are held at once, for all clients together."""
 
 PROTOCOL = "http"
 """Name under which such clients are counted."""

@@ -16,7 +16,7 @@ ProjectMode = Literal["readonly", "overlay"]
 
 LimitKind = Literal["memory", "processes"]
 Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
-"""What enforces a limit: the session's control group, the supervisor's watchdog, limits of each
+"""Mechanism of a limit: the session's control group, the supervisor's watchdog, limits of each
 process, or nothing.
 """
 

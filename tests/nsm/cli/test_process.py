@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NSM = [sys.executable, "-m", "nsm.cli"]
 TIMEOUT_S = 20
-"""Of a process under test; each takes a fraction of a second."""
+"""Time limit of a process under test; each takes a fraction of a second."""
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ GENERIC = """\
 #define __ARCH_WANT_SYS_CLONE3
 #define __BITS_PER_LONG 64
 """
-"""What arm64's own header says before it includes the generic one."""
+"""Definitions of arm64's own header before it includes the generic one."""
 
 
 @MACHINES

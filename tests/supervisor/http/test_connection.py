@@ -27,7 +27,7 @@ CHUNKED = "Transfer-Encoding: chunked\r\n"
 LINES = "X:\r\n" * limits.MAX_HEAD_LINES
 TABBED = "X:" + 3000 * "\t"
 SPACED = "X:" + 3000 * " "
-"""Of which h11 would take time with the square, at a mistake behind it."""
+"""A head in whose spaces h11 would be quadratic, at a mistake behind them."""
 
 
 async def echo(scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 MANY = 200
 SESSION_KIB = 13
-"""Of the supervisor's own objects; 27 KiB when a session had five tasks."""
+"""Size of the supervisor's own objects; 27 KiB when a session had five tasks."""
 
 
 class Bench:

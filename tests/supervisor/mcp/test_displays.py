@@ -104,7 +104,7 @@ PLACED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("a place that is none", {"text/plain": "1", PLACE: "x"}, "1\n", []),
 ]
-"""What stdout has in its place is not said again."""
+"""Displays whose text is in stdout are not repeated."""
 
 
 @pytest.mark.parametrize(("bundle", "text", "images"), [case[1:] for case in PLACED])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsmd.model.values import JailSpec
 
 START_S = 0.05
-"""What a fake start takes, virtual seconds."""
+"""Duration of a fake start, virtual seconds."""
 
 FILLED_S = 2.0
 """Long after all refills of a test."""

@@ -33,7 +33,7 @@ TOKEN = "ff" * 4 + "5a" * 12
 CAPABILITIES = frozenset({"sequence", "notes", "interrupt"})
 
 BUFFER = 4096
-"""Of the agent's socket: frames are torn there."""
+"""Size of the agent's socket buffer: frames are torn there."""
 
 EVERYTHING = 1 << 30
 

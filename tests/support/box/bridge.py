@@ -18,7 +18,7 @@ DEPLOY = """\
 printf 'deploying %s as %s\\n' "$*" "$(cat ~/.ssh/id_ed25519)"
 echo "$*" >>~/deployed
 """
-"""It uses a key that no box has."""
+"""Definition with a key that no box has."""
 
 WIPE = "#!/bin/sh\ntouch ~/wiped\necho wiped\n"
 

@@ -26,7 +26,7 @@ BUNDLE = next(
     )
     if Path(path).exists()
 )
-"""Of certificates, on this host."""
+"""Places of certificates on this host."""
 
 PASSED = {
     "HOME": HOME,

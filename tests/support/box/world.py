@@ -86,7 +86,7 @@ SECRETS: Mapping[str, str] = {
     ".bash_history": "history",
     "other/.env": "another project",
 }
-"""What lies in HOME that no box shows, and what it says, after `SECRET`."""
+"""Files in HOME that no box shows, with their content after `SECRET`."""
 
 SECRET = "SECRET of ada: "
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import StreamName
 
 HEAD_CHARS = 8 * 1024
-"""What is shown as it comes: some 100 full lines, a few screens."""
+"""Beginning that is shown at once: some 100 full lines, a few screens."""
 
 TAIL_CHARS = 2 * 1024
-"""What is shown of the end: a screen, as an error's traceback is there."""
+"""End that is shown: a screen, since an error's traceback is there."""
 
 
 MAX_LINE_CHARS = 4 * 1024

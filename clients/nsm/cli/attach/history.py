@@ -23,7 +23,7 @@ MAX_ENTRY_CHARS = 32 * 1024
 """Longer code is not kept: it was pasted, and is in a file."""
 
 _MAX_FILE_BYTES = 16 * 1024 * 1024
-"""What is read at most; the end counts."""
+"""Largest part to read; the end counts."""
 
 
 def history_path(env: str) -> str:

@@ -45,10 +45,10 @@ CONFIRM_S = 3.0
 """How long the first Ctrl-C waits for the second, and how long a hint stays."""
 
 _MARKS = {"python": (">>>", "..."), "bash": ("$", ">"), "node": (">", "...")}
-"""What each interpreter's own prompt ends with, and how it asks for more."""
+"""End of each interpreter's own prompt, and its prompt for more."""
 
 _GOODBYES = ("exit", "logout")
-"""What fingers type into a shell in order to leave. Here it would take everybody's variables."""
+"""Words that people type to leave a shell. Here they would end it, with everybody's variables."""
 
 _STYLE = Style.from_dict({"session": "bold", "status": "ansibrightblack", "aborting": ""})
 

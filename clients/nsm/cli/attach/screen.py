@@ -23,7 +23,9 @@ REDRAW_INTERVAL_S = 0.05
 """As often as output is sent on (docs/contributing/agent-protocol.md); the eye takes no more."""
 
 MAX_PENDING_CHARS = 64 * 1024
-"""What waits for the next redraw. Of more, the middle is left out: nobody can read it."""
+"""Largest output that waits for the next redraw. The middle of more is left out: nobody can read
+it.
+"""
 
 
 class Screen:

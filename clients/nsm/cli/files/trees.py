@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 64
-"""Of one copy. A session may make up any number."""
+"""Deepest tree of one copy. A session may make up any depth."""
 
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 

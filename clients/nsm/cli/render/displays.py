@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TEXT_TYPES = ("text/plain", "text/markdown", "application/json", "text/html")
-"""What can be printed, the plainest first."""
+"""MIME types that can be printed, the plainest first."""
 
 _SVG = "image/svg+xml"
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from nsm.wire.changes import ChangeRow, Contents, FileState
 
 MAX_LINES = 20_000
-"""Of a file, to be compared line by line: how long that takes is for the file to decide."""
+"""Largest number of lines of a file to compare line by line, since the file decides how long that
+takes.
+"""
 
 _MODES = {"file": 0o100000, "symlink": 0o120000, "directory": 0o040000}
 _ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}

@@ -12,7 +12,7 @@ from nsm.cli.render import formats
 from nsm.cli.streams.live_output import Live
 
 _LINES_LEFT_OUT = re.compile(r"\[\.\.\. \d+ lines? left out \.\.\.]\n")
-"""What stands for lines that came too fast to be told."""
+"""Line in place of lines that came too fast to be sent."""
 
 
 LEFT_OUT = "some of it is left out: it came faster than it was read"

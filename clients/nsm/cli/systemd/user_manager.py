@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from nsm import paths
 
 ANSWER_TIMEOUT_S = 60.0
-"""Of systemctl: a stop waits for what runs to finish."""
+"""Time for systemctl: a stop waits for running code to finish."""
 
 _LINGERING = "/var/lib/systemd/linger"
 

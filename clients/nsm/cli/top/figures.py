@@ -123,7 +123,7 @@ _BY_TEXT: dict[str, Callable[[Line], str]] = {
 }
 
 ORDERS = (*_BY_NUMBER, *_BY_TEXT)
-"""What lines can be sorted by."""
+"""Names of the columns to sort by."""
 
 
 def ordered(lines: Iterable[Line], by: str, *, reverse: bool = False) -> list[Line]:

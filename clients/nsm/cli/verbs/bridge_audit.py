@@ -25,7 +25,7 @@ deleted.
 """
 
 MAX_ARGUMENT_CHARS = 300
-"""Of all arguments as people see them; all of them are in --json."""
+"""Largest size of all arguments for people; --json has all of them."""
 
 _STOPPED = {
     "timeout": "timed out",

@@ -33,7 +33,9 @@ CLAUDEBOX = {
 """The options that are not claude's own, and what they do."""
 
 _WORD = re.compile(r"[A-Za-z0-9_./:-]+")
-"""What is safe in any shell. Scopes may hold more; their sessions are completed by id."""
+"""Words that are safe in any shell. Scopes may have other characters; their sessions are completed
+by id.
+"""
 
 
 def main(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import EndedRow
 
 SORTS = ("age", "client", "cpu", "env", "idle", "memory", "name", "processes", "runs", "state")
-"""What rows can be sorted by; `cpu` is the time used so far."""
+"""Columns to sort by; `cpu` is the time used so far."""
 
 
 def parser() -> Parser:

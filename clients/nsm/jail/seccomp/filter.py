@@ -310,7 +310,7 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
         _unless_one_of([_AF_UNIX], _refuse(errno.EAFNOSUPPORT)),
     ),
 }
-"""What runs for these calls. Who gets through it is let through."""
+"""Instructions for these calls. A call that passes all of them is permitted."""
 
 
 # ------------------------------------------------------------------------------------ the program

@@ -26,7 +26,7 @@ QUIET_S = 0.1
 """A source is read when nothing has changed for so long: copying an artifact changes much."""
 
 PATIENCE_S = 2.0
-"""It is read after so long at the latest."""
+"""Longest time before a source is read that never gets quiet."""
 
 LOOK_TIMEOUT_S = 5.0
 """How long a caller waits for a look; a disk may be slow, a network gone."""

@@ -35,7 +35,7 @@ MUST = os.environ.get("NSM_TEST_GROUPS") == "1"
 
 PROGRAM_MB = MEMORY_MB + AGENT_MB
 GROUP_MB = PROGRAM_MB + ALL_FILES_MB
-"""Of a session in `world`: what its programs may have, and all of it."""
+"""Limits of a session in `world`: of its programs, and of everything."""
 
 WAIT_S = 120.0
 LIMITS = SessionLimits(processes=PROCESSES)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMITS = SessionLimits()
 EXECS = 'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'
-"""What systemd-run does in the end."""
+"""A stand-in that executes the same program as systemd-run."""
 
 
 class Store(NoStore):
