@@ -39,7 +39,7 @@ class Execution:
     """The piece of code that runs now, and how far it is on the way to being stopped.
 
     Attributes:
-        step: of a set-up, if it is one and nobody else's code.
+        step: its step of a set-up, if it is one.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Executions:
         rehearses: nobody is to hear of what runs.
         count: executions so far.
         waiting: a request to run code, which waits for the set-up of its interpreter.
-        notes: what a new supervisor is to be told of executions, by their ids.
+        notes: notes about executions for a new supervisor, by their ids.
     """
 
     def __init__(self, agent: Agent) -> None:

@@ -217,7 +217,7 @@ def entries_of(fd: int) -> tuple[list[tuple[str, str, int]], bool]:
     """Name, kind and size of what is in a directory, and whether that is all of it.
 
     Args:
-        fd: of the directory; O_PATH will do.
+        fd: descriptor of the directory; O_PATH is enough.
 
     Raises:
         OSError: as of open(2).

@@ -35,7 +35,7 @@ class SetupStep:
         timeout_s, grace_s: after that it is interrupted like any execution, and then killed.
 
     Attributes:
-        told: what it failed with, once; later failures are not told again.
+        told: its failure was reported; later failures are not.
         late: other code may have run before it, whose state counts.
     """
 

@@ -15,10 +15,10 @@ class Check:
     """Result of one check.
 
     Attributes:
-        name: of the thing that was looked at, for people and programs. `rows` puts the row's name
-            before it, which is all of it where there is one thing only.
+        name: name of the checked thing, for people and programs. `rows` puts the row's name before
+            it, which is the whole name if there is only one thing.
         status: `fail` means that nsm cannot work, `warn` that part of it does not.
-        detail: what was found.
+        detail: the finding.
         fix: what to do; empty when there is nothing to do.
     """
 
@@ -58,7 +58,7 @@ def render_text(checks: Sequence[Check], columns: int | None = None) -> str:
     """Aligned lines for people, fixes below what they fix.
 
     Args:
-        columns: of the terminal, in which lines are wrapped; None for no limit.
+        columns: width of the terminal, to wrap lines; None for no limit.
     """
     width = max(len(check.name) for check in checks)
     margin = " " * (len("warn  ") + width + len("  "))

@@ -56,8 +56,8 @@ class Interpreter:
         pid: leader of the interpreter's session and process group; 0 when it is not running.
         has_state: code has run in it, so that its end loses something.
         lost: why the next execution will not find the state of the last one; empty if it will.
-        setup: what is run each time it starts.
-        steps: what of that the running one has still to run, the next or running one first.
+        setup: steps that run each time it starts.
+        steps: steps that the running interpreter still has to run, the next or running one first.
     """
 
     name = ""
@@ -284,7 +284,7 @@ class Interpreter:
         """Has the next execution told that a step failed.
 
         Args:
-            said: what it printed to stderr.
+            said: its output on stderr.
         """
         if self._aside is None or step.told:
             return

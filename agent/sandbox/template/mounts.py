@@ -53,8 +53,8 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
     believes its attributes, so code is not to set them.
 
     Args:
-        path: of the directory, which stays as it is below.
-        size_mb: what changes may take, MiB.
+        path: path of the directory, which stays unchanged below.
+        size_mb: largest size of the changes, MiB.
 
     Returns:
         Descriptors: the directory of what was changed, and the overlay.

@@ -49,7 +49,7 @@ class UnforkableError(Exception):
     """An imported module has left behind what forks cannot have each for itself.
 
     Args:
-        module: which it was.
+        module: name of the module.
         why: one line, for people.
     """
 

@@ -53,13 +53,13 @@ class Template:
         agent: the module `sandbox_agent`.
         system_calls: the filter of every session.
         last_capability: the kernel's highest.
-        told_by_proc: what no session may read.
-        pid: of the template, in its own namespace.
+        told_by_proc: files of /proc that no session may read.
+        pid: process id of the template, in its own namespace.
         uid, gid: its user, in its own namespace.
-        shows_policies: whether its jail has a place for its sessions'.
+        shows_policies: its jail has a path for its sessions' policies.
         host_network: its sessions have the network that it has, which is the host's.
         failed: modules that could not be preloaded, and why.
-        directories: what preloaded modules have made for themselves, parents first.
+        directories: directories that preloaded modules have made, parents first.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ def enter_group(fd: int) -> None:
     does it later, and says so if that fails.
 
     Args:
-        fd: of the group's `cgroup.procs`.
+        fd: descriptor of the group's `cgroup.procs`.
     """
     with contextlib.suppress(OSError):
         os.write(fd, b"0")

@@ -28,8 +28,8 @@ def files(path: str, *, counting_up: bool = False) -> list[str]:
     """The audit's files that there are, the oldest first.
 
     Args:
-        path: of the newest.
-        counting_up: of those that were set aside, a larger number is a newer one.
+        path: path of the newest file.
+        counting_up: among rotated files, a larger number is a newer one.
     """
     rotated: list[tuple[int, str]] = []
     directory, name = os.path.split(path)

@@ -18,7 +18,7 @@ def connect(options: argparse.Namespace | None = None, nothing: str = "null") ->
     """A client of the supervisor that runs; None, and a note about it, where none does.
 
     Args:
-        options: of a verb that has `--json`; None for other verbs.
+        options: options of a verb that has `--json`; None for other verbs.
         nothing: the verb's JSON where no supervisor runs.
     """
     try:

@@ -153,8 +153,8 @@ class Client(FileCalls):
     ) -> RunResult:
         """Run code and wait for what comes of it.
 
-        Ctrl-C (in the main thread, with Python's own handler) interrupts the code; the call
-        returns its result, with ``interrupted`` set. A second one raises `KeyboardInterrupt`.
+        Ctrl-C (in the main thread, with Python's own handler) interrupts the code; the call returns
+        its result, with ``interrupted`` set. A second one raises `KeyboardInterrupt`.
 
         Example::
 
@@ -175,10 +175,10 @@ class Client(FileCalls):
             project: directory that the code sees at `mount_point` (``/project``); None for none.
                 The default is the client's.
             project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
-            network: what a new session may reach: ``off``, ``full``, or hosts separated by commas
-                (docs/how-to/network.md); None for what is configured.
-            on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a
-                preview of the result's own text. What it raises cancels the run.
+            network: network of a new session: ``off``, ``full``, or hosts separated by commas
+                (docs/how-to/network.md); None for the configured one.
+            on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a preview
+                of the result's own text. What it raises cancels the run.
 
         Raises:
             NsmError: the code could not be run; its subclasses say why. Code that fails is no
@@ -270,11 +270,11 @@ class Client(FileCalls):
             executions: only that many of the last ones; None for all that are kept.
             follow: wait for what comes until the session ends. Ctrl-C ends the waiting.
             on_entry: called with each `SessionStart`, `ExecutionStart`, `OutputPiece` and
-                `ExecutionEnd` (`nsm.wire.transcripts`). While it takes its time, output may be
-                left out, which the next piece's `skipped` says. What it raises ends the call.
+                `ExecutionEnd` (`nsm.wire.transcripts`). While it takes its time, output may be left
+                out, which the next piece's `skipped` says. What it raises ends the call.
 
         Returns:
-            What is to be said at the end: the session's state, and why it ended.
+            The session's state at the end, and why it ended.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: no session is meant, or several.

@@ -34,7 +34,7 @@ class BlockingWire:
     Args:
         connection: to a supervisor; owned from now on.
         hello: how the client introduces itself.
-        path: of the socket, to connect anew; None where that is not wanted.
+        path: path of the socket, to connect again; None for no new connection.
         autostart: start a supervisor then where none listens.
 
     Attributes:

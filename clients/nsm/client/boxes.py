@@ -48,10 +48,9 @@ class Boxes:
             profile: for people: 1 to 64 printable characters.
             digest: 64 hex digits that tell what is possible in the box: those with the same have
                 the same sessions.
-            network: what the box reaches: ``off``, ``full``, or ``allow``.
+            network: network of the box: ``off``, ``full``, or ``allow``.
             allow: with ``allow``, patterns of hosts.
-            shows_project: whether its sessions may see the directory: not so where the box hides
-                parts of it.
+            shows_project: its sessions may see the directory; False if the box hides parts of it.
             programs: names of the bridge's programs that its programs may start on the host.
             writable: absolute paths of the host that can be changed in the box: nothing that lies
                 there is started for it.

@@ -60,9 +60,9 @@ class Bridge:
         came of it. A second one raises `KeyboardInterrupt`.
 
         Args:
-            arguments: of the program, as a list: no shell takes them apart.
-            on_line: called with ``stdout`` or ``stderr`` and a line without its end, as it comes.
-                A line of more than 8192 characters comes in pieces. Where this client is too slow,
+            arguments: arguments of the program, as a list: no shell reads them.
+            on_line: called with ``stdout`` or ``stderr`` and a line without its end, as it comes. A
+                line of more than 8192 characters comes in pieces. Where this client is too slow,
                 some are left out, which a line says; the result has head and tail of all. What it
                 raises stops the program.
 

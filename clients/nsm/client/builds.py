@@ -57,7 +57,7 @@ class Builds:
             on_progress: called while it is.
 
         Returns:
-            What is known of it; `state` says whether it can be used.
+            Facts about it; `state` says whether it can be used.
 
         Raises:
             BadRequestError: the reference or the name cannot be meant.

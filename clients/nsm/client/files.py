@@ -43,7 +43,7 @@ class FileCalls:
             on_open: called with the file before its first piece; what it raises ends the transfer.
 
         Returns:
-            What was read: the file's absolute path in the session, its size and permissions.
+            The file's absolute path in the session, its size and permissions.
 
         Raises:
             FileError: it cannot be read; the message says why.

@@ -57,7 +57,7 @@ def run_arguments(
     Args:
         env: empty to have the supervisor choose, by session, configuration and language.
         inherit: names of variables of this process that the supervisor asked for.
-        language: what the code seems to be written in, where `env` is empty.
+        language: language of the code, if `env` is empty.
 
     Raises:
         BadRequestError: the code has characters that no UTF-8 text can have.

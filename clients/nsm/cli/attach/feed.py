@@ -55,7 +55,7 @@ class Feed:
 
     Attributes:
         running: the execution that runs now.
-        clients: who has run something, as far as entries told, in the order of appearance.
+        clients: clients that have run something, according to the entries, in order of appearance.
     """
 
     def __init__(self, sink: Sink) -> None:

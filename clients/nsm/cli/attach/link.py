@@ -38,8 +38,8 @@ class Call:
     """A request on its way.
 
     Attributes:
-        answer: what comes of it; raises the `NsmError` that the supervisor answered. Waiting for it
-            may be given up at any time: the request goes on.
+        answer: waits for the answer; raises the `NsmError` that the supervisor sent. A caller may
+            stop waiting at any time: the request continues.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Link(asyncio.Protocol):
     """The connection, and those that take its place.
 
     Args:
-        path: of the socket, to connect anew; None not to.
+        path: path of the socket, to connect again; None for no new connection.
 
     Attributes:
         lost: done when the connection has ended for good; raises why.

@@ -23,7 +23,7 @@ class Own:
     """Shows one execution; see `nsm.cli.attach.feed.Viewer`.
 
     Attributes:
-        has_started: whether the transcript has told that it runs.
+        has_started: the transcript has shown that it runs.
         over: set when the transcript has told that it has ended.
     """
 

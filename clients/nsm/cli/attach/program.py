@@ -65,7 +65,7 @@ class Ending(NamedTuple):
     Attributes:
         code: for the exit.
         text: for the person; may be empty.
-        signal: what to die of instead; 0 for nothing.
+        signal: signal to die of instead; 0 for none.
     """
 
     code: int
@@ -333,7 +333,7 @@ def banner(session: SessionStart, row: SessionRow | None, clients: list[str]) ->
 
     Args:
         row: the session as it is now; None if it has just ended.
-        clients: who ran something in it lately.
+        clients: clients that ran something in it lately.
     """
     facts = [session.env, f"opened by {session.client}"]
     if row is not None:

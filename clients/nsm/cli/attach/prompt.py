@@ -76,7 +76,7 @@ class Prompt:
         """Make it; nothing is shown yet.
 
         Args:
-            name: of the session, for the person.
+            name: name of the session, for the person.
             interpreter: ``python``, ``bash`` or ``node``.
             keyboard, output: in place of the terminal.
         """

@@ -108,7 +108,7 @@ class Target:
     code in a box for one, may have put it there to have another file overwritten.
 
     Args:
-        path: of the file itself, not of the directory that it is for.
+        path: path of the file itself, not of its directory.
         follow: write through links, as cp(1) does.
         into: the directory was named, and not the file: it must be no link either.
         below: the directory that the file is in, open. Only a regular file is replaced then.
@@ -169,7 +169,7 @@ class Target:
         """Put the file in its place.
 
         Args:
-            permissions: of a new file, which the user's umask takes away from.
+            permissions: permissions of a new file, to which the user's umask applies.
 
         Raises:
             LocalFileError: it can't be put there.

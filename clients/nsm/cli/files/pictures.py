@@ -36,7 +36,7 @@ class Folder:
         """Write a picture to a file with a new name.
 
         Args:
-            stem: what the name begins with; characters that no name should hold are replaced.
+            stem: beginning of the name; unsuitable characters are replaced.
 
         Returns:
             The file's absolute path.

@@ -18,9 +18,9 @@ class Progress:
     """A line on standard error that comes late, changes, and goes.
 
     Args:
-        name: of what is copied.
+        name: name of the copied file.
         total_bytes: None where it is not known.
-        wanted: whether it may be shown at all; it is not where standard error is no terminal.
+        wanted: it may be shown; but it is not if standard error is no terminal.
     """
 
     def __init__(self, name: str, total_bytes: int | None, *, wanted: bool = True) -> None:

@@ -243,7 +243,7 @@ def _walk(name: str, entries: Callable[[str], Iterable[DirectoryEntry]]) -> Tree
     """List all that is to be copied, and say what is left out.
 
     Args:
-        name: of what is copied, as the user said it.
+        name: name of the copied file, as the user wrote it.
         entries: lists a directory.
 
     Raises:

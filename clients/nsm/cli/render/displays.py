@@ -25,7 +25,7 @@ class Picture(NamedTuple):
 
     Attributes:
         what: type and size in words.
-        extension: of the file's name, without the dot.
+        extension: extension of the file's name, without the dot.
     """
 
     what: str
@@ -39,7 +39,7 @@ class Display(NamedTuple):
     Attributes:
         text: for standard output, ending in a newline; may be empty.
         picture: its best picture, if it has any.
-        notes: what cannot be shown.
+        notes: notes about values that cannot be shown.
     """
 
     text: str

@@ -96,8 +96,8 @@ def table(
         rows: texts as they come; they are made visible here.
         right: the names of columns that are aligned to the right, separated by spaces. These are
             never cut.
-        width: of the terminal; None for no limit. Where the table is wider, its widest texts are
-            cut, and where that is not enough, columns are left out.
+        width: width of the terminal; None for no limit. If the table is wider, its widest texts are
+            cut, and if that is not enough, columns are left out.
         least: the names of columns that are left out, the first one first.
     """
     lines = [list(header)] + [[visible(cell) for cell in row] for row in rows]

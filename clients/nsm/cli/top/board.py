@@ -63,7 +63,7 @@ class Board:
     Attributes:
         heading: the supervisor, in words.
         away: why there is none at this moment; empty while there is.
-        message: what came of the last action; until the next key.
+        message: result of the last action; shown until the next key.
         order, reverse: how lines are sorted; `wanted`: the text that they are chosen by.
         selected: id of the session that actions mean; empty where there is none.
     """
@@ -100,7 +100,7 @@ class Board:
                 c-c c-z c-l``; others do nothing.
 
         Returns:
-            What is to be done; None for nothing but drawing.
+            Action to carry out; None to only draw.
         """
         self.message = ""
         if key == "c-c":

@@ -17,7 +17,8 @@ class Line(NamedTuple):
     """One session as the table shows it.
 
     Attributes:
-        cpu_percent: of one processor, since the last look; None where there is nothing to compare.
+        cpu_percent: share of one processor since the last refresh; None if there is nothing to
+            compare.
         runs_per_s: executions begun since the last look, a second; likewise.
     """
 

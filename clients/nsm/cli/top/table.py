@@ -23,7 +23,7 @@ class Column:
     """One column.
 
     Attributes:
-        order: what a person sorts by to sort by it; empty if that makes no sense.
+        order: name to sort by; empty if that makes no sense.
         rank: those of the highest go first where the terminal is narrow.
         widest: cells wider than that are cut.
         right: aligned to the right.

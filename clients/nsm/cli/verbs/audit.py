@@ -75,10 +75,10 @@ def show(
 
     Args:
         options: those of `add_choice`, and `json`.
-        path: of its newest file.
+        path: path of its newest file.
         wanted: chooses lines.
         words: puts one into words.
-        counting_up: see `nsm.cli.audit_log.files`.
+        counting_up: as in `nsm.cli.audit_log.files`.
     """
     import json  # noqa: PLC0415  # for --json only, and as the next one
 
