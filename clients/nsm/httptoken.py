@@ -95,7 +95,7 @@ def _write(path: str, *, instead: bool) -> None:
     """A new token, whole or not at all.
 
     Args:
-        instead: of what is there; else what is there stays.
+        instead: replace an existing file; otherwise that stays.
     """
     directory = os.path.dirname(path)
     beside = f"{path}.{secrets.token_hex(4)}"

@@ -66,7 +66,7 @@ class LostError(DisconnectedError):
     """The connection ended without a word, as that of a supervisor that was killed.
 
     Attributes:
-        arrived: whether all of the request had been handed to the kernel.
+        arrived: the kernel had got the whole request.
     """
 
     def __init__(self, *, arrived: bool = True) -> None:

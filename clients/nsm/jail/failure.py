@@ -39,7 +39,7 @@ class HostFacts:
         apparmor_restricts: kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and newer).
         userns_module: parameter `enable` of the user_namespace module (RHEL 7).
         namespace_limits: user.max_KIND_namespaces by kind.
-        container: whether this seems to be the inside of a container.
+        container: nsm probably runs in a container.
     """
 
     userns_clone: int | None = None
@@ -102,8 +102,8 @@ def explain(text: str, facts: HostFacts, bwrap: str) -> StartFailedError:
     """The error for a jail that did not start.
 
     Args:
-        text: what bwrap or the agent wrote to stderr.
-        facts: of this host.
+        text: text of bwrap or the agent on stderr.
+        facts: facts about this host.
         bwrap: its path.
     """
     words = text.strip() or "nothing was said about why"

@@ -41,7 +41,7 @@ def close_scopes() -> bool:
     afterwards: the kernels that can do this do not need one.
 
     Returns:
-        Whether they are shut off; False where the kernel cannot.
+        True if they are closed; False if the kernel cannot do that.
 
     Raises:
         OSError: the kernel can, and does not.

@@ -62,7 +62,7 @@ class Call:
     Attributes:
         end: the byte of the link's stream with which it ended.
         line: it; None where it must not be sent again.
-        number: of its line, by which the supervisor knows it.
+        number: number of its line, by which the supervisor knows it.
         began_s: when it came, on the monotonic clock.
         losses: supervisors that ended meanwhile.
     """
@@ -85,7 +85,7 @@ class Relay:
         stdin, stdout: the client's descriptors.
         connect: gives a connection to the supervisor, or raises what says why not. Its argument is
             for how many seconds it should go on trying.
-        drain_s: see `DRAIN_S`.
+        drain_s: as `DRAIN_S`.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ def read(kind: type[T], wire: Any, key: str = "") -> T:
     """The value of that type that a supervisor sent.
 
     Args:
-        key: of the field that it is; else it is all of `wire`.
+        key: key of its field; without one, it is the whole of `wire`.
 
     Raises:
         RemoteProtocolError: a field is missing or of another type; the message names it.

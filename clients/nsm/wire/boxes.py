@@ -9,17 +9,17 @@ class BoxRow(NamedTuple):
 
     Attributes:
         id: 8 hex digits.
-        pid: of its first process on the host.
+        pid: host process id of its first process.
         profile: name of what it was made by.
         directory: the agent's working directory.
-        scope: of the sessions in which its programs run code.
+        scope: scope of the sessions in which its programs run code.
         project: directory that these sessions see; None if none, for `project_problem`.
         age_s: seconds since it was opened.
-        network: what it reaches: ``off``, ``allow`` or ``full``.
+        network: its network: ``off``, ``allow`` or ``full``.
         allow: with ``allow``, patterns of hosts.
         network_problem: why its proxy does not work; None if it does.
         connections: through the proxy, at this moment.
-        counters: of what was asked of it: number of decisions by verdict, and bytes.
+        counters: number of decisions about its requests by verdict, and bytes.
         programs: names of the bridge's programs that it may start on the host.
     """
 

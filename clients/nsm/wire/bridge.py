@@ -36,7 +36,7 @@ class ProgramProblem(NamedTuple):
         source: absolute path of the file.
         line: in it, from 1; None where no line is at fault.
         reason: what was found, and what was expected.
-        name: of the program that is missing for it, where that is known.
+        name: name of the program that is missing because of it, if known.
     """
 
     source: str
@@ -49,7 +49,7 @@ class ProgramsReport(NamedTuple):
     """Programs that a client may start.
 
     Attributes:
-        enabled: whether there is a bridge: ``[bridge] enabled``.
+        enabled: the bridge is on (``[bridge] enabled``).
         programs: sorted by name.
         problems: files that describe none; empty for who may only start programs.
     """
@@ -74,7 +74,7 @@ class ProgramResult(NamedTuple):
     """Outcome of a program that was started. Times in seconds.
 
     Attributes:
-        call_id: of the call, in `nsm bridge audit` as well.
+        call_id: id of the call, also in `nsm bridge audit`.
         exit_code: None where a signal ended it.
         signal: number of that; None where none did.
         why_stopped: ``timeout``, ``cancelled`` or ``shutdown`` where nsm stopped it; None where it

@@ -10,7 +10,7 @@ class BuildProgress(NamedTuple):
 
     Attributes:
         phase: ``evaluating``, ``fetching``, ``downloading`` or ``building``.
-        activity: what goes on, for people; may be empty.
+        activity: present activity, for people; may be empty.
         built, to_build: derivations; the second grows while nix finds out.
         copied, to_copy: store paths that come from elsewhere.
         downloaded_bytes, to_download_bytes: as far as nix knows.
@@ -32,13 +32,13 @@ class BuiltRow(NamedTuple):
     Attributes:
         name: to run code in; before its first build, what it is likely to be called.
         reference: to its flake.
-        state: of its last build: ``queued``, ``building``, ``ready`` or ``failed``.
-        wanted_by: who named it: ``nsm env add``, ``config.toml``, ``NIX_SANDBOX_ENVS`` of the
-            supervisor, or ``clients`` by theirs.
+        state: state of its last build: ``queued``, ``building``, ``ready`` or ``failed``.
+        wanted_by: sources that name it: ``nsm env add``, ``config.toml``, ``NIX_SANDBOX_ENVS`` of
+            the supervisor, or ``clients`` by theirs.
         path: in Nix's store, of what can be used now; None where nothing can.
         built_at: when that was built, Unix time.
         since_s: seconds that a build has waited or run; None where none does.
-        progress: of a build that waits or runs.
+        progress: progress of a build that waits or runs.
         cause, error, hint: why the last build failed: a line, all of it, and what to do.
     """
 

@@ -64,7 +64,7 @@ class ChangeEnd(NamedTuple):
         session: its id.
         project: the directory on the host.
         changes: how many rows.
-        used_bytes, size_bytes: of the copy: what it takes, and may take.
+        used_bytes, size_bytes: present and largest size of the overlay.
     """
 
     session: str

@@ -61,7 +61,7 @@ def sniff(first: bytes) -> Literal["attachment", "frames"]:
     it would announce two gigabytes.
 
     Args:
-        first: what was read first; at least one byte.
+        first: first bytes that were read; at least one.
     """
     return "attachment" if first.startswith(b"{") else "frames"
 

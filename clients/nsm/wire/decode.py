@@ -51,8 +51,8 @@ class DecodeError(ValueError):
     """A value does not fit.
 
     Attributes:
-        path: of the field, such as ``session.name``; empty for the whole.
-        found: what is there.
+        path: path of the field, such as ``session.name``; empty for the whole.
+        found: the value that is there.
         expected: noun for what should be.
     """
 

@@ -37,7 +37,7 @@ class DrainReport(NamedTuple):
         cancelled: it was taken back, and new work is taken.
         left: executions that still run, where nobody waited for them.
         interrupted: executions that were interrupted at the deadline.
-        sessions: that are kept.
+        sessions: number of kept sessions.
     """
 
     drained: bool

@@ -16,7 +16,7 @@ class EnvironmentRow(NamedTuple):
         memory_mb: memory limit of a session, MiB.
         preload: Python modules that its sessions find imported already.
         not_preloaded: those that could not be imported, each with the reason.
-        keeps_state: whether it has sessions.
+        keeps_state: it has sessions.
         cold_start: why its last session was not forked from a template; None if it was.
         aliases: other names that it answers to.
         only_for: for whom it is, for people; None if for everyone.

@@ -58,11 +58,11 @@ class Inspection(NamedTuple):
         session: its row of `nsm ps`; its state is ``ended`` where it is over, and of the rest there
             are only `end_reason` and `executions` then.
         policy: its rules, as in `/run/nsm/policy.json` (docs/reference/policy.md), with host paths
-        as
-            `source`; None before it has a jail.
-        network: what it may reach at this moment, and what it has tried; None where unknown.
-        confinement: what keeps its limits, as it was read back, and what it has; None likewise.
-        kernel: what the kernel says of the jail's first process; None where there is none.
+        as `source`; None before it has a jail.
+        network: its present network, and what it has tried; None if unknown.
+        confinement: how its limits are enforced, as read back, and its present use; None if
+            unknown.
+        kernel: facts of the kernel about the jail's first process; None if there is none.
         contradictions: where the kernel does not say what the policy promises, for people.
         start: how it came to be: `kind`, `why_cold`, `start_s`, `spare_s`, `taken_up`; None where
             unknown.

@@ -9,7 +9,7 @@ class Language(NamedTuple):
     Attributes:
         spoken: other names that people and models say.
         programs: names of interpreters, as first lines have them (``#!/usr/bin/env python3``).
-        suffixes: of files.
+        suffixes: suffixes of files.
     """
 
     name: str

@@ -14,7 +14,7 @@ class SessionRow(NamedTuple):
         project: host directory that it sees, or None.
         age_s, idle_s, cpu_s: seconds; `memory_bytes`: about what it shares with nothing else.
         pid: the jail's first process, as the host numbers it.
-        limited_by: what keeps its memory to the limit: ``cgroup``, ``watchdog`` or ``rlimit``; None
+        limited_by: mechanism of its memory limit: ``cgroup``, ``watchdog`` or ``rlimit``; None
             before it has a jail.
         processes: in the jail, None where unknown; `queued`: executions that wait for their turn.
         running_s: for how long its execution has been running; None where none does.

@@ -32,9 +32,9 @@ class Hello(NamedTuple):
     Attributes:
         name, program_version: the peer's program, e.g. ``nsm`` and ``0.1.0``.
         scope: name space of the client's session names; empty from a server.
-        capabilities: what the peer understands beyond this protocol version's base.
+        capabilities: capabilities of the peer beyond this protocol version's base.
         pid: the server's process id; None from a client.
-        rights: what the connection may do (``read``, ``run``, ``manage``); from a client, the only
+        rights: rights of the connection (``read``, ``run``, ``manage``); from a client, the only
             ones that it wants, or empty for all.
         inherit: names of variables whose values the server wants with code for the project's own
             shell; empty from a client.

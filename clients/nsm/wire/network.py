@@ -15,7 +15,7 @@ class NetworkDecision(NamedTuple):
         verdict: ``allowed``; ``off``, ``not-allowed``, ``port``, ``address`` or ``bad-request``,
             which a rule refused; ``unresolved``, ``unreachable`` or ``busy``.
         detail: why, for people.
-        address: that was connected to; empty where none was.
+        address: address of the connection; empty if there was none.
     """
 
     age_s: float
@@ -34,9 +34,9 @@ class NetworkReport(NamedTuple):
         session_id, session_name: the name is None for a one-shot.
         mode: ``off``, ``allow`` or ``full``.
         allow: patterns of hosts.
-        port: of the proxy on the session's own loopback; None where there is none.
-        problem: what does not hold although it should, for people; else None.
-        connections: that are open.
+        port: port of the proxy on the session's own loopback; None if there is no proxy.
+        problem: rule that is not in force although it should be, for people; else None.
+        connections: number of open connections.
         counters: decisions by verdict, `sent_bytes` and `received_bytes`.
         decisions: the latest, at most 50, the newest last.
     """

@@ -13,11 +13,11 @@ class PoolKind(NamedTuple):
         wanted: how many there should be; `why` says why, for people.
         hits: sessions that were taken ready.
         misses: those whose takers had to wait for a start.
-        refill_p50_s, refill_p95_s: what the last starts took, median and 95th percentile; None
+        refill_p50_s, refill_p95_s: duration of the last starts, median and 95th percentile; None
             before the first.
         calls_per_s: sessions taken, averaged over the last minute or so.
         idle_s: since one was taken, or somebody came who is likely to take one.
-        memory_bytes: of one; None before it was measured.
+        memory_bytes: memory of one session; None before it was measured.
         failures: starts that failed, one after the other.
     """
 
@@ -51,9 +51,9 @@ class PoolMemory(NamedTuple):
     """Memory for spares, bytes; None where unknown.
 
     Attributes:
-        spares_bytes: what they take, as far as it was measured.
-        budget_bytes: what they may take now.
-        available_bytes: what programs can have on this host, or in its control group.
+        spares_bytes: memory of spares, as far as measured.
+        budget_bytes: memory that they may use now.
+        available_bytes: memory that programs can get on this host, or in its control group.
         pressure_percent: share of the last 10 s in which some program waited for memory.
     """
 

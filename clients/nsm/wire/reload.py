@@ -18,7 +18,7 @@ class ProgramUnderWay(NamedTuple):
 
     Attributes:
         program: its name.
-        client: who asked for it, as it calls itself.
+        client: client that asked for it, by its own name.
         scope: whose sessions that has.
     """
 

@@ -59,7 +59,7 @@ class RunResult(NamedTuple):
         waited_s: time spent waiting for other executions of the session.
         timeout_s: the limit that held.
         clamped_from_s: the limit that was asked for, where it was more than allowed; else None.
-        notes: which rules of the jail stopped the code and what is allowed; mostly none.
+        notes: rules of the jail that stopped the code, and what is allowed; mostly none.
     """
 
     execution_id: str

@@ -84,7 +84,7 @@ class Directory(NamedTuple):
     Attributes:
         path: absolute, in the session.
         free_bytes: room on its file system; None where that has no limit.
-        entries: what is in it, by name.
+        entries: its entries, sorted by name.
         whole: no entry was left out for being one too many.
     """
 

@@ -14,7 +14,7 @@ class JailStatus(NamedTuple):
     Attributes:
         kind: the launcher, e.g. ``bubblewrap``.
         uid: host user id that jailed code runs as; None when unknown.
-        note: what a person should know, may be empty.
+        note: a note for people; may be empty.
     """
 
     kind: str
@@ -27,8 +27,8 @@ class LimitsStatus(NamedTuple):
     ``none``.
 
     Attributes:
-        memory, processes, cpu: of a session as a whole.
-        why: that is not a control group, for people; empty where it is.
+        memory, processes, cpu: mechanisms for whole sessions.
+        why: why these are not control groups, for people; else empty.
     """
 
     memory: str
@@ -42,7 +42,7 @@ class AuditStatus(NamedTuple):
 
     Attributes:
         enabled: lines are written.
-        path: of the file.
+        path: path of the file.
         written, dropped: lines since the supervisor started.
         problem: why lines are lost now, for people; empty where none are.
     """
@@ -70,8 +70,8 @@ class HttpStatus(NamedTuple):
         listen: where, as it is configured.
         url: where it is served; empty where it is not.
         token: there is one that lets clients in.
-        connections, max_connections: of clients.
-        problem: what is wrong with it, for people; empty where nothing is.
+        connections, max_connections: present and largest number of connections.
+        problem: a problem, for people; else empty.
     """
 
     enabled: bool

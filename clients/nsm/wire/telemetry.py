@@ -11,7 +11,7 @@ class Times(NamedTuple):
 
     Attributes:
         total: how often.
-        p50_s, p90_s, p99_s: what this part of 100 did not exceed, 25 % off at most.
+        p50_s, p90_s, p99_s: percentiles, at most 25 % off.
         max_s: the longest, exactly.
     """
 
@@ -30,7 +30,7 @@ class EnvironmentStats(NamedTuple):
         env: its name; ``(own)`` for those of single clients.
         outcomes: how many ended how: ``ok``, ``error``, ``timeout``, ``interrupted``, ``lost``.
         latency: from request to answer.
-        wait: of that, until the code was sent to its session.
+        wait: the part of it until the code was sent to its session.
     """
 
     env: str

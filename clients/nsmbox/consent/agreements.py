@@ -40,7 +40,7 @@ class Agreement:
     """Agreement of a person to a box.
 
     Attributes:
-        digest: of what a person agrees to in the plan.
+        digest: digest of the parts of the plan that a person agrees to.
         key: directory, profile and program.
         at: when, in seconds since 1970.
         identity: the plan's; None where it was too large.

@@ -65,7 +65,7 @@ def screen(
     Args:
         home: shown as `~`.
         size: columns and rows of the terminal; the question has a row of these, too.
-        changes: what is new since somebody agreed to a box here; None if nobody did.
+        changes: changes since somebody agreed to a box here; None if nobody did.
         agreed_on: the day on which they did.
 
     Returns:

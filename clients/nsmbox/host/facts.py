@@ -22,8 +22,8 @@ class Request:
     Attributes:
         command: as it was typed; empty for the profile's own program alone. Programs of a profile
             that has one are not in it, only their arguments.
-        network: what the box may reach.
-        protect: whether files of the project that the host runs by itself cannot be changed.
+        network: network of the box.
+        protect: the box cannot change files of the project that the host runs by itself.
         protect_paths: more of them, below the working directory.
         extra: names of variables that pass besides the profile's.
         show: paths below HOME that the profile `safe` shows, read-only.
@@ -45,7 +45,7 @@ class Entry:
     """A path of the host's that a box shows as it is.
 
     Attributes:
-        link: what it says where it is a symbolic link that stays one in the box; else empty.
+        link: target, if it is a symbolic link that stays one in the box; else empty.
         source: where its content is, all links followed.
     """
 
@@ -63,10 +63,10 @@ class Tool:
         place: where the caller finds it.
         path: on the host and in the box, all links followed.
         shown: host paths that it needs, besides the system's own.
-        linked: whether `TOOLS_DIRECTORY` has a link to it: no other directory on the box's PATH
-            has it by this name.
-        environment: of the Python of a virtual environment, the path there: whoever starts it by
-            another one is not in that environment. Else empty.
+        linked: `TOOLS_DIRECTORY` has a link to it, since no other directory on the box's PATH has
+            it by this name.
+        environment: path of the Python in a virtual environment: started by another path, it is not
+            in that environment. Else empty.
     """
 
     name: str
@@ -86,22 +86,22 @@ class Facts:
         home_link: HOME as the caller has it, where that is another path.
         directory: the working directory, all links followed.
         variables: the caller's.
-        system: what every box shows of the host's system, in the order of its mounts.
-        state: what the profile keeps in HOME: where the box has it, and where it is.
+        system: the parts of the host's system that every box shows, in the order of its mounts.
+        state: files that the profile keeps in HOME: path in the box, and path on the host.
         links: to the system's programs; None where they are found by other ways.
         command: the program that is to run, absolute, in the box; then its arguments.
         tools: programs outside of the system, or by other names, the command's with them.
         forbidden: programs of the system that no box runs, all links followed.
         shown: existing paths that the request or the profile shows, read-only.
-        secrets: what no box shows.
+        secrets: paths that no box shows.
         git: the working directory's repository, and who the user is.
-        guarded: what of the working directory cannot be changed; nothing where it is not asked for.
+        guarded: paths of the working directory that cannot be changed; empty unless requested.
         uses_env: the system's `env` can give signals their meaning back.
-        signals: which ones: those that are set aside for bwrap's sake.
-        shell: what `SHELL` is.
+        signals: signals that are ignored for bwrap's sake.
+        shell: value of `SHELL`.
         own: nsm itself; None where it cannot be shown.
         nix: the host's Nix; None where there is none.
-        notes: what people should know of what was found.
+        notes: notes about the findings, for people.
     """
 
     home: str

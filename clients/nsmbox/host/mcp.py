@@ -36,7 +36,7 @@ class McpConfigFormat:
 
     Attributes:
         file: in its directory.
-        entry: what a new entry has besides the program.
+        entry: fields of a new entry besides the program.
     """
 
     agent: str

@@ -52,15 +52,15 @@ class Nix:
     Attributes:
         store: the directory of the store.
         state: Nix' state with the daemon's socket in it; "" where there is none.
-        daemon: whether the socket of a daemon is there.
+        daemon: the socket of a daemon exists.
         kept: directories of `state` that say what is run on the host later (profiles), and what is
             kept from the garbage collector.
         trusted: the entry of `trusted-users` that makes the daemon do anything for this user; "".
-        alone: whether the store has all that the box needs, so that nothing of `/usr` is shown.
-        tools: directories of the store, for PATH; () where the host's own programs are shown and
-            no package says what there is.
-        links: what is a link in the box: its place, and the path in the store.
-        variables: what the caller's variables mean in the box, where that is another value.
+        alone: the store has all that the box needs, so that nothing of `/usr` is shown.
+        tools: directories of the store, for PATH; () where the host's own programs are shown and no
+            package says what there is.
+        links: links in the box: path, and target in the store.
+        variables: variables of the caller with another value in the box.
         left_out: programs whose directory has what must not be on PATH.
     """
 
@@ -153,8 +153,8 @@ def look(
     Args:
         environment: the caller's variables.
         command: the absolute path of what is to run.
-        also: of other programs that the box has to be able to run.
-        programs: what to look for on the caller's PATH, unless a package says what there is.
+        also: paths of other programs that the box must be able to run.
+        programs: programs to look for on the caller's PATH, unless a package lists them.
         groups: names of the groups of the user, for `trusted-users`.
         user: the name of the user.
         root: where `/bin`, `/usr`, `/etc` and `/lib64` are looked for; tests have another one.

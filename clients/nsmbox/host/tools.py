@@ -50,9 +50,9 @@ class Programs:
         variables: the caller's.
         home: HOME.
         directory: the working directory.
-        roots: what the box shows anyway: the system's directories and the working directory.
+        roots: paths that the box shows anyway: the system's directories and the working directory.
         standard: directories of the box's own PATH.
-        known: what no box shows: programs there are passed over.
+        known: paths that no box shows: programs there are skipped.
 
     Attributes:
         hidden: names that were looked for, and where they were passed over.

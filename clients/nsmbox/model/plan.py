@@ -101,7 +101,7 @@ class Network:
     """Hosts that a box may reach.
 
     Attributes:
-        mode: what the host reaches; nothing; or hosts by the supervisor's proxy.
+        mode: all that the host reaches; nothing; or hosts through the supervisor's proxy.
         allow: with `allow`, patterns of hosts as in docs/how-to/network.md.
     """
 
@@ -119,8 +119,8 @@ class Plan:
         variables: all that there are, sorted by name.
         command: with the absolute path, in the box, of what runs; its arguments.
         directory: where it begins: the working directory, at its host path.
-        sockets: whether the supervisor makes sockets for it; their directory on the host is known
-            at launch only, and is shown at `SOCKET_DIRECTORY`, last.
+        sockets: the supervisor makes sockets for it. Their directory on the host is known only at
+            launch, and is shown last, at `SOCKET_DIRECTORY`.
         starter: how many words of the command are nsm's own, before what was asked for.
         notes: sentences for people: what this plan does not do that they might think.
         programs: names of the bridge's programs that the box may start on the host; sorted.
@@ -188,7 +188,7 @@ class BoxError(Exception):
     Args:
         message: what happened and what was expected.
         hint: what to do next.
-        exit_code: of the program: 2 for how it was called, 127 for a missing command, else 1.
+        exit_code: exit code of the program: 2 for wrong usage, 127 for a missing command, else 1.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:

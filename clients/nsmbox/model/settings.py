@@ -25,9 +25,9 @@ class BoxSettings:
     """`[box]`.
 
     Attributes:
-        net: what boxes may reach: `"off"`, `"full"`, or a list of hosts.
-        profile: of `nsm box` where none is named; `claudebox` has its own.
-        protect: whether what would run on the host later is protected in working directories.
+        net: network of boxes: `"off"`, `"full"`, or a list of hosts.
+        profile: default profile of `nsm box`; `claudebox` has its own.
+        protect: protect files of working directories that would run on the host later.
         protect_paths: protected besides, relative to the working directory.
         show: paths of HOME that the profile `safe` shows, read-only; absolute.
         bridge: names of the bridge's programs that boxes may start on the host.

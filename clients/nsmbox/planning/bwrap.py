@@ -39,7 +39,7 @@ def arguments(
     Args:
         syscalls: the filter of system calls; None on machines that have none.
         sockets: on the host, the directory of the box's sockets; empty where there are none.
-        launched: what is made at launch is there; else it may be missing, and is left out then.
+        launched: paths that are made at launch exist; otherwise missing ones are left out.
         opened: descriptors of sources by their mounts' index, from `opening.open_sources`; the
             other sources are found by their paths.
     """

@@ -108,7 +108,7 @@ class Start:
 
     Attributes:
         profile: the text for `sandbox-exec -p`.
-        command: what runs in it.
+        command: command that runs in it.
         variables: names and values.
         directories: to be made first, in this order, with their permission bits; absolute.
         links: to be made then: their place, and what they say.

@@ -32,16 +32,15 @@ class Profile:
 
     Attributes:
         about: for people, in a few words.
-        program: what runs, and what arguments are arguments of; empty where the whole command
-            is given.
+        program: program that runs with the arguments; empty if the whole command is given.
         arguments: go before the user's.
         install: what to do where the program is missing.
         root: why it is not for root; empty where the general reason is all.
         variables: names that pass from the caller.
         set: variables of the box; `{home}` in them stands for HOME.
-        state: what it keeps in HOME.
+        state: files that it keeps in HOME.
         tools: names of programs that are looked for outside of the system.
-        shows_listed: whether what the configuration lists is shown, too.
+        shows_listed: it also shows the paths that the configuration lists.
         show: paths below HOME that are shown, read-only, where they exist.
         mcp: whose configuration is given an entry for `nsm-mcp`: one of `nsmbox.host.mcp.KINDS`, or
             nobody's.

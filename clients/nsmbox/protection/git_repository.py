@@ -52,11 +52,11 @@ class GitFacts:
     """The repository of a working directory.
 
     Attributes:
-        git_directory: of the working directory: real path; None where it has none, or none that
-            is to be believed.
-        common: what it shares with other worktrees; else the same.
-        shown: what of them lies outside of the working directory: at most `common`, which has the
-            other in it.
+        git_directory: real path of the working directory's repository; None if it has none, or none
+            that can be trusted.
+        common: directory that it shares with other worktrees; else the same.
+        shown: the part of them outside of the working directory: at most `common`, which contains
+            the other.
         notes: sentences for people.
     """
 

@@ -441,7 +441,7 @@ def masks(known: Known, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     """List the mounts that hide secrets which other mounts would show; to come after all of them.
 
     Args:
-        mounts: of a plan; sources are real paths.
+        mounts: mounts of a plan; sources are real paths.
     """
     found: dict[str, Mount] = {}
     for mount in mounts:

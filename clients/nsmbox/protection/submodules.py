@@ -25,7 +25,7 @@ def git_directories(index: str, worktree: str) -> Iterator[str]:
 
     Args:
         index: the file's path.
-        worktree: what its names are relative to.
+        worktree: directory that its names are relative to.
     """
     for name in gitlinks(git_repository.small_file(index, MAX_INDEX_BYTES) or b""):
         place = os.path.join(worktree, os.fsdecode(name), ".git")

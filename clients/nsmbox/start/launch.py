@@ -52,7 +52,7 @@ def make_own(directory: str) -> bool:
         directory: the box's, all links followed.
 
     Returns:
-        Whether one was made.
+        True if one was made.
 
     Raises:
         BoxError: one cannot be made.

@@ -80,7 +80,7 @@ def _wait(child: int, heard: Iterable[signal.Signals]) -> tuple[signal.Signals |
     """Until the child has ended.
 
     Returns:
-        What has asked for that, if anything did; its exit code, None where the box was ended.
+        The signal that asked for the end, if any; the exit code, None if the box was ended.
     """
     asked: signal.Signals | None = None
     passed = False

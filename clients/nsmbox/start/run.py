@@ -27,7 +27,7 @@ class Way:
         program: how the user has called it, for messages.
         yes: nobody is asked.
         dry_run: it is printed, and that is all.
-        check: what it needs is checked, and that is all.
+        check: only check what it needs.
         mistake: in the configuration, which is told with the rest of what is checked.
     """
 

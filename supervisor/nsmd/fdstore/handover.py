@@ -78,7 +78,7 @@ def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
     """Read the handover to this process, which no child inherits.
 
     Args:
-        variables: of this process; ours is removed.
+        variables: variables of this process; ours is removed.
 
     Returns:
         None if there is none, if it is for another process, or in another format.

@@ -58,7 +58,7 @@ class SessionRecord:
     """One session that belongs to a client.
 
     Attributes:
-        revision: of several records of a session, the highest counts.
+        revision: number of the record; the highest of a session counts.
         spec: name of its `SpecRecord` in the store.
         token: secret for resuming at the agent; 32 hex digits.
         capabilities: capabilities of the agent.
@@ -73,7 +73,7 @@ class SessionRecord:
         boot: id of the boot in which that clock runs.
         executions: number of its executions.
         taken_up: number of supervisors that have taken it over.
-        applied: of its overlay, as in `ProjectCopy`.
+        applied: applied changes of its overlay, as in `ProjectCopy`.
         template, outdated: as `template_pid` and `outdated` of `Jail`.
     """
 

@@ -43,7 +43,7 @@ def systemd_keeps(variables: Mapping[str, str]) -> int | None:
     """Number of descriptors that systemd keeps for this service; None if it keeps none.
 
     Args:
-        variables: of this process.
+        variables: variables of this process.
 
     Returns:
         0 where it does not say how many.

@@ -54,7 +54,7 @@ def passed_on(
     Args:
         variables: environment of the supervisor.
         root: root directory of the host; other than `/` in tests only.
-        is_locale: whether the C library knows a locale; its own answer by default.
+        is_locale: returns whether the C library knows a locale; asks the library by default.
     """
     known = is_locale or _is_locale
     chosen: list[tuple[str, str]] = []

@@ -47,7 +47,7 @@ class Gateway:
         max_connections: largest number for all sessions at once.
 
     Attributes:
-        counters: of all sessions since the supervisor's start.
+        counters: counts of all sessions since the supervisor's start.
         room: a token for each connection; without one, a connection is refused.
         refusing: a token for each connection that is being refused, for its descriptor.
         accepting: limit of threads that accept connections.

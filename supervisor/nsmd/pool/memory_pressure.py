@@ -75,7 +75,7 @@ class Pressure:
 
     Args:
         settings: `[memory_pressure]`.
-        memory: of this host.
+        memory: memory figures of this host.
         sessions: sessions that may end.
         pool: its spares go first.
     """

@@ -25,7 +25,7 @@ class Refusal:
     """System calls that are refused whatever their arguments.
 
     Attributes:
-        error: what they fail with. ENOSYS has programs do as they do on older kernels.
+        error: error of these calls. With ENOSYS programs do as on older kernels.
     """
 
     why: str
