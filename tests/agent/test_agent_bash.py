@@ -209,9 +209,9 @@ def test_a_syntax_error_tells_the_line(shared: AgentProcess) -> None:
         ("echo bye; exit 3", "bye\n", 3),
         ("exit", "", 0),
         ("trap 'echo trapped' EXIT; exit 4", "trapped\n", 4),
-        ("trap 'echo trapped' ERR; set -e; (exit 9)", "trapped\n", 9),
-        ("trap 'echo trapped' EXIT; set -eu; echo $UNDEF", "trapped\n", 1),
         ("set -eu; echo a; exit 3", "a\n", 3),
+        ("trap 'echo bye $?' EXIT; set -e; f() { exit 3; }; f", "bye 3\n", 3),
+        ("trap 'echo err; exit 7' ERR; set -e; false", "err\n", 7),
         ("exec echo other", "other\n", 0),
         ("exec sh -c 'echo sh; exit 6'", "sh\n", 6),
         ("kill -9 $$", "", 137),
@@ -267,6 +267,13 @@ STOPS: dict[str, str] = {
     "set -e and arithmetic": "set -e; (( 0 )); echo b",
     "set -e and no command": "set -e; no-such-command; echo b",
     "set -e switched off": "set -e; set +e; false; echo b",
+    "an ERR trap": "trap 'echo trapped $? $LINENO' ERR; set -e\n\n(exit 9)\necho b",
+    "an ERR trap that fails": "set -e; trap 'echo a; ! true; echo b' ERR; false; echo c",
+    "an ERR trap and a function": "set -e; trap 'echo t' ERR\nf() { false; echo in; }\nf\necho b",
+    "an ERR trap in functions": "set -Ee; trap 'echo $?' ERR\nf() { (exit 3); }\nf\necho b",
+    "an ERR trap of a function": "set -e; f() { trap 'echo t' ERR; }\nf; false\necho b",
+    "an ERR trap that does not fire": "set -u; trap 'echo t $?' ERR; false; echo b\n! true",
+    "traps": "trap 'echo 1' ERR\ntrap 'echo 2' ERR\nset -e\n\nfalse | (exit 5)\necho b",
     "pipefail": "set -euo pipefail\nfalse | true\necho b",
     "a division by zero": "echo $((1/0)); echo same\necho next",
     "set -e and a division by zero": "set -e; echo $((1/0)); echo same\necho next",
@@ -300,7 +307,7 @@ def test_a_sessions_code_stops_where_a_script_does(shared: AgentProcess) -> None
         unnumbered = re.sub(r"line \d+: ", "", script.stderr)
         shown = re.sub(r"/dev/fd/\d+: |line \d+: ", "", reply.stderr)
         assert shown == unnumbered, (name, reply)
-        options = shared.bash("set +euE +o pipefail; unset iv")
+        options = shared.bash("set +euE +o pipefail; trap - ERR")
         assert (options.exit_code, options.interpreter_restarted) == (0, False), (name, options)
         assert shared.bash(state).stdout == before, name
     shared.bash("cd ..")
@@ -318,6 +325,31 @@ def test_options_that_code_has_set_stay_and_stop_the_next(agent: AgentProcess) -
     last = agent.bash("echo $- $SHELLOPTS; [[ $kept == $BASHPID ]] && echo same")
     assert re.fullmatch(r"ehiuB\w* .*\bpipefail\b.*\nsame\n", last.stdout)
     assert "notes" not in last.frame
+
+
+def test_code_that_stops_keeps_its_traps_and_the_shell(agent: AgentProcess) -> None:
+    traps = "kept=$BASHPID; trap 'echo cleaned' EXIT; trap 'echo failed $?' ERR\n"
+    unset = agent.bash(traps + "set -eu; echo $UNDEF; echo not reached")
+    assert (unset.stdout, unset.exit_code) == ("", 1)
+    failed = agent.bash("(exit 4); echo not reached")
+    assert (failed.stdout, failed.exit_code) == ("failed 4\n", 4)
+    assert agent.bash("set +eu; (exit 5)").stdout == "failed 5\n"
+    after = agent.bash(
+        "[[ $kept == $BASHPID ]] && trap -p ERR EXIT DEBUG; echo $-; compgen -v nsm_"
+    )
+    assert (
+        after.stdout
+        == "trap -- 'echo failed $?' ERR\ntrap -- 'echo cleaned' EXIT\nhiBs\nfailed 1\n"
+    )
+    assert agent.bash("exit 6").stdout == "cleaned\n"
+
+
+def test_a_trace_has_nothing_of_the_driver(agent: AgentProcess) -> None:
+    code = "set -ex; trap 'echo t' ERR; trap 'echo e' EXIT; false; echo not reached"
+    assert agent.bash(code).stderr == (
+        "++ trap 'echo t' ERR\n++ trap 'echo e' EXIT\n++ false\n+++ echo t\n"
+    )
+    assert agent.bash("set -u; echo $UNDEF").stderr == "++ set -u\nbash: UNDEF: unbound variable\n"
 
 
 def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: AgentProcess) -> None:

@@ -32,18 +32,9 @@ microseconds, or on a machine with more to do than processors until it is their 
 
 VALUES = (
     *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
-    *(
-        "abort",
-        "end",
-        "on_err",
-        "on_exit",
-        "untrace",
-        "workspace",
-        "folder",
-        "program",
-        "path",
-        "first",
-    ),
+    *("abort", "end", "workspace", "folder", "program", "path", "first"),
+    *("note", "leave", "levels", "text", "around_err", "on_err", "around_exit", "on_exit"),
+    *("stay", "traps", "look", "watch", "untrace"),
 )
 """Names between two `@` in the driver."""
 
@@ -84,7 +75,13 @@ class BashInterpreter(Interpreter):
     that may meet one of these, by its text or the options that are on, is guarded, so that it stops
     as a script does and the shell lives on. A failed expansion gives up the whole command that it
     is in, so the code is made one command, in braces, if it can be parsed as such. For `set -e`
-    there are two traps, if code has none of its own: `on_err` and `on_exit`.
+    there are two traps, `on_err` and `on_exit`, or `around_err` and `around_exit` about those that
+    code has of its own: a trap of DEBUG sees it set them (`watch`).
+
+    Bash gives the number of a line in its messages only if it is not interactive, and a shell that
+    is not ends at an interrupt and at a failed expansion, with its state. It counts each sourced
+    file as one level of `set -x`, and after a bad number for a variable that is an integer it goes
+    on where it reads commands itself. So a session differs from a script in these.
     """
 
     name = "bash"
@@ -103,6 +100,8 @@ class BashInterpreter(Interpreter):
     SETS_NOUNSET = re.compile(r"\bset\s(?:[^\n;&|]*\s)?-\w*u|\bnounset\b")
     ASSERTS = re.compile(r"\$\{!?\w+(?:\[[^]]*\])?:?\?")
     SETS_ERRTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*E|\berrtrace\b")
+    SETS_FUNCTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*T|\bfunctrace\b")
+    SETS_TRAP = re.compile(r"\btrap\s+(?!-[lp])")
     RESUMES = re.compile(r"(?:^|[;&|({]|\b(?:do|then|else|if|while|!))\s*(?:fg|bg)\b", re.MULTILINE)
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `abort` another, before all is settled."""
@@ -117,7 +116,8 @@ class BashInterpreter(Interpreter):
         self._one_shot = False
         self._number = 0
         self._options = b""
-        self._added_option = b""
+        self._added_options = b""
+        self._has_traps = False
         self._unparsed: str | None = None
         self._held = ""
         # Made with a name that nobody can foresee, and not used if it is there already.
@@ -154,6 +154,7 @@ class BashInterpreter(Interpreter):
         self._line = b""
         self._has_handlers = False
         self._options = b""
+        self._has_traps = False
         self._held = ""
         self.ends_with_code = False
         values = {"abort": PARTS["abort"], "signal": self.ABORT_SIGNAL.name}
@@ -186,9 +187,10 @@ class BashInterpreter(Interpreter):
         self._one_shot = one_shot
         self.ends_with_code = one_shot and not self.setup
         self.resumes_jobs = bool(self.RESUMES.search(code))
+        self._has_traps = self._has_traps or bool(self.SETS_TRAP.search(code))
         self._confirmations = 0
         self._unparsed = None
-        self._added_option = b""
+        self._added_options = b""
         if self.ends_with_code:
             self._write_code(":;" + code)
             lines = self._become_script() + self._reports(number, 0)
@@ -212,17 +214,52 @@ class BashInterpreter(Interpreter):
         """Has the shell run code so that what would end a script ends no more than the code."""
         self._write_code(code)
         status = "${nsm_stop-$?}"
-        stays = b"E" in self._options or self.SETS_ERRTRACE.search(code)
-        self._added_option = b"" if stays else b"E"
-        on_err, on_exit = _quoted(PARTS["on_err"]), _quoted(PARTS["on_exit"])
+        errtrace = b"E" in self._options or self.SETS_ERRTRACE.search(code)
+        functrace = b"T" in self._options or self.SETS_FUNCTRACE.search(code)
+        traps = len(self.SETS_TRAP.findall(code))
+        set_traps = self._set_traps("*:[1-9]*:*" if errtrace else "0:[1-9]*:")
+        self._added_options = b"" if errtrace else b"E"
+        before = self._part("guard", traps=set_traps)
+        after = self._part("unguard", untrace=self._off(b"E"))
+        if traps:
+            self._added_options += b"" if functrace else b"T"
+            untrace = self._off(b"T")
+            look = _quoted(self._part("look", traps=set_traps, untrace=untrace))
+            watch = _quoted(PARTS["watch"])
+            before += "\n" + self._part("guard_traps", number=traps, look=look, watch=watch)
+            after = self._part("unguard_traps", untrace=untrace) + "\n" + after
         lines = (
-            self._part("guard", on_err=on_err, on_exit=on_exit),
+            before,
             f"{self._part('run')} {self._part('settle', status=status)}"
             + self._reports(number, self._confirmations, status)
-            + self._part("unguard", untrace="" if stays else r"\set +E; "),
+            + after,
             "",
         )
         self._command("\n".join(lines))
+
+    def _off(self, option: bytes) -> str:
+        """Gives the command that switches an option off if the driver has switched it on."""
+        return rf"\set +{option.decode()}" if option in self._added_options else "[[ 1 ]]"
+
+    def _set_traps(self, levels: str) -> str:
+        """Gives the command that sets the traps of ERR and EXIT.
+
+        Args:
+            levels: pattern of the depths of subshells and calls and the function in which code's
+                own trap of ERR runs.
+        """
+        around = "\0"
+        values = {"note": PARTS["note"], "leave": PARTS["leave"], "stay": self._part("stay")}
+        names = ["on_err", "on_exit"]
+        if self._has_traps:
+            names += ["around_err", "around_exit"]
+        traps = {
+            name: _quoted(self._part(name, levels=levels, text=around, **values)).replace(
+                around, "'\"$nsm_text\"'"
+            )
+            for name in names
+        }
+        return self._part("wrap_traps" if self._has_traps else "set_traps", **traps)
 
     def _write_code(self, code: str) -> None:
         os.ftruncate(self._code_fd, 0)
@@ -330,7 +367,7 @@ class BashInterpreter(Interpreter):
                         )
                     else:
                         if words[1]:
-                            self._options = words[1].replace(self._added_option, b"")
+                            self._options = words[1].translate(None, self._added_options)
                         self._on_report(*map(int, numbers))
 
     def _on_report(self, status: int, number: int, confirmation: int) -> None:

@@ -37,24 +37,99 @@ end_script() {
   { \builtin \trap '' INT; \builtin \exit 130; } 2>/dev/null
 }
 
-# Runs where `set -e` is about to end the shell, and returns from the code instead.
+# Notes which command failed. First in each trap of ERR.
+note() {
+  nsm_last=$? nsm_line=$LINENO
+}
+
+# Returns from the code where `set -e` is about to end the shell. Last in each trap of ERR.
 #
 # It does so from each function in turn. Last fails the `.` of the driver, and `set -e` must be off
 # then. A subshell ends as usual.
-on_err() {
+leave() {
   case $BASH_SUBSHELL:${#BASH_SOURCE[@]}:$- in \
     0:0:*e*) nsm_errexit=1; \set +e;; \
-    0:1:*e*) nsm_stop=${nsm_stop-$((LINENO * 256 + $?))}; \return 0;; \
-    0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + $?))}; \return 1;; \
+    0:1:*e*) nsm_stop=${nsm_stop-$((nsm_line * 256 + nsm_last))}; \return 0;; \
+    0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + nsm_last))}; \return 1;; \
   esac
 }
 
-# Under `set -e` a failed expansion ends the shell at once. Only an interrupt leaves that.
+# Trap of ERR if code has none of its own.
+on_err() {
+  { @note@; @leave@; } 2>/dev/null
+}
+
+# Trap of ERR around the text of one that the code has set.
 #
-# It does nothing to a shell that ends otherwise, since that has given up its code before. Without
-# the `||` bash would not look for the interrupt again before it ends.
+# The text runs where bash would run it, once, without `set -e` so that a command of its own that
+# fails does not end the shell. The loop is there for its `$?`, and because no trace shows it.
+around_err() {
+  until { @note@; case ${nsm_stop-}:$-:$BASH_SUBSHELL:${#BASH_SOURCE[@]}:${FUNCNAME-} in \
+    :*e*:@levels@) nsm_errexit=1; \set +e; (\exit "$nsm_last");; \
+    :*:@levels@) (\exit "$nsm_last");; \
+  esac; } 2>/dev/null; do @text@
+    { \break; } 2>/dev/null
+  done; { (( ${nsm_errexit-0} == 0 )) || { nsm_errexit=0; \set -e; }; @leave@; } 2>/dev/null
+}
+
+# Trap of EXIT if code has none of its own.
+#
+# Under `set -e` a failed expansion ends the shell at once, with the command that failed still there.
+# Only an interrupt leaves that. Without the `||` bash would not look for the interrupt again before
+# it ends. If the command is the `.` of the driver, the shell has given up the code and ends anyway.
 on_exit() {
-  nsm_stop=$?; { \kill -INT "$$" || :; } 2>/dev/null
+  { @stay@; } 2>/dev/null
+}
+
+stay() {
+  nsm_left=$?; \
+    [[ $BASH_COMMAND == *'. /dev/fd/@source@ '* ]] || { nsm_stop=$nsm_left; \kill -INT "$$" || :; }
+}
+
+# Trap of EXIT around the text of one that the code has set.
+around_exit() {
+  if { @stay@; (\exit "$nsm_left"); } 2>/dev/null; then
+    @text@
+  else
+    @text@
+  fi
+}
+
+# Sets the traps of ERR and EXIT where code has none.
+set_traps() {
+  nsm_now=$(\trap -p ERR EXIT); [[ $nsm_now == *\'\ ERR* ]] || \trap -- @on_err@ ERR; \
+    [[ $nsm_now == *\'\ EXIT ]] || \trap -- @on_exit@ EXIT
+}
+
+# Sets them around those that code has, or in their place.
+wrap_traps() {
+  nsm_now=$(\trap -p ERR); case $nsm_now in \
+    *nsm_line*) ;; \
+    *\'?*\'*) nsm_err=$nsm_now; \builtin \eval "nsm_text=${nsm_now:8:-4}"; \
+      \trap -- @around_err@ ERR;; \
+    *) nsm_err=$nsm_now; \trap -- @on_err@ ERR;; \
+  esac; \
+  nsm_now=$(\trap -p EXIT); case $nsm_now in \
+    *nsm_left*) ;; \
+    *\'?*\'*) nsm_exit=$nsm_now; \builtin \eval "nsm_text=${nsm_now:8:-5}"; \
+      \trap -- @around_exit@ EXIT;; \
+    *) nsm_exit=$nsm_now; \trap -- @on_exit@ EXIT;; \
+  esac
+}
+
+# Trap of DEBUG in code that may set such traps itself: notes each `trap` command, and before the next
+# command has it looked at. It is run for each command, so it is short.
+watch() {
+  { case ${nsm_seen-}:$BASH_SUBSHELL:$BASH_COMMAND in \
+    1:0:*) \builtin \eval "$nsm_look";; \
+    :*:*trap\ *) nsm_seen=1;; \
+  esac; } 2>/dev/null
+}
+
+# Looks at what a `trap` command has set. After as many as the code has, there is no more to watch.
+look() {
+  nsm_seen=; [[ $BASH_COMMAND != *trap\ * ]] || nsm_seen=1; @traps@; \
+    (( --nsm_traps > 0 )) || { \trap - DEBUG; @untrace@; }
 }
 
 # Tells the status of the last command and the numbers by way of a failing redirection.
@@ -91,10 +166,16 @@ parse() {
   \. /dev/fd/@source@ <&@null@ >&@null@ 2>&@null@;
 }
 
-# Before code that may end the shell: traps, if code has none of its own.
+# Before code that may end the shell.
 guard() {
-  \unset nsm_stop nsm_errexit; [[ $(\trap -p ERR) == *\'* ]] || \trap -- @on_err@ ERR; \
-    [[ $(\trap -p EXIT) == *\'* ]] || \trap -- @on_exit@ EXIT; \set -E
+  \unset nsm_stop nsm_errexit; @traps@; \set -E
+}
+
+# Before code that may set traps itself. A trap of DEBUG from before is not for the code that is
+# sourced, unless `set -T` is on.
+guard_traps() {
+  nsm_traps=@number@ nsm_look=@look@ nsm_debug=$(\trap -p DEBUG); \
+    [[ $- == *T* && $nsm_debug == *\'* ]] || { \trap -- @watch@ DEBUG; \set -T; }
 }
 
 # After such code: its status, for the report that follows in the same line.
@@ -102,10 +183,20 @@ settle() {
   nsm_stop=@status@; (( ${nsm_errexit-0} == 0 )) || \set -e;
 }
 
-# After the report.
+# After the report: what the code has left of these traps becomes its own again.
 unguard() {
-  [[ $(\trap -p ERR) != *nsm_stop* ]] || \trap - ERR; \
-    [[ $(\trap -p EXIT) != *nsm_stop* ]] || \trap - EXIT; @untrace@\unset nsm_stop nsm_errexit
+  @untrace@; nsm_now=$(\trap -p ERR EXIT); \
+    [[ $nsm_now != *nsm_line* ]] || { \trap - ERR; \builtin \eval "${nsm_err-}"; }; \
+    [[ $nsm_now != *nsm_left* ]] || { \trap - EXIT; \builtin \eval "${nsm_exit-}"; }; \
+    (( ${nsm_errexit-0} == 0 )) || \set -e; \
+    \unset nsm_stop nsm_errexit nsm_last nsm_line nsm_left nsm_now nsm_text nsm_err nsm_exit
+}
+
+# The same after code that may have set traps, before that.
+unguard_traps() {
+  @untrace@; [[ $(\trap -p DEBUG) != *nsm_look* ]] || \trap - DEBUG; \
+    [[ $nsm_debug != *\'* || $(\trap -p DEBUG) == *\'* ]] || \builtin \eval "$nsm_debug"; \
+    \unset nsm_debug nsm_look nsm_traps nsm_seen
 }
 
 # First command of a script, which bash reads from BASH_ENV. `:` is a function that is gone when it
