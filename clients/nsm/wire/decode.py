@@ -128,7 +128,7 @@ def _reader(kind: Any) -> tuple[type | None, Reader]:
     origin, inner = get_origin(kind), get_args(kind)
     if kind in _NOUNS or kind is types.NoneType:
         return kind, _of_type(kind)
-    if kind is Any:
+    if kind in (Any, object):
         return None, lambda plain: plain
     if origin is Annotated:
         return _annotated(inner[0], inner[1:])

@@ -69,3 +69,8 @@ def test_lists_and_flags_of_answers() -> None:
             read(list[dict[str, Any]], wire, "sessions")
     with pytest.raises(RemoteProtocolError):
         read(bool, {"interrupted": 1}, "interrupted")
+
+
+def test_values_of_any_type_are_taken_as_they_are() -> None:
+    changes = [{"key": "pool.max_spares", "old": 16, "new": None}]
+    assert read(list[dict[str, object]], {"changes": changes}, "changes") == changes
