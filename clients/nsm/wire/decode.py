@@ -167,10 +167,12 @@ def _checked(inner: Reader, check: Check) -> Reader:
     def read(plain: Any) -> Any:
         try:
             value = inner(plain)
-            if check.test(value):
-                return value
-        except DecodeError:
-            pass
+        except DecodeError as error:
+            if error.path:
+                raise
+            raise DecodeError(plain, check.expected) from None
+        if check.test(value):
+            return value
         raise DecodeError(plain, check.expected)
 
     return read

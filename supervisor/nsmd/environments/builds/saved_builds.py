@@ -12,8 +12,10 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from typing import Any, cast, get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, NamedTuple
+
+from nsm.wire.decode import Check, DecodeError, decode
 
 from nsm.paths import replace_file
 
@@ -22,6 +24,14 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
+
+
+def _is_file_name(name: str) -> bool:
+    return "/" not in name
+
+
+def _is_key(key: str) -> bool:
+    return key != "" and _is_file_name(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +53,25 @@ class Remembered:
         used_s: Unix time when it was last wanted.
     """
 
-    key: str
+    key: Annotated[str, Check(_is_key, "a file name")]
     reference: str
     added: bool = False
     given_name: str = ""
     name: str = ""
     path: str = ""
-    link: str = ""
+    link: Annotated[str, Check(_is_file_name, "a file name")] = ""
     built_s: float = 0.0
     building: bool = False
     interruptions: int = 0
     error: str = ""
     used_s: float = 0.0
+
+
+class _Saved(NamedTuple):
+    """The file."""
+
+    version: int
+    environments: list[Any]
 
 
 def load(path: str) -> tuple[Remembered, ...]:
@@ -94,40 +111,15 @@ def _parse(data: bytes) -> tuple[Remembered, ...]:
     """Parse the file. Raises ValueError if it is none."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-    whole: object = json.loads(data)
-    if not isinstance(whole, dict):
-        raise ValueError("no object")  # noqa: TRY004  # it is the file that is wrong
-    table = cast("dict[str, Any]", whole)
-    version, rows = table.get("version"), table.get("environments")
-    if not isinstance(version, int) or not isinstance(rows, list):
-        raise ValueError("no version, or no list of rows")  # noqa: TRY004  # as above
-    if version > VERSION:
-        raise ValueError(f"version {version}, from a newer nsm")
+    saved = decode(_Saved, json.loads(data))
+    if saved.version > VERSION:
+        raise ValueError(f"version {saved.version}, from a newer nsm")
     found: dict[str, Remembered] = {}
-    for row in cast("list[object]", rows):
-        remembered = _row(row)
-        if remembered is None:
-            log.warning("one of the built environments is not remembered: %.200r", row)
+    for row in saved.environments:
+        try:
+            remembered = decode(Remembered, row)
+        except DecodeError as error:
+            log.warning("one of the built environments is not remembered: %s", error)
         else:
             found[remembered.key] = remembered
     return tuple(found.values())
-
-
-def _row(row: object) -> Remembered | None:
-    """Read one environment; None if a field has the wrong type."""
-    if not isinstance(row, dict):
-        return None
-    table = cast("dict[str, Any]", row)
-    kinds = get_type_hints(Remembered)
-    values = {f.name: table[f.name] for f in fields(Remembered) if f.name in table}
-    for name, value in values.items():
-        if kinds[name] is float and type(value) is int:
-            values[name] = float(value)
-        elif type(value) is not kinds[name]:
-            return None
-    # File names are never taken from the file without a check.
-    safe = all("/" not in str(values.get(name, "")) for name in ("key", "link"))
-    try:
-        return Remembered(**values) if safe and values.get("key") else None
-    except TypeError:
-        return None

@@ -143,7 +143,7 @@ class NixMonitor(Monitor):
     def news(self) -> Mapping[str, Any]:
         self.has_news = False
         self._log.flush()
-        return {"progress": self._reader.progress.to_plain(), "log_bytes": self._log.written}
+        return {"progress": self._reader.progress._asdict(), "log_bytes": self._log.written}
 
     def read(self, descriptor: int) -> bool:
         try:
@@ -178,7 +178,7 @@ class NixMonitor(Monitor):
                     "error": self._reader.error,
                     "tail": list(self._log.tail),
                     "log_bytes": self._log.written,
-                    "progress": self._reader.progress.to_plain(),
+                    "progress": self._reader.progress._asdict(),
                 }
             }
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
 
+from nsm.wire.builds import BuildProgress
+from nsm.wire.decode import decode
 from nsmd.environments.nix.monitor import STEP_S
-from nsmd.environments.nix.progress import Progress
 from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.monitors.process_tree import SWEEP_S
 
@@ -20,7 +21,7 @@ _CHUNK_BYTES = 64 * 1024
 _MAX_REPORT_BYTES = 1024 * 1024
 """Limit of a report. An `end` has at most some 150 KiB."""
 
-OnProgress = Callable[[Progress, int], None]
+OnProgress = Callable[[BuildProgress, int], None]
 """Called with the progress, and the size of the log file. It must not block."""
 
 
@@ -48,7 +49,7 @@ class Ended:
     overflowed: bool = False
     error: str = ""
     tail: tuple[str, ...] = ()
-    progress: Progress = field(default_factory=Progress)
+    progress: BuildProgress = field(default_factory=BuildProgress)
     log_bytes: int = 0
 
 
@@ -131,7 +132,7 @@ class _Run:
             if "end" in report:
                 self._end = report["end"]
             elif on_progress is not None:
-                on_progress(Progress.from_plain(report["progress"]), report["log_bytes"])
+                on_progress(decode(BuildProgress, report["progress"]), report["log_bytes"])
 
     async def _read_output(self, limit: int) -> None:
         while self._take_output(limit):
@@ -155,15 +156,7 @@ class _Run:
 
     def _ended(self, *, timed_out: bool) -> Ended:
         end = self._end or {"not_started": "the process that watches it ended unexpectedly"}
-        return Ended(
-            stdout=b"".join(self._output),
-            exit_code=end.get("exit_code"),
-            signal=end.get("signal"),
-            not_started=end.get("not_started", ""),
-            timed_out=timed_out,
-            overflowed=self._overflowed,
-            error=end.get("error", ""),
-            tail=tuple(end.get("tail", ())),
-            progress=Progress.from_plain(end.get("progress", {})),
-            log_bytes=end.get("log_bytes", 0),
+        stdout, overflowed = b"".join(self._output), self._overflowed
+        return replace(
+            decode(Ended, end), stdout=stdout, timed_out=timed_out, overflowed=overflowed
         )
