@@ -273,35 +273,32 @@ def _map(of_keys: Any, kind: Any) -> Reader:
 
 
 def _class(kind: Any) -> Reader:
-    """Make a function that reads a class: one that goes through a table takes twice as long."""
     hints = get_type_hints(kind, include_extras=True)
-    known: dict[str, Any] = {"kind": kind, "MISSING": MISSING, "DecodeError": DecodeError}
-    lines = [
-        "def read(plain):",
-        "    if not isinstance(plain, dict):",
-        "        raise DecodeError(plain, 'a map')",
-        "    get = plain.get",
-    ]
-    given: list[str] = []
-    for number, (name, default) in enumerate(_defaults(kind).items()):
-        exact, null, known[f"read{number}"] = _field(name, hints[name], default)
-        known[f"type{number}"] = exact
-        unless = [f"type(v{number}) is not type{number}"] if exact else []
-        unless += [f"v{number} is not None"] if null and exact else []
-        lines.append(f"    v{number} = get({name!r}, MISSING)")
-        if unless:
-            lines.append(f"    if {' and '.join(unless)}:")
-        indent = "    " if unless else ""
-        lines.append(f"    {indent}v{number} = read{number}(v{number}, plain)")
-        given.append(f"{name}=v{number}")
-    lines += [
-        "    try:",
-        f"        return kind({', '.join(given)})",
-        "    except ValueError as error:",
-        "        raise DecodeError(plain, str(error)) from error",
-    ]
-    exec("\n".join(lines), known)  # noqa: S102  # names of fields are identifiers
-    return cast("Reader", known["read"])
+    defaults = _defaults(kind)
+    fields = [(name, *_field(name, hints[name], default)) for name, default in defaults.items()]
+
+    make = getattr(kind, "_make", None)
+    if make is None:  # twice as fast as a map of arguments
+        given = ", ".join(f"{name}=values[{at}]" for at, name in enumerate(defaults))
+        make = eval(f"lambda values: kind({given})", {"kind": kind})  # noqa: S307  # identifiers
+
+    def read(plain: Any) -> Any:
+        if not isinstance(plain, dict):
+            raise DecodeError(plain, "a map")
+        get = cast("dict[str, Any]", plain).get
+        values: list[Any] = []
+        for name, exact, null, inner in fields:
+            value = get(name, MISSING)
+            if type(value) is exact or (null and value is None):
+                values.append(value)
+            else:
+                values.append(inner(value, plain))
+        try:
+            return make(values)
+        except ValueError as error:
+            raise DecodeError(plain, str(error)) from error  # pyright: ignore[reportUnknownArgumentType]
+
+    return read
 
 
 def _field(
@@ -331,7 +328,7 @@ def _field(
         except DecodeError as error:
             raise error.within(path) from None
 
-    return None if path != name else exact, null, read
+    return None if path != name else exact, null and path == name, read
 
 
 def _defaults(kind: Any) -> dict[str, Callable[[], Any] | None]:

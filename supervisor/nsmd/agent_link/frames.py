@@ -137,8 +137,7 @@ ErrorName = Annotated[str, Check(_is_error_name, "the name of an error number")]
 Indent = Annotated[str, Check(_is_indent, f"at most {MAX_INDENT} blanks and tab characters")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyFrame:
+class ReadyFrame(NamedTuple):
     """The agent can take work."""
 
     protocol: Integer = 0
@@ -146,8 +145,7 @@ class ReadyFrame:
     capabilities: Annotated[frozenset[str], Made(list[Any], _texts)] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFrame:
+class OutputFrame(NamedTuple):
     """A piece of output while an execution runs."""
 
     id: str
@@ -155,32 +153,28 @@ class OutputFrame:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultFrame:
+class ResultFrame(NamedTuple):
     """An execution has ended."""
 
     id: str
     outcome: Annotated[Outcome, "", Made(Outcome, _bounded)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusFrame:
+class StatusFrame(NamedTuple):
     """Answer to `status`: the running execution and the number of background processes."""
 
     running: str | None
     background: Integer = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorFrame:
+class ErrorFrame(NamedTuple):
     """The agent refused something; `id` is the execution it concerns, if any."""
 
     id: str | None
     message: Words = "the agent reported an error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFrame:
+class FileFrame(NamedTuple):
     """A transfer is open, or has taken a piece. `size` in bytes; for a write, what was written so
     far.
 
@@ -194,8 +188,7 @@ class FileFrame:
     free_bytes: Annotated[int | None, between(0, 2**53)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileDataFrame:
+class FileDataFrame(NamedTuple):
     """A piece of a file that is read; `eof` when nothing follows."""
 
     id: str
@@ -203,8 +196,7 @@ class FileDataFrame:
     eof: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileClosedFrame:
+class FileClosedFrame(NamedTuple):
     """A transfer has ended as asked; `size` is what was transferred, bytes."""
 
     id: str
@@ -222,8 +214,7 @@ class Entry(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileDirectoryFrame:
+class FileDirectoryFrame(NamedTuple):
     """A directory and what is in it; `whole` if no entry was left out."""
 
     id: str
@@ -233,11 +224,10 @@ class FileDirectoryFrame:
         at_most(MAX_ENTRIES, "entries"),
     ]
     whole: bool = False
-    free_bytes: Annotated[int | None, between(0, 2**53)]
+    free_bytes: Annotated[int | None, between(0, 2**53)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileErrorFrame:
+class FileErrorFrame(NamedTuple):
     """A transfer has failed and ended; `code` is an error number's name, EISDIR, or ""."""
 
     id: str
@@ -245,8 +235,7 @@ class FileErrorFrame:
     code: ErrorName = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionsFrame:
+class CompletionsFrame(NamedTuple):
     """Completions that may replace `code[start:end]`, in code points.
 
     The frame does not have the code: the caller checks that `end` lies in it.
@@ -258,13 +247,8 @@ class CompletionsFrame:
     matches: Annotated[tuple[str, ...], Made(Matches, _printable)] = ()
     available: bool = False
 
-    def __post_init__(self) -> None:
-        if self.start > self.end:
-            raise ValueError("a start before the end")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedFrame:
+class CheckedFrame(NamedTuple):
     """Answer to the question whether code is complete, with the indentation of the next line."""
 
     id: str
@@ -272,8 +256,7 @@ class CheckedFrame:
     indent: Indent = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListeningFrame:
+class ListeningFrame(NamedTuple):
     """A socket listens in the session; its descriptor comes with the frame (`AgentLink`)."""
 
     id: str
@@ -328,8 +311,7 @@ class _Resumed(NamedTuple):
     executed: Annotated[int | None, "count", between(0, 2**53)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherFrame:
+class OtherFrame(NamedTuple):
     """A type that this side does not use (`pong`, `idle`, newer ones)."""
 
     type: str
@@ -380,9 +362,12 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
     try:
         if kind == "resumed":
             return _resumed(decode(_Resumed, frame))
-        return decode(_KINDS[kind], frame) if kind in _KINDS else OtherFrame(type=kind)
+        found = decode(_KINDS[kind], frame) if kind in _KINDS else OtherFrame(type=kind)
     except DecodeError as error:
         raise AgentProtocolError(f"in a frame {kind!r}, {error}") from error
+    if isinstance(found, CompletionsFrame) and found.start > found.end:
+        raise AgentProtocolError("completions start behind their end")
+    return found
 
 
 def sequence(frame: Mapping[str, Any]) -> int | None:
