@@ -120,7 +120,6 @@ class Template:
             "ready": True,
             "protocol": PROTOCOL,
             "pid": os.getpid(),
-            "groups": True,
             "failed": self.failed,
             "loaded": loaded_files(),
         }

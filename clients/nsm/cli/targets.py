@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsm.cli import terminal
 from nsm.cli.render import formats
 from nsm.wire.answers import read
-from nsm.wire.errors import NsmError, UnknownOperationError, UnknownSessionError
+from nsm.wire.errors import NsmError, UnknownSessionError
 
 if TYPE_CHECKING:
     from nsm.client.blocking import Client
@@ -36,14 +36,14 @@ def find(client: Client, target: str) -> Found | None:
     """The live session that a target means.
 
     Returns:
-        None where there is none, or an older supervisor cannot tell.
+        None where there is none.
 
     Raises:
         AmbiguousSessionError: several are meant.
     """
     try:
         return read(Found, client.call("find", {"target": target}))
-    except (UnknownSessionError, UnknownOperationError):
+    except UnknownSessionError:
         return None
 
 

@@ -435,8 +435,6 @@ class AsyncClient(AsyncFileCalls):
             except LostError as error:
                 asked.lost(error)
             await self._reconnect(wire)
-            assert self.server is not None, "it has just introduced itself"
-            asked.check(self.server)
             if asked.arrived and on_event is not None:
                 on_event(Event(CONNECTION_ID, RECONNECTED, {}))
 

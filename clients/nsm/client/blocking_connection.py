@@ -199,7 +199,6 @@ class BlockingWire:
     def _reconnect(self, asked: Asked, on_event: Callable[[Event], object] | None) -> None:
         assert self._path is not None, "only what may be made anew is lost"
         self._begin(self._connect_anew(self._path))
-        asked.check(self.server)
         if asked.arrived and on_event is not None:
             on_event(Event(CONNECTION_ID, RECONNECTED, {}))
 

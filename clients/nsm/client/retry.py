@@ -15,11 +15,6 @@ from nsm.wire.errors import DisconnectedError
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsm.wire.messages import Hello
-
-AGAIN = "again"
-"""Supervisors that say so in their `hello` know the argument of that name; an older one would run
-the code a second time."""
 
 MAX_LOSSES = 100
 """Connections that one call may lose. A call that brings its supervisor down each time must not
@@ -124,16 +119,3 @@ class Asked:
                 hint="See what is there now, then try again.",
             ) from error
         self.args = {**self.args, "again": True}
-
-    def check(self, server: Hello) -> None:
-        """Check the call before it is sent to another supervisor.
-
-        Raises:
-            DisconnectedError: that one is too old to be asked again.
-        """
-        if self.arrived and self._op in RUNS and AGAIN not in server.capabilities:
-            raise DisconnectedError(
-                "the supervisor ended before it answered, and the one that is there now "
-                f"({server.program_version}) is too old to be asked for the result",
-                hint="Whether the code ran is unknown: check what it has done.",
-            )

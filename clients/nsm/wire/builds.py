@@ -16,14 +16,14 @@ class BuildProgress(NamedTuple):
         downloaded_bytes, to_download_bytes: as far as nix knows.
     """
 
-    phase: str = "evaluating"
-    activity: str = ""
-    built: int = 0
-    to_build: int = 0
-    copied: int = 0
-    to_copy: int = 0
-    downloaded_bytes: int = 0
-    to_download_bytes: int = 0
+    phase: str
+    activity: str
+    built: int
+    to_build: int
+    copied: int
+    to_copy: int
+    downloaded_bytes: int
+    to_download_bytes: int
 
 
 class BuiltRow(NamedTuple):

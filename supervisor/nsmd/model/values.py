@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from nsm.wire.results import Truncation
 
@@ -232,10 +232,8 @@ class JailSizes:
     overlay_mb: int = 512
 
 
-class Remarks(Protocol):
-    """Interface: returns notes, each once."""
-
-    def __call__(self) -> Sequence[str]: ...
+Remarks = Callable[[], Sequence[str]]
+"""Gives out notes, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -261,18 +261,6 @@ def test_without_another_supervisor_the_client_says_so(
     client.ping()
 
 
-def test_a_supervisor_too_old_to_be_asked_is_not(generations: Generations) -> None:
-    def first(exchange: Exchange) -> dict[str, Any]:
-        generations.crash(capabilities=(), run=result())
-        exchange.hang_up()
-        return {}
-
-    generations.add(run=first)
-    with pytest.raises(DisconnectedError, match="too old"):
-        generations.client().run("x", env="python")
-    assert generations.all[1].requests == []
-
-
 def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:
     generations.add(file_open=open_file, file_write=dying(generations))
     pieces = iter([b"data", b""])

@@ -224,7 +224,7 @@ class Link(asyncio.Protocol):
             try:
                 assert self._path is not None, "else nothing is made anew"
                 connect = partial(start.connect, self._path)
-                server = await self._introduce(await loop.run_in_executor(None, connect))
+                await self._introduce(await loop.run_in_executor(None, connect))
                 break
             except (NotRunningError, LostError) as error:
                 if loop.time() + _RETRY_S > deadline:
@@ -237,15 +237,10 @@ class Link(asyncio.Protocol):
         self._reopening = None
         waiting, self._waiting = self._waiting, []
         for call in waiting:
-            self._ask_again(call, server)
+            self._ask_again(call)
 
-    def _ask_again(self, call: Call, server: Hello) -> None:
+    def _ask_again(self, call: Call) -> None:
         if call.answer.done():  # given up
-            return
-        try:
-            call.asked.check(server)
-        except DisconnectedError as error:
-            call.fail(error)
             return
         if call.asked.arrived and call.on_event is not None:
             call.on_event(Event(CONNECTION_ID, RECONNECTED, {}))

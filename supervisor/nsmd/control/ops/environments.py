@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import trio
@@ -141,7 +142,7 @@ def _row(building: Building) -> dict[str, Any]:
         "path": built.path if built is not None else None,
         "built_at": built.built_s if built is not None else None,
         "since_s": since_s,
-        "progress": attempt.progress._asdict() if attempt is not None else None,
+        "progress": asdict(attempt.progress) if attempt is not None else None,
         "error": failed.message if failed is not None else None,
         "hint": (failed.hint or f"`nsm env log {building.name}` shows all of its log.")
         if failed is not None

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import trio
 
-from nsm.wire.builds import BuildProgress
 from nsm.wire.errors import NsmError
 from nsmd.environments.builds.build_index import BuildIndex
 from nsmd.environments.builds.build_state import Attempt, Building, Built
 from nsmd.environments.builds.output import built_path, sandbox
 from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.nix.progress import Progress
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 
@@ -61,7 +61,7 @@ class BuildRun:
             OSError: our own directory cannot be used.
         """
 
-        def on_progress(progress: BuildProgress, log_bytes: int) -> None:
+        def on_progress(progress: Progress, log_bytes: int) -> None:
             attempt.progress, attempt.log_bytes = progress, log_bytes
             building.note()
 

@@ -15,9 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, NamedTuple
 
-from nsm.wire.decode import Check, DecodeError, decode
-
 from nsm.paths import replace_file
+from nsm.wire.decode import Check, DecodeError, decode
 
 log = logging.getLogger(__name__)
 

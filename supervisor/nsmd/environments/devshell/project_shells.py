@@ -15,12 +15,12 @@ from typing import Protocol
 
 import trio
 
-from nsm.wire.builds import BuildProgress
 from nsm.wire.errors import NsmError
 from nsmd.environments.devshell import files
 from nsmd.environments.devshell.evaluation import Nix, Place, Shell, evaluate, forget_unused, load
 from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
+from nsmd.environments.nix.progress import Progress
 from nsmd.host.locales import locale_part
 from nsmd.model.values import Client, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
@@ -82,7 +82,7 @@ class _Project:
     )
     since_s: float | None = None
     settled: trio.Event = field(default_factory=trio.Event)
-    progress: BuildProgress = field(default_factory=BuildProgress)
+    progress: Progress = field(default_factory=Progress)
     problem: str = ""
     failed_s: float = -math.inf
 
@@ -248,7 +248,7 @@ class DevShells:
     def _begin(self, known: _Project) -> None:
         known.since_s = trio.current_time()
         known.settled = trio.Event()
-        known.progress = BuildProgress()
+        known.progress = Progress()
         self._nursery.start_soon(self._evaluate, known)
 
     async def _evaluate(self, known: _Project) -> None:
@@ -295,7 +295,7 @@ class DevShells:
         if shell is not None:
             return shell
 
-        def note(progress: BuildProgress, _log_bytes: int) -> None:
+        def note(progress: Progress, _log_bytes: int) -> None:
             known.progress = progress
 
         began = trio.current_time()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, cast
 
-from nsm.wire.builds import BuildProgress
+from nsmd.environments.nix.progress import Progress
 
 PREFIX = b"@nix "
 
@@ -113,13 +113,13 @@ class Reader:
         return "\n".join(self._errors)
 
     @property
-    def progress(self) -> BuildProgress:
+    def progress(self) -> Progress:
         """Progress of the run."""
         shown = next(
             (a for a in reversed(self._activities.values()) if a.kind == _Kind.BUILD),
             next((a for a in reversed(self._activities.values()) if a.text), None),
         )
-        return BuildProgress(
+        return Progress(
             phase=self._phase(),
             activity="" if shown is None else _words(shown),
             built=self._total(_Kind.BUILDS),

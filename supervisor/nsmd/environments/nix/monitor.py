@@ -20,6 +20,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from nsmd.environments.nix.messages import Reader
@@ -143,7 +144,7 @@ class NixMonitor(Monitor):
     def news(self) -> Mapping[str, Any]:
         self.has_news = False
         self._log.flush()
-        return {"progress": self._reader.progress._asdict(), "log_bytes": self._log.written}
+        return {"progress": asdict(self._reader.progress), "log_bytes": self._log.written}
 
     def read(self, descriptor: int) -> bool:
         try:
@@ -178,7 +179,7 @@ class NixMonitor(Monitor):
                     "error": self._reader.error,
                     "tail": list(self._log.tail),
                     "log_bytes": self._log.written,
-                    "progress": self._reader.progress._asdict(),
+                    "progress": asdict(self._reader.progress),
                 }
             }
         )

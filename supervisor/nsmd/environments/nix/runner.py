@@ -10,9 +10,9 @@ from typing import Any
 
 import trio
 
-from nsm.wire.builds import BuildProgress
 from nsm.wire.decode import decode
 from nsmd.environments.nix.monitor import STEP_S
+from nsmd.environments.nix.progress import Progress
 from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.monitors.process_tree import SWEEP_S
 
@@ -21,7 +21,7 @@ _CHUNK_BYTES = 64 * 1024
 _MAX_REPORT_BYTES = 1024 * 1024
 """Limit of a report. An `end` has at most some 150 KiB."""
 
-OnProgress = Callable[[BuildProgress, int], None]
+OnProgress = Callable[[Progress, int], None]
 """Called with the progress, and the size of the log file. It must not block."""
 
 
@@ -49,7 +49,7 @@ class Ended:
     overflowed: bool = False
     error: str = ""
     tail: tuple[str, ...] = ()
-    progress: BuildProgress = field(default_factory=BuildProgress)
+    progress: Progress = field(default_factory=Progress)
     log_bytes: int = 0
 
 
@@ -132,7 +132,7 @@ class _Run:
             if "end" in report:
                 self._end = report["end"]
             elif on_progress is not None:
-                on_progress(decode(BuildProgress, report["progress"]), report["log_bytes"])
+                on_progress(decode(Progress, report["progress"]), report["log_bytes"])
 
     async def _read_output(self, limit: int) -> None:
         while self._take_output(limit):

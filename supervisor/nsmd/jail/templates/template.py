@@ -14,11 +14,12 @@ import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
 from nsm.jail.failure import EXHAUSTED
+from nsm.wire.decode import decode
 from nsmd.fdstore.holder import receive
 from nsmd.host.processes import pid_of
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
@@ -43,7 +44,7 @@ MESSAGE_BYTES = 64 * 1024
 MAX_TEXT = 300
 
 PROTOCOL = 1
-"""Version of the templates' protocol (agent-protocol.md). The first templates did not send it."""
+"""Version of the templates' protocol (agent-protocol.md)."""
 
 COPY_DESCRIPTORS = 2
 """Descriptors of an overlay: the changes, and the directory that code sees."""
@@ -133,7 +134,6 @@ class Template:
     Attributes:
         files: its files on the host; empty if they never change.
         state: state of these files when it was made (`nsmd.jail.templates.freshness`).
-        takes_groups: its forks can enter a control group.
         suspect: something there has changed, and nobody has checked it yet.
         unwatched: nobody would notice a change.
         on_closed: called once it can no longer be asked for forks.
@@ -151,7 +151,6 @@ class Template:
         self.failed = failed or {}
         self.files: Sequence[str] = ()
         self.state = ""
-        self.takes_groups = False
         self.suspect = self.unwatched = False
         self._copies = spec.project is not None and spec.project.copied
         self.forks = 0
@@ -279,7 +278,7 @@ class Template:
         return jail
 
     def _taken(self, group: int | None) -> Sequence[int]:
-        return () if group is None or not self.takes_groups else (group,)
+        return () if group is None else (group,)
 
     async def _ask(self, request: bytes, fds: Sequence[int]) -> None:
         while self.is_open:
@@ -317,16 +316,21 @@ async def start_template(
     with suppress(OSError):
         message, fds, _ = receive(jail.socket, size=MESSAGE_BYTES)
     try:
-        told: dict[str, Any] = json.loads(message)
-        if told["ready"] and len(fds) == 1 and told.get("protocol", PROTOCOL) == PROTOCOL:
-            template = Template(spec, jail, fds[0], failed=_texts(told.get("failed", {})))
-            template.takes_groups = told.get("groups") is True
-            if spec.artifact is None:  # files in Nix's store never change
-                template.files = host_paths(spec, _names(told.get("loaded", {})))
-            return template
-        why = _why_not_taken(told)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        told = decode(_Told, json.loads(message))
+    except (ValueError, RecursionError):
         why = f"it said {message[:200]!r}"
+    else:
+        if told.ready and len(fds) == 1 and told.protocol == PROTOCOL:
+            failed = (told.failed or {}).items()
+            bounded = {name[:MAX_TEXT]: reason[:MAX_TEXT] for name, reason in failed}
+            template = Template(spec, jail, fds[0], failed=bounded)
+            if spec.artifact is None:  # files in Nix's store never change
+                template.files = host_paths(spec, told.loaded or {})
+            return template
+        why = told.error or (
+            f"the template speaks protocol {told.protocol}, and this supervisor {PROTOCOL}: one "
+            "is newer than the other"
+        )
     for fd in fds:
         os.close(fd)
     with trio.CancelScope(shield=True):
@@ -336,29 +340,14 @@ async def start_template(
     raise TemplateError(why)
 
 
-def _texts(told: dict[object, object]) -> Mapping[str, str]:
-    """Modules and reasons from its message, with bounded length."""
-    return {str(name)[:MAX_TEXT]: str(text)[:MAX_TEXT] for name, text in told.items()}
+class _Told(NamedTuple):
+    """First message of a template."""
 
-
-def _names(told: dict[object, list[object]]) -> Mapping[str, Sequence[str]]:
-    """Files from its message: names by directory."""
-    return {str(directory): [str(name) for name in names] for directory, names in told.items()}
-
-
-def _why_not_taken(told: Mapping[str, Any]) -> str:
-    """Why the supervisor does not use the template.
-
-    Raises:
-        KeyError: its message is incomplete.
-    """
-    protocol = told.get("protocol", PROTOCOL)
-    if protocol != PROTOCOL:
-        return (
-            f"the template speaks protocol {protocol!r:.20}, and this supervisor {PROTOCOL}: one "
-            "is newer than the other"
-        )
-    return str(told["error"])
+    ready: bool
+    protocol: int | None
+    error: str = ""
+    failed: dict[str, str] | None = None
+    loaded: dict[str, list[str]] | None = None
 
 
 async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
@@ -392,10 +381,6 @@ async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
             _close(fds)
             raise
     _close(fds)
-    if message == WENT_WELL and fds:
-        raise TemplateError(
-            "its template does not copy projects on write: it is older than this supervisor"
-        )
     if message == WENT_WRONG:
         raise refusal(await _read_text(channel))
     raise TemplateGoneError("the template ended, or the fork did, before there was a session")

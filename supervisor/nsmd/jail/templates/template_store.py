@@ -45,7 +45,7 @@ class TemplateRecord:
         starter: process id of the program that made the jail, a child of the supervisor; 0 for
             none.
         channel: identity of its control socket.
-        failed, files, state, takes_groups: as in `Template`.
+        failed, files, state: as in `Template`.
     """
 
     spec: TemplateSpec
@@ -56,7 +56,6 @@ class TemplateRecord:
     failed: dict[str, str] = field(default_factory=dict[str, str])
     files: tuple[str, ...] = ()
     state: str = ""
-    takes_groups: bool = False
 
 
 @cache
@@ -128,7 +127,6 @@ class TemplateStore:
             failed=dict(template.failed),
             files=tuple(template.files),
             state=template.state,
-            takes_groups=template.takes_groups,
         )
         file = records.memory_file(records.encode(record))
         owned.callback(os.close, file)
@@ -218,5 +216,4 @@ def _template(record: TemplateRecord, left: list[int]) -> Template | None:
     made = AdoptedTemplateJail(control, jail, record.pid, starter_pid=starter)
     template = Template(record.spec, made, forker, failed=record.failed)
     template.files, template.state = record.files, record.state
-    template.takes_groups = record.takes_groups
     return template

@@ -93,17 +93,6 @@ def replace_in(artifact: Path, name: str, change: Callable[[str], str]) -> Envir
     return environment_of(artifact)
 
 
-async def test_a_template_that_does_not_say_its_protocol_is_of_the_first(folder: Path) -> None:
-    silent = replace_in(
-        write_artifact(folder), "template", lambda text: text.replace('"protocol": PROTOCOL,', "")
-    )
-    async with (
-        open_launcher(folder) as forking,
-        open_session(silent, launcher=forking) as session,
-    ):
-        assert isinstance(session.jail, ForkedJail)
-
-
 async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> None:
     newer = replace_in(
         write_artifact(folder),

@@ -168,7 +168,7 @@ async def test_a_jail_of_its_own_refuses_and_says_why(
 async def test_a_template_that_knows_no_copies_is_refused(
     bash: Environment, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older one shows the project read-only, and says nothing of it."""
+    """It shows the project read-only, and says nothing of it."""
     asked = template.Template.fork
 
     async def as_of_old(
@@ -178,7 +178,7 @@ async def test_a_template_that_knows_no_copies_is_refused(
 
     monkeypatch.setattr(template.Template, "fork", as_of_old)
     async with open_templates(new_launcher()) as forking:
-        with pytest.raises(BadProjectError, match="older than this supervisor"):
+        with pytest.raises(BadProjectError, match="cannot be shown copy-on-write"):
             await forking.launch(jail_spec(bash, copied(project)))
 
 
