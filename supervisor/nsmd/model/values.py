@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from nsm.wire.results import Truncation
 
@@ -232,8 +232,10 @@ class JailSizes:
     overlay_mb: int = 512
 
 
-Remarks = Callable[[], Sequence[str]]
-"""Gives out notes, each once."""
+class Remarks(Protocol):
+    """Interface: returns notes, each once."""
+
+    def __call__(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
