@@ -168,7 +168,7 @@ async def test_a_jail_of_its_own_refuses_and_says_why(
 async def test_a_template_that_knows_no_copies_is_refused(
     bash: Environment, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shows the project read-only, and says nothing of it."""
+    """The template shows the project read-only, and says nothing of it."""
     asked = template.Template.fork
 
     async def as_of_old(
