@@ -45,7 +45,6 @@ from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
     from typing import Any, Self
 
     from nsm.client.boxes import AsyncBoxes
@@ -145,12 +144,7 @@ class AsyncClient(AsyncFileCalls):
                     raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -30,7 +30,6 @@ from nsm.wire.results import RunResult
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
-    from types import TracebackType
     from typing import Any, Self
 
     from nsm.client.boxes import Boxes
@@ -125,12 +124,7 @@ class Client(FileCalls):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import trio
 
@@ -202,10 +201,5 @@ class Turn:
         assert self._session is not None, "nobody waits"
         await self._places.wait(self._session, self)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._places.started()

@@ -13,7 +13,6 @@ from nsm.wire.errors import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from types import TracebackType
     from typing import Self
 
 
@@ -134,12 +133,7 @@ class Target:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
         if self._temporary:
             with suppress(OSError):

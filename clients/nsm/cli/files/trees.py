@@ -23,7 +23,6 @@ from nsm.wire.sessions import DirectoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from types import TracebackType
     from typing import Self
 
     from nsm.cli.files.operands import Download, Upload
@@ -144,12 +143,7 @@ class Below:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._top)
 
     @contextmanager

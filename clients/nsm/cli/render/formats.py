@@ -6,6 +6,7 @@ take for more than a character to show is made visible.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -194,3 +195,11 @@ def columns(text: str) -> int:
         0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
         for character in text
     )
+
+
+def date(unix_time: float) -> str:
+    """A time as a local date and time of day."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_time))
+    except (ValueError, OverflowError, OSError):  # no date that a calendar has
+        return "-"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
@@ -139,7 +138,7 @@ def _executions(rows: Sequence[RunRow]) -> str:
         (
             (
                 str(row.number),
-                _date(row.started_at),
+                formats.date(row.started_at),
                 row.client,
                 "-" if row.duration_s is None else f"{row.duration_s:.2f} s",
                 _outcome(row),
@@ -188,10 +187,3 @@ def _decisions(rows: Sequence[NetworkDecision]) -> str:
 def _number(wire: Mapping[str, Any], key: str) -> float | None:
     value = wire.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _date(unix_time: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_time))
-    except (ValueError, OverflowError, OSError):  # no date that a calendar has
-        return "-"

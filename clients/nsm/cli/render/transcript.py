@@ -15,7 +15,6 @@ loses its colours: what a model had printed must neither drive a person's termin
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, assert_never
 
 from nsm.cli.render import formats
@@ -113,7 +112,7 @@ def session(start: SessionStart) -> str:
     name = f"{one_line(start.name)} ({start.id})" if start.name is not None else start.id
     text = (
         f"session {name}: {one_line(start.env)}, opened by {one_line(start.client)}, "
-        f"{_date(start.started_at)}\n"
+        f"{formats.date(start.started_at)}\n"
     )
     if start.dropped:
         text += f"({formats.count(start.dropped, 'older execution')} no longer kept)\n"
@@ -122,7 +121,7 @@ def session(start: SessionStart) -> str:
 
 def header(start: ExecutionStart) -> str:
     """The line above an execution: its number, when, and who sent it."""
-    return f"[{start.number}] {_date(start.started_at)} {one_line(start.client)}\n"
+    return f"[{start.number}] {formats.date(start.started_at)} {one_line(start.client)}\n"
 
 
 def code(start: ExecutionStart) -> str:
@@ -187,10 +186,3 @@ def _plain(text: str) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 60 else formats.duration(seconds)
-
-
-def _date(unix_time: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_time))
-    except (ValueError, OverflowError, OSError):  # no date that a calendar has
-        return "-"

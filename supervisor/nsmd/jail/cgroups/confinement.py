@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from nsmd.host.processes import has_ended, tree_of
@@ -224,12 +225,8 @@ class Confinement:
 
     def facts(self) -> dict[str, Any]:
         """Facts for `nsm inspect`: the limits, and present figures; reads some files."""
-        enforcement = self.enforcement
         return {
-            "memory": enforcement.memory,
-            "processes": enforcement.processes,
-            "cpu": enforcement.cpu,
-            "why": enforcement.why,
+            **asdict(self.enforcement),
             "group": self.group.directory if self.group else None,
             "memory_limit_bytes": self.program_bytes,
             "group_limit_bytes": self.group.limits.memory_bytes if self.group else None,

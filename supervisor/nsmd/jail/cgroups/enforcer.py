@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Protocol
 
 import trio
@@ -110,13 +111,7 @@ class SessionEnforcer:
 
     def facts(self) -> dict[str, str]:
         """Facts for `nsm status`."""
-        enforcement = self.enforcement
-        return {
-            "memory": enforcement.memory,
-            "processes": enforcement.processes,
-            "cpu": enforcement.cpu,
-            "why": enforcement.why,
-        }
+        return asdict(self.enforcement)
 
     @staticmethod
     def holding(controllers: frozenset[str], why: str) -> Enforcement:
