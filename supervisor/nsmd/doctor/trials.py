@@ -21,7 +21,7 @@ from nsm.jail.failure import SEE_DOCTOR
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import probe_bwrap
-from nsmd.jail.interface import Jail
+from nsmd.jail.interface import discard
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.settings import Settings
@@ -270,7 +270,7 @@ async def _try(launcher: BwrapLauncher, environment: Environment) -> Trial:
         with trio.move_on_after(TRIAL_TIMEOUT_S):
             answer = await _read_all(jail.socket)
     finally:
-        await _end(jail)
+        await discard(jail)
     try:
         return Trial(environment=environment, facts=json.loads(answer))
     except ValueError:
@@ -294,7 +294,7 @@ async def _why_not_forked(launcher: BwrapLauncher, spec: JailSpec) -> str | None
         try:
             return forking.reasons.get(spec.environment.name)
         finally:
-            await _end(jail)
+            await discard(jail)
 
 
 async def _why_not_preloaded(launcher: BwrapLauncher, environment: Environment) -> Sequence[str]:
@@ -305,13 +305,6 @@ async def _why_not_preloaded(launcher: BwrapLauncher, environment: Environment) 
         await forking.try_preloading(environment)
         reason = forking.reasons.get(environment.name)
         return [*forking.unloaded.get(environment.name, ()), *([reason] if reason else [])]
-
-
-async def _end(jail: Jail) -> None:
-    jail.kill()
-    with trio.CancelScope(shield=True):
-        await jail.wait()
-    jail.release()
 
 
 async def _read_all(channel: socket.socket) -> bytes:
@@ -337,5 +330,5 @@ async def _why_not_copied(
             return f"projects cannot be copied on write: {error.why}"
         except NsmError as error:
             return error.message
-        await _end(jail)
+        await discard(jail)
     return None

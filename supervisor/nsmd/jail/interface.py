@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Protocol
 
+import trio
+
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, Remarks, SessionLimits, TemplateSpec
 
@@ -147,3 +149,16 @@ class ColdLauncher(Launcher, Protocol):
         Raises, Cancellation: as `launch`.
         """
         ...
+
+
+async def discard(jail: Jail) -> str:
+    """End a jail that nobody will use; returns what it wrote to stderr.
+
+    Cancellation: shielded; 1 ms.
+    """
+    with trio.CancelScope(shield=True):
+        jail.kill()
+        await jail.wait()
+    text = jail.stderr_text()
+    jail.release()
+    return text

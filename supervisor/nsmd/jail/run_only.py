@@ -21,6 +21,7 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.jail.handover import Handover, hand_over
+from nsmd.jail.interface import discard
 from nsmd.jail.process import end_starter, wait_for_starter
 from nsmd.jail.process_tree import open_descendant
 from nsmd.jail.project_directory import open_project
@@ -152,10 +153,7 @@ async def start_run_only(
     try:
         await trio.lowlevel.wait_readable(channel)
     except BaseException:
-        jail.kill()
-        with trio.CancelScope(shield=True):
-            await jail.wait()
-        jail.release()
+        await discard(jail)
         raise
     return jail
 

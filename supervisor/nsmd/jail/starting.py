@@ -20,6 +20,7 @@ import trio
 
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted
 from nsm.wire.errors import StartFailedError
+from nsmd.jail.interface import discard
 from nsmd.jail.process import (
     BwrapJail,
     end_starter,
@@ -255,19 +256,6 @@ async def jail_of(attempt: Attempt, speaker: str, group: int | None = None) -> B
         await discard(jail)
         raise
     raise NotStartedError(f"{await discard(jail)}{silence}")
-
-
-async def discard(jail: BwrapJail) -> str:
-    """End a jail that nobody will use; returns what it wrote to stderr.
-
-    Cancellation: shielded; 1 ms.
-    """
-    with trio.CancelScope(shield=True):
-        jail.kill()
-        await jail.wait()
-    text = jail.stderr_text()
-    jail.release()
-    return text
 
 
 async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:

@@ -20,6 +20,7 @@ from nsmd.host.watching.source_watcher import SourceWatcher as Watching
 from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child
+from nsmd.jail.interface import discard
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.templates.freshness import Files, look
 from nsmd.jail.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
@@ -324,10 +325,7 @@ class TemplateLauncher:
         except (TemplateError, StartFailedError) as error:
             return self._failed(line, failures, error)
         if await self._is_changing(line):
-            jail.kill()
-            with trio.CancelScope(shield=True):
-                await jail.wait()
-            jail.release()
+            await discard(jail)
             return CHANGING
         line.failures = 0
         jail.policy = policy
@@ -423,10 +421,7 @@ class TemplateLauncher:
 
 async def _give_up(template: Template) -> None:
     """End a template that nobody forked or watches."""
-    with trio.CancelScope(shield=True):
-        template.jail.kill()
-        await template.jail.wait()
-    template.jail.release()
+    await discard(template.jail)
     os.close(template.pidfd)
 
 

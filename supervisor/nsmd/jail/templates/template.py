@@ -24,6 +24,7 @@ from nsmd.fdstore.holder import receive
 from nsmd.host.processes import pid_of
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
 from nsmd.jail.handle import JailHandle
+from nsmd.jail.interface import discard
 from nsmd.jail.templates.freshness import host_paths
 from nsmd.model.values import TemplateSpec
 
@@ -333,10 +334,7 @@ async def start_template(
         )
     for fd in fds:
         os.close(fd)
-    with trio.CancelScope(shield=True):
-        jail.kill()
-        await jail.wait()
-    jail.release()
+    await discard(jail)
     raise TemplateError(why)
 
 
