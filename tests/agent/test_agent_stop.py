@@ -227,6 +227,22 @@ def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
     assert not reply.interpreter_restarted
 
 
+@pytest.mark.parametrize("code", ["sleep 60", "(sleep 60)", "trap 'sleep 60' ERR; false"])
+def test_set_e_stops_code_after_an_interrupt_too(agent: AgentProcess, code: str) -> None:
+    """Its trap of ERR is not left in a state in which bash runs it no more."""
+    agent.bash(SET["bash"])
+    for _ in range(2):
+        request = agent.begin(f"set -e; echo up; {code}", "bash", stream=True)
+        agent.running("up\n")
+        wait_for_a_child(agent)
+        agent.send(type="interrupt", id=request)
+        assert not agent.result(request).interpreter_restarted
+        assert agent.bash("set +e; trap - ERR").exit_code == 0
+        agent.seen.clear()
+    assert agent.bash("set -e; echo before; false; echo after").stdout == "before\n"
+    assert agent.bash("set +e; " + GET["bash"]).stdout == "5\n"
+
+
 @pytest.mark.parametrize("code", ["sleep 60", "python3 catches", "sleep 60 & wait"])
 def test_the_exit_trap_of_an_interrupted_one_shot_runs_to_its_end(
     agent: AgentProcess, code: str

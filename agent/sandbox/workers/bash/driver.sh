@@ -23,9 +23,13 @@ begin() {
 #
 # On SIGINT alone bash goes on with the next command if the one that it waits for handles the signal
 # and exits, as test runners and `ping` do. A trap runs between the two. It leaves code alone that
-# has a trap for SIGINT of its own, and does nothing while no code is sourced.
+# has a trap for SIGINT of its own, and does nothing while no code is sourced. Nor does it where
+# `set -e` stops the code because the signal has ended a command: this may be within the trap of
+# ERR, and bash would believe for ever that it runs that trap.
 abort() {
-  { [[ -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "$$"; } \
+  { [[ ${nsm_errexit-0} == 1 \
+    || $- == *e* && ( $? == 130 || -n ${nsm_last-} ) && $(\builtin \trap -p ERR) == *nsm_line* \
+    || -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "$$"; } \
     </dev/null >/dev/null 2>&1
 }
 
