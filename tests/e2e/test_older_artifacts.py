@@ -70,7 +70,7 @@ def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Superviso
     done = shared.run("nsm", "cp", "-", "files:x.txt", stdin="hello")
     assert done.returncode != 0
     assert "too old for that" in done.stderr
-    assert "build that anew" in done.stderr
+    assert "build it again" in done.stderr
     with shared.client() as client:
         assert client.run("print(x)", env="older", session="files").stdout == "42\n"
         client.kill(["files"])

@@ -29,7 +29,7 @@ def test_each_box_is_a_line() -> None:
         OFF._replace(network="full", programs=("deploy", "restart-db")),
         allow._replace(allow=("a.example", "*.b.example")),
         allow._replace(counters={"allowed": 3, "not-allowed": 2, "port": 1}),
-        allow._replace(network_problem="there is no proxy: it did not come along"),
+        allow._replace(network_problem="there is no proxy: it did not come with the answer"),
         OFF._replace(directory="/srv/\x1b[31mred\nline"),
     ]
     text = listing.rows(boxes, "/home/ada")
@@ -42,7 +42,7 @@ def test_each_box_is_a_line() -> None:
         "full",
         "a.example,*.b.example",
         "a.example (3 refused)",
-        "a.example (there is no proxy: it did not come along)",
+        "a.example (there is no proxy: it did not come with the answer)",
         "off",
     ]
     assert [" deploy,restart-db " in line for line in text.splitlines()].index(True) == 2

@@ -24,8 +24,9 @@ DEFAULT: Final = Default()
 class Project(NamedTuple):
     """
     Attributes:
-        path: of the directory; None for none.
-        chosen: somebody named it. If nobody did and it must not be shown, code runs without it.
+        path: The directory; None for none.
+        chosen: True if somebody named it. If nobody did and it must not be shown, code runs
+            without it.
     """
 
     path: str | None

@@ -110,7 +110,7 @@ def read_status(wire: Mapping[str, Any]) -> Status:
     """
     if set(wire) == {"version"}:
         raise ForbiddenError(
-            f"A supervisor of version {wire['version']} is there. It tells a box no more.",
+            f"A supervisor of version {wire['version']} is there. It tells a box nothing else.",
             hint="Ask outside of the box.",
         )
     return read(Status, wire)

@@ -55,10 +55,10 @@ def parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="files of the project that the host would run cannot be changed (the default)",
     )
-    parser.add_argument("--yes", action="store_true", help="begin without asking")
+    parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
-    parser.add_argument("--check", action="store_true", help="say what it needs, and what is there")
-    parser.add_argument("--list", action="store_true", help="show the boxes that there are")
+    parser.add_argument("--check", action="store_true", help="check what it needs")
+    parser.add_argument("--list", action="store_true", help="list the boxes")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument(
         "command",

@@ -240,7 +240,7 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
         os.path.basename(tool.path)
     ):
         raise BoxError(
-            f"{tool.name} is not for boxes: it has to do with keys, or leads out of them",
+            f"{tool.name} must not be in a box: it handles keys, or leads out of the box",
             hint="Run it outside.",
             exit_code=126,
         )

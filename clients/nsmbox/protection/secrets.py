@@ -387,7 +387,7 @@ def working_directory(known: Known) -> str:
         ) from None
     except OSError as error:
         raise BoxError(
-            f"The working directory cannot be found out: {error.strerror}.", hint=elsewhere
+            f"The working directory is unknown: {error.strerror}.", hint=elsewhere
         ) from error
     if not directory.startswith("/"):
         # getcwd(3): it is outside of this process's root, or its file system was unmounted.

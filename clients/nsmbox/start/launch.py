@@ -151,7 +151,7 @@ def become(
         raise BoxError(
             f"the command has {len(plan.command)} words, and bwrap takes no more than "
             f"{MAX_ARGUMENTS} with those that make the box",
-            hint="Have them made inside: nsm box -- sh -c 'COMMAND *'",
+            hint="Expand them inside: nsm box -- sh -c 'COMMAND *'",
         )
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))

@@ -205,7 +205,7 @@ def _refuse_a_box_in_a_box() -> None:
     if os.path.isdir(TOOLS_DIRECTORY):
         raise BoxError(
             "this is a box already, and no box can be made in one",
-            hint="Run the command itself: the box around it holds for it, too.",
+            hint="Run the command itself: the box around it protects it, too.",
         )
 
 

@@ -134,8 +134,8 @@ class Requests:
         if capability not in (self._capabilities or ()):
             raise UnknownOperationError(
                 f"The session's agent is too old for that: it does not offer {capability!r}.",
-                hint="End the session and start it anew; if Nix has built its environment for "
-                "an older nsm, build that anew first.",
+                hint="End the session and start another; if Nix has built its environment for "
+                "an older nsm, build it again first.",
             )
 
     def take(self, frame: AnswerFrame) -> None:

@@ -42,7 +42,7 @@ def refuse_waiting(listener: socket.socket, why: str) -> int:
         How many there were.
     """
     error = StartFailedError(
-        f"The supervisor cannot start: {why}", hint="Mend that; the next call starts it again."
+        f"The supervisor cannot start: {why}", hint="Correct that; the next call starts it again."
     )
     count = 0
     with selectors.DefaultSelector() as waiting:

@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"nsm-supervisor {program_version()}"
     )
-    parser.add_argument("--config", metavar="FILE", help="instead of the user's config_file.toml")
+    parser.add_argument("--config", metavar="FILE", help="instead of the user's config.toml")
     parser.add_argument(
         "--ready-fd",
         type=int,

@@ -125,7 +125,7 @@ def tell(environment: Mapping[str, str], message: str) -> None:
             notifier.setblocking(False)
             notifier.sendto(message.encode(), address)
     except OSError as error:
-        log.warning("the service manager cannot be told %r: %s", message, error)
+        log.warning("the message %r to the service manager failed: %s", message, error)
 
 
 def _why_unusable(passed: socket.socket) -> str | None:

@@ -157,7 +157,7 @@ class SocketGuard:
 
     def _bind_again(self) -> None:
         if identity_of(self._path) is not None:
-            raise PlaceError("something else is in its place. Remove it: then it comes back")
+            raise PlaceError("something else is in its place. Remove that: then nsm makes it again")
         with bound(self._path) as new:
             os.dup2(new.fileno(), self._listener.fileno(), inheritable=False)
         self._identity, self._said = identity_of(self._path), ""

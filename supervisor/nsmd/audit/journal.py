@@ -206,7 +206,7 @@ class Journal:
             self.dropped += lines
             self._lost += lines
         if not self.problem:  # once, and not for each line
-            log.warning("the audit has lost lines, and goes on without: %s", why)
+            log.warning("the audit has lost lines, and continues without them: %s", why)
         self.problem = why
 
 

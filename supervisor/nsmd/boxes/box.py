@@ -226,7 +226,7 @@ async def _receive(connection: trio.SocketStream) -> Listener | None:
             )
             for descriptor in descriptors_in(ancillary):
                 return Listener(descriptor)
-            await connection.send_all(b"The socket did not come along.\n")
+            await connection.send_all(b"The socket did not come with the answer.\n")
         except ListenerError as error:
             await connection.send_all(f"The socket {error}.\n".encode())
         except OSError as error:

@@ -90,6 +90,6 @@ def remove_others(known: Collection[str]) -> None:
 
 def _impossible(why: str) -> NsmError:
     return StartFailedError(
-        f"There can be no socket for the box: {why}",
-        hint="`nsm doctor` looks at the supervisor's places.",
+        f"The box's socket cannot be made: {why}",
+        hint="`nsm doctor` checks the supervisor's directories.",
     )

@@ -204,7 +204,7 @@ class Boxes:
             await box.run(self._server(box.record.client_limits))
         except Exception:  # a bug of ours costs this box its sockets
             log.exception("box %s failed", box.record.id)
-        log.info("box %s is over", box.record.id)
+        log.info("box %s has ended", box.record.id)
         self._events.publish("box_ended", **_told(box))
         self._end(box)
 

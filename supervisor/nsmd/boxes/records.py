@@ -112,7 +112,7 @@ def _sort_out(name: str, descriptors: list[int], ways: list[int], left: LeftBoxe
     except NewerRecordError:
         left.newer.append(name.removeprefix(BOX))
     except RecordError as error:
-        log.warning("what was kept as %s is of no use: %s", name, error)
+        log.warning("the kept entry %s cannot be used: %s", name, error)
         left.over += [name, *([name + WAY] if ways else [])]
     else:
         if found is not None:

@@ -250,7 +250,7 @@ class Bridge:
         )
         if known is not None:
             self._open.ledger.count_refused(asked)
-            raise BadRequestError("A call of that id is there already.", hint="Use a fresh one.")
+            raise BadRequestError("There is already a call with that id.", hint="Use a fresh one.")
         if sum(scope == caller.scope for scope, _ in self._calls) >= MAX_CALLS_OF_ONE:
             self._open.ledger.count_refused(asked)
             raise OverloadedError(
@@ -421,7 +421,7 @@ class Bridge:
         if self._ending.draining:  # it stays so until somebody cancels the drain
             raise DrainingError(
                 f"The supervisor is being drained ({self._ending.draining}) and starts no program.",
-                hint="Nothing was started. `nsm drain --cancel` has it take work again.",
+                hint="Nothing was started. `nsm drain --cancel` lets it accept work again.",
             )
         running = [each for each in self._calls.values() if each.admitted]
         most = self._settings.max_running

@@ -125,7 +125,7 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
     try:
         if call.stop.why is not None:
             call.refused = True
-            gone = BadRequestError("The call was taken back before the program was started.")
+            gone = BadRequestError("The call was cancelled before the program was started.")
             await ledger.refuse(call.asked, gone.message)
             raise gone
         return await _run(call, checked, ledger, means)
@@ -144,7 +144,7 @@ async def _never_started(asked: Asked, ledger: Ledger) -> None:
     if fate != "never":
         raise FateUnknownError(
             _FATES[fate],
-            hint="`nsm bridge audit` has what is known. Look at what it has done before you "
+            hint="`nsm bridge audit` shows what is known. Look at what it has done before you "
             "start it again.",
             data={"execution_id": asked.id},
         )

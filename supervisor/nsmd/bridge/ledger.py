@@ -234,7 +234,7 @@ class Ledger:
         raise AuditFailedError(
             "Whether this call was started before cannot be looked up in the audit of the bridge "
             f"({problem}). Nothing was started now.",
-            hint="Look at what the program has done, and call it anew.",
+            hint="Check what the program has done, then call it again.",
         )
 
     # Lines.
@@ -291,10 +291,12 @@ class Ledger:
                 _settle, file, self._wall, abandon_on_cancel=True, limiter=self._threads
             )
         except RuntimeError as error:  # the next supervisor tries again
-            log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
+            log.warning("the bridge's audit cannot be searched for calls without an end: %s", error)
             return
         if settled:
-            log.warning("calls of the bridge whose supervisor was killed under way: %d", settled)
+            log.warning(
+                "calls of the bridge that a killed supervisor left without an end: %d", settled
+            )
 
     async def close(self) -> None:
         """Write the last lines, if that does not take long."""
@@ -391,7 +393,7 @@ _HANGS = "the disk does not answer"
 
 def _failed(problem: str, because: str) -> AuditFailedError:
     return AuditFailedError(
-        f"This call could not be written down in the audit of the bridge ({problem}); {because}.",
+        f"This call could not be recorded in the audit of the bridge ({problem}); {because}.",
         hint="`nsm doctor` says more, on the host. Call again when it can be written.",
     )
 
@@ -405,10 +407,10 @@ def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
     try:
         return recovery.settle(file, wall)
     except OSError as error:
-        log.warning("whether calls of the bridge have no ends cannot be looked up: %s", error)
+        log.warning("the bridge's audit cannot be searched for calls without an end: %s", error)
         return 0
     except Exception:  # a bug of ours, or an unexpected file
-        log.exception("whether calls of the bridge have no ends cannot be looked up")
+        log.exception("the bridge's audit cannot be searched for calls without an end")
         return 0
     finally:
         file.close()

@@ -108,7 +108,7 @@ def settle(audit: AuditFile, wall: Callable[[], float]) -> int:
             try:
                 settled += _settle_one(audit, os.path.join(directory, each), wall)
             except OSError as error:  # the next supervisor tries again
-                log.warning("calls of a supervisor that was killed have no ends: %s", error)
+                log.warning("the ends of a killed supervisor's calls cannot be written: %s", error)
     return settled
 
 

@@ -326,7 +326,7 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
     ):
         return None  # parts of it are hidden in the box, and sessions would show them
     raise ForbiddenError(
-        "This connection may run code, and not choose which directory the code sees.",
+        "This connection may run code, but not choose the directory that the code sees.",
         hint="Leave `project` out.",
     )
 

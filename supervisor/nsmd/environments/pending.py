@@ -36,7 +36,7 @@ class EnvironmentPendingError(EnvironmentUnavailableError):
     def __init__(self, name: str, what: str, settled: trio.Event | None) -> None:
         self.settled = settled
         super().__init__(
-            f"Environment {name!r} is not there yet: {what}. The code was not run.",
+            f"Environment {name!r} is not ready yet: {what}. The code was not run.",
             hint="Try again in a minute; the other environments work meanwhile.",
         )
 

@@ -104,7 +104,7 @@ def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
         ):
             os.set_inheritable(fd, False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("what the program before this one handed over is not understood: %s", error)
+        log.warning("the handover of the program before this one is unreadable: %s", error)
         return None
     return handed
 

@@ -345,7 +345,7 @@ class Connection:
             with trio.move_on_after(WRITE_TIMEOUT_S) as scope:
                 await self._stream.send_all(data[start : start + _SLICE_BYTES])
             if scope.cancelled_caught:
-                log.info("a client over HTTP does not read what it is sent; it is let go")
+                log.info("a client over HTTP does not read its answers; its connection is closed")
                 raise trio.BrokenResourceError
 
     def _next_cycle(self) -> bool:

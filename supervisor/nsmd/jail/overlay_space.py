@@ -120,7 +120,7 @@ class OverlaySpace:
         """
         _, fds, _ = receive(self._ours, size=1)
         if len(fds) != 1:
-            raise OSError("the room for a copy of the project was not handed over")
+            raise OSError("the room for an overlay of the project was not handed over")
         return ProjectCopy(fds[0], None)
 
     def close(self) -> None:

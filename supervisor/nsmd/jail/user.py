@@ -137,7 +137,7 @@ class JailUser:
                 "nothing that would translate the one to the other"
             )
         if reason := why_unreadable(directory, self.uid, self.uid):
-            raise PermissionError(f"{reason}, as whom jails run")
+            raise PermissionError(f"{reason}, the user that jails run as")
         return self._mounts.expose(directory, self.uid)
 
     def way_to(self, directory: str) -> str:
@@ -153,5 +153,5 @@ class JailUser:
         if reason is None:
             return directory
         if self._mounts is None or why_unreadable(directory, self.uid, self.uid):
-            raise PermissionError(f"{reason}, as whom jails run")
+            raise PermissionError(f"{reason}, the user that jails run as")
         return self._mounts.expose(directory)

@@ -121,7 +121,7 @@ def check_project(
         )
     if reason := unreadable(real):
         raise BadProjectError(
-            f"{real} cannot be shown: {reason}, as whom jails run.",
+            f"{real} cannot be shown: {reason}, the user that jails run as.",
             hint="Open it to that user, start nsm as the project's owner, or set [defaults] "
             "jail_uid in config.toml.",
         )

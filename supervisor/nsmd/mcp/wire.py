@@ -136,7 +136,7 @@ def misshapen_error(body: bytes, why: str) -> JSONRPCError:
 
 def _misshapen(why: str) -> BadRequestError:
     return BadRequestError(
-        f"The message {why}, and was not looked at further.",
+        f"The message {why}, and was not read further.",
         hint="Nothing was run. Write data as text, in one string, or to a file in a session in "
         "several calls.",
     )

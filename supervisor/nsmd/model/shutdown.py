@@ -52,13 +52,13 @@ class Shutdown:
             return None
         if self.then is not None:
             return ShuttingDownError(
-                "The supervisor is about to end, and takes nothing new; the code was not run.",
+                "The supervisor is about to end, and accepts nothing new; the code was not run.",
                 hint="Try again in a moment: the next call starts a new supervisor.",
             )
         return DrainingError(
-            f"The supervisor is being drained ({self.draining}) and takes nothing new; the code "
+            f"The supervisor is being drained ({self.draining}) and accepts nothing new; the code "
             "was not run.",
-            hint="Sessions are as they were. `nsm drain --cancel` has it take work again.",
+            hint="Sessions are as they were. `nsm drain --cancel` lets it accept work again.",
         )
 
     async def wait(self) -> How:

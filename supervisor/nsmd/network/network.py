@@ -125,7 +125,7 @@ class SessionNetwork(AllowedHosts):
                 raise BadRequestError(
                     f"{rule.text!r} is not in this session's list, which has "
                     f"{', '.join(self._allowed.texts) or 'nothing'}.",
-                    hint="Take away the pattern that allows it.",
+                    hint="Remove the pattern that allows it.",
                 )
         self.set(self.mode, self._allowed.without(rules))
 
@@ -236,5 +236,5 @@ class SessionNetwork(AllowedHosts):
             raise ListenerError("was not made in time") from None
         descriptor = link.claim_descriptor()
         if descriptor is None:
-            raise ListenerError("did not come along")
+            raise ListenerError("did not come with the answer")
         return Listener(descriptor)

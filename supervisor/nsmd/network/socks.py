@@ -119,4 +119,4 @@ def _checked(port: int) -> int:
 
 
 def _bad(why: str) -> RefusedError:
-    return RefusedError("bad-request", f"nsm's proxy does not take this SOCKS request: {why}.")
+    return RefusedError("bad-request", f"nsm's proxy does not accept this SOCKS request: {why}.")

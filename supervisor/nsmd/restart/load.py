@@ -224,7 +224,7 @@ class _Entry:
 
     def _end(self) -> None:
         """End the session: nobody could use what is left, or end it later."""
-        log.warning("%s could not be taken up: %s", self._names[0], self._problem)
+        log.warning("%s could not be taken over: %s", self._names[0], self._problem)
         for descriptor in self._left:
             if pid_of(descriptor) is not None:
                 with suppress(OSError):

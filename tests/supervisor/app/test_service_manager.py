@@ -137,4 +137,4 @@ def test_nobody_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     tell({"NOTIFY_SOCKET": "vsock:2:1"}, "READY=1")
     assert not caplog.records
     tell({"NOTIFY_SOCKET": str(tmp_path / "gone")}, "READY=1")
-    assert "cannot be told 'READY=1'" in caplog.text
+    assert "the message 'READY=1' to the service manager failed" in caplog.text

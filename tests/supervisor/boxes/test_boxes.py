@@ -193,7 +193,7 @@ def test_it_chooses_among_directories_of_its_own(shared: Supervisor, project: Pa
         assert inside.run(look, env="python", project=str(project)).stdout == "out part readme\n"
         assert inside.run(look, env="python", project=str(project / "part")).stdout == "inner\n"
         for outside in ("/", "/usr", "/nowhere", str(project / "out"), str(project) + "x"):
-            with pytest.raises(ForbiddenError, match="not choose which directory"):
+            with pytest.raises(ForbiddenError, match="not choose the directory"):
                 inside.run("1", env="python", project=outside)
 
 
@@ -334,7 +334,7 @@ def test_its_proxy_takes_one_socket_and_serves_its_list(shared: Supervisor, proj
         open(os.devnull, "rb") as file,
         shared.client() as person,
     ):
-        assert hand_over(it.sockets) == "The socket did not come along."
+        assert hand_over(it.sockets) == "The socket did not come with the answer."
         assert hand_over(it.sockets, file.fileno()) == "The socket is no socket."
         with socket.create_connection(proxy.getsockname()) as connected:
             assert "is no TCP socket that listens" in hand_over(it.sockets, connected.fileno())

@@ -110,7 +110,7 @@ async def test_others_results_are_not_there(autojump_clock: trio.abc.Clock) -> N
 async def test_it_does_not_choose_what_code_sees(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         peer = await _confined(it)
-        with pytest.raises(ForbiddenError, match="which directory"):
+        with pytest.raises(ForbiddenError, match="choose the directory"):
             await peer.call("run", env="python", code="1", project={"path": "/srv"})
 
 

@@ -235,7 +235,7 @@ def test_what_the_jails_user_cannot_read_is_no_project(tmp_path: Path) -> None:
 
     mount, reason = choose({}, str(tmp_path))
     assert mount is None
-    assert "is closed to user 7, as whom jails run" in reason
+    assert "is closed to user 7, the user that jails run as" in reason
     with pytest.raises(BadProjectError, match=r"PROJECT_DIR: .* is closed to user 7"):
         choose({"PROJECT_DIR": str(tmp_path)}, None)
 

@@ -189,7 +189,7 @@ def test_a_line_of_too_much_is_answered_to_its_sender() -> None:
     assert answer.id == 7
     assert answer.result["isError"] is True
     text = answer.result["content"][0]["text"]
-    assert "The message holds too much, and was not looked at further." in text
+    assert "The message holds too much, and was not read further." in text
     assert "Nothing was run. Write data as text" in text
 
     last = b'{"x":[' + b"1," * 10_000 + b'1],"method":"x","jsonrpc":"2.0","id":"8"}'

@@ -169,7 +169,7 @@ async def test_an_answer_without_a_descriptor() -> None:
         request = await bench.asked()
         bench.answer({"type": "listening", "id": request["id"], "port": 3128})
         await trio.testing.wait_all_tasks_blocked()
-        assert "did not come along" in bench.network.facts()["problem"]
+        assert "did not come with the answer" in bench.network.facts()["problem"]
 
 
 async def test_descriptors_that_nobody_waits_for_are_dropped_and_a_second_one_is_a_lie() -> None:

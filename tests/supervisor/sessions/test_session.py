@@ -83,7 +83,7 @@ async def test_an_agent_that_says_nothing_of_itself_does_without_what_it_does_no
         frame = {"type": "check", "id": it.session.requests.new_id()}
         with pytest.raises(UnknownOperationError, match="does not offer 'check'") as error:
             await it.session.requests.ask("check", frame, (CheckedFrame,), 1)
-        assert "build that anew" in error.value.hint
+        assert "build it again" in error.value.hint
         await trio.sleep(TENANCY.idle_timeout_s + 1)
         assert it.session.end_reason == "idle timeout"
     assert seen == ["execute"]

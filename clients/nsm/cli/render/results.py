@@ -49,8 +49,8 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
         notes.append(f"{size(missing)} of {stream} left out{where}")
     if result.timed_out:
         longer = (
-            "; -t sets the limit, up to the environment's, and in a session (-s NAME) work can go "
-            "on in the background"
+            "; -t sets the time limit, at most the environment's, and in a session (-s NAME) work "
+            "can go on in the background"
         )
         notes.append(
             f"timed out after {result.timeout_s:g} s{longer if session.name is None else ''}"

@@ -39,7 +39,7 @@ def check() -> None:
     if done.returncode or not done.stdout.strip():
         said = done.stderr.strip().splitlines()
         raise NoManagerError(
-            f"no service manager of this user answers ({said[0] if said else 'nothing was said'}). "
+            f"systemd does not answer for this user ({said[0] if said else 'nothing was said'}). "
             f"{without}, log in by a login manager or ssh (not su or sudo), or have an "
             f"administrator run `loginctl enable-linger {user_name()}`."
         )

@@ -49,9 +49,7 @@ def main(arguments: list[str]) -> int:
 
 def add_choice(parser: Parser) -> None:
     """Options of how much is shown, and for how long."""
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on with what is added, until Ctrl-C"
-    )
+    parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
     parser.add_argument(
         "-n", "--lines", type=_count, metavar="N", help="the last N lines only; 0 with -f: new ones"
     )

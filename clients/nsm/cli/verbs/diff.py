@@ -43,7 +43,7 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser("diff", "Show what a session has changed in its copy of the project.", _EPILOG)
     add_operands(parser)
-    parser.add_argument("--stat", action="store_true", help="count lines, and show none")
+    parser.add_argument("--stat", action="store_true", help="show only the numbers of lines")
     parser.add_json("an array of the changes")
     return parser
 

@@ -47,8 +47,8 @@ def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
         tools: where nsm's programs are.
     """
     yield ok(
-        "this is a box of nsm's; what it needs of the host is not to be seen from in here",
-        "Outside of the box, `nsm doctor` tells that.",
+        "this is a box of nsm; its needs on the host cannot be checked from inside",
+        "Run `nsm doctor` outside of the box for that.",
         of="box",
     )
     yield _programs_here(tools)

@@ -30,9 +30,9 @@ def parser() -> Parser:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="interrupt what still runs then (else each runs to its own limit)",
+        help="interrupt what still runs after that (default: each runs to its own limit)",
     )
-    choice.add_argument("--cancel", action="store_true", help="take new work again")
+    choice.add_argument("--cancel", action="store_true", help="accept new work again")
     parser.add_json("one object, or null when no supervisor runs,")
     return parser
 

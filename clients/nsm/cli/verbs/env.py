@@ -46,7 +46,7 @@ def parser() -> Parser:
     shown.add_json("an object")
     add = actions.add("add", "build one with Nix, and keep it", "Exits 1 when its build fails.")
     add.add_argument("reference", metavar="REF#NAME", help="a reference to a flake")
-    add.add_argument("--name", metavar="NEW", help="call it that, not by its own name")
+    add.add_argument("--name", metavar="NEW", help="name to use instead of its own")
     _add_no_wait(add)
     add.add_json("the environment")
     built = actions.add("builds", "list those that Nix builds, and the progress of their builds")
@@ -71,7 +71,7 @@ def parser() -> Parser:
         "-f",
         "--follow",
         action="store_true",
-        help="go on until the build ends, or until Ctrl-C, which is no failure",
+        help="follow until the build ends, or until Ctrl-C, which is no failure",
     )
     log.add_json("an object with the environment and the log")
     return parser

@@ -39,7 +39,7 @@ def parser() -> Parser:
         "-f",
         "--follow",
         action="store_true",
-        help="go on with what happens, until Ctrl-C, which is no failure",
+        help="follow new events until Ctrl-C, which is no failure",
     )
     parser.add_argument(
         "-n", "--last", type=whole_number, metavar="N", help="only the last N of those until now"

@@ -27,7 +27,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--rotate",
         action="store_true",
-        help="with `token`: make another one, which holds at once",
+        help="with `token`: make a new one, which applies at once",
     )
     parser.add_json("one object, or null when no supervisor runs,")
     return parser

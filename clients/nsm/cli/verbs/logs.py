@@ -44,7 +44,7 @@ def parser() -> Parser:
         "-f",
         "--follow",
         action="store_true",
-        help="go on until the session ends, or until Ctrl-C, which is no failure",
+        help="follow until the session ends, or until Ctrl-C, which is no failure",
     )
     parser.add_argument(
         "-n", "--executions", type=whole_number, metavar="N", help="only the last N executions"

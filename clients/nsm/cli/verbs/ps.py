@@ -28,7 +28,7 @@ def parser() -> Parser:
         "`nsm top` watches them: processor shares, rates.",
     )
     parser.add_argument(
-        "-a", "--all", action="store_true", help="then those that have ended, and why"
+        "-a", "--all", action="store_true", help="also list ended sessions, and why they ended"
     )
     parser.add_argument(
         "-s", "--sort", choices=SORTS, metavar="COLUMN", help=f"{', '.join(SORTS)}; else by age"

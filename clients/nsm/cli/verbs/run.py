@@ -85,10 +85,14 @@ def parser() -> Parser:
         "-s",
         "--session",
         metavar="NAME",
-        help="keep state in the session of that name; `new`: under a fresh name, which is told",
+        help="keep state in the session of that name; `new`: under a new name, which is printed",
     )
     where.add_argument(
-        "-t", "--timeout", type=seconds, metavar="SECONDS", help="limit, up to the environment's"
+        "-t",
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="time limit, at most the environment's",
     )
     sees = parser.add_argument_group("what it sees")
     project = sees.add_mutually_exclusive_group()

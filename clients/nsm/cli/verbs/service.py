@@ -143,8 +143,8 @@ def _check_place(directory: str) -> None:
     pid = _running()
     if pid and pid != user_manager.properties(SERVICE, ["MainPID"])["MainPID"]:
         raise user_manager.ManagerFailedError(
-            f"a supervisor runs already that systemd did not start (pid {pid}). `nsm shutdown` "
-            "ends it, with its sessions; then install."
+            f"a supervisor runs already that systemd did not start (pid {pid}). "
+            "`nsm shutdown` ends it, with its sessions; then install."
         )
 
 

@@ -30,21 +30,21 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser("top", "Watch the sessions: processor, memory, rates. Starts none.", _EPILOG)
     parser.add_argument(
-        "-d", "--delay", type=seconds, default=2.0, metavar="SECONDS", help="between looks; 2"
+        "-d", "--delay", type=seconds, default=2.0, metavar="SECONDS", help="between refreshes; 2"
     )
     parser.add_argument(
         "-s", "--sort", choices=ORDERS, default="cpu", metavar="COLUMN", help=", ".join(ORDERS)
     )
     parser.add_argument("-r", "--reverse", action="store_true", help="sort the other way round")
     parser.add_argument(
-        "-m", "--match", default="", metavar="TEXT", help="only sessions that have it somewhere"
+        "-m", "--match", default="", metavar="TEXT", help="only sessions that contain this text"
     )
     parser.add_argument(
         "-b",
         "--batch",
         type=whole_number,
         metavar="N",
-        help="print that many tables, one after the other, and end; 0: until Ctrl-C",
+        help="print that many tables, then end; 0: until Ctrl-C",
     )
     parser.add_json("an object a line for each look, one if there is no -b,")
     return parser

@@ -22,7 +22,7 @@ async def box_open(call: Call) -> dict[str, Any]:
     network = networking.wanted(call)
     if network is None:
         raise BadRequestError(
-            "`network` is missing.", hint="It is what the box reaches: a map of `mode` and `allow`."
+            "`network` is missing.", hint="Send the box's network: a map of `mode` and `allow`."
         )
     box = call.services.boxes.open(
         call.peer[0],

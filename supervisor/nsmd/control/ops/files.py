@@ -105,7 +105,7 @@ def _path(call: Call) -> str:
 def _transfer(call: Call) -> Transfer:
     handle = arguments.optional_count(call.args, "file")
     if handle is None:
-        raise BadRequestError("Argument 'file' is required.", hint="`file_open` answers it.")
+        raise BadRequestError("Argument 'file' is required.", hint="It comes from `file_open`.")
     return call.files.get(handle)
 
 

@@ -30,7 +30,7 @@ def wanted(call: Call) -> NetworkRule | None:
         return None
     if call.confined:
         raise ForbiddenError(
-            "This connection may run code, and not choose what the code reaches.",
+            "This connection may run code, but not choose the code's network.",
             hint="Leave `network` out.",
         )
     mode, hosts = arguments.text(asked, "mode"), arguments.texts(asked, "allow")
@@ -81,7 +81,7 @@ def _rules(texts: list[str]) -> tuple[HostRule, ...]:
         return parse_rules(texts)
     except HostRuleError as error:
         raise BadRequestError(
-            f"Not a host: {error}.", hint="docs/how-to/network.md has what a pattern may be."
+            f"Not a host: {error}.", hint="docs/how-to/network.md describes patterns."
         ) from None
 
 

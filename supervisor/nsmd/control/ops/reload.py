@@ -25,7 +25,7 @@ async def reload(call: Call) -> dict[str, Any]:
         version = await try_successor(services.successor)
     except SuccessorError as error:
         raise StartFailedError(
-            f"The supervisor goes on as it is, since the one installed now does not start: {error}",
+            f"The supervisor goes on as it is, since the installed version does not start: {error}",
             hint="`nsm config` shows mistakes in the configuration; else install it again.",
         ) from error
     log.info("becoming version %s, asked by %s", version, call.client)

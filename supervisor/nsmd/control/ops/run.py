@@ -136,7 +136,7 @@ def left_out(execution_id: str | None) -> OverloadedError:
         later += f" For a while the operation `result` has it, for {execution_id!r}."
     return OverloadedError(
         f"{MAX_WAITING_BYTES >> 20} MiB of answers wait for this client to read them, so this one "
-        "was left out; what it asked for was done.",
+        "was left out; its request was carried out.",
         hint=later,
         data={} if execution_id is None else {"execution_id": execution_id},
     )

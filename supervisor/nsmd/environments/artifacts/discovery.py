@@ -286,7 +286,7 @@ def _program(trail: Trail, path: str, *, whole: bool) -> str:
     if not os.access(real, os.X_OK, effective_ids=True):
         raise ArtifactError(f"{shown}: it is not executable")
     if reason := trail.why_closed(real):
-        raise ArtifactError(f"{shown}: {printable(reason)}, as whom jails run")
+        raise ArtifactError(f"{shown}: {printable(reason)}, the user that jails run as")
     return real
 
 

@@ -120,7 +120,7 @@ class Builder:
             rows = ", ".join(f"{b.name} ({shown(b.reference)}, {b.state})" for b in meant)
             raise BadRequestError(
                 f"{target[:200]!r} means several environments: {rows}.",
-                hint="Use what only one of them has, its name or its reference.",
+                hint="Use a name or a reference that only one of them has.",
             )
         if meant:
             return meant[0]
@@ -378,7 +378,7 @@ class Builder:
             except Exception:
                 # The only catch-all of a build: its errors concern nobody else.
                 log.exception("the build of %s failed inside the supervisor", building.name)
-                error = InternalError("nsm failed to have it built; the supervisor's log says why.")
+                error = InternalError("nsm failed during the build; the supervisor's log says why.")
         if attempt.scope.cancelled_caught:
             building.failed = Failed(cause="it was stopped", message="The build was stopped.")
         elif error is not None:

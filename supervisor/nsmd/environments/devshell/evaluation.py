@@ -187,7 +187,7 @@ async def evaluate(
         env = await trio.to_thread.run_sync(parse, printed)  # possibly megabytes
     except DevEnvError as error:
         raise UnusableShellError(
-            f"What `nix print-dev-env --json` said cannot be used: {error}."
+            f"The output of `nix print-dev-env --json` cannot be used: {error}."
         ) from None
     root = place.root(key)
     closure = await _closure(nix, [root, *_in_store(extra, os.path.dirname(root))])

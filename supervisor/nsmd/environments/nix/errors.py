@@ -95,7 +95,7 @@ class NixKilledError(NixRunError):
             f"`{command}` was ended by {_signal_name(number)}, which nsm did not send.",
             error=error,
             tail=tail,
-            hint="Try again; if it was the kernel for want of memory, `dmesg` says so.",
+            hint="Try again; if the kernel ended it because memory ran out, `dmesg` says so.",
         )
 
 
@@ -108,7 +108,7 @@ class NixTimeoutError(NixRunError):
             f"`{command}` was stopped after {timeout_s:g} s.",
             error="",
             tail=[line for line in tail if line not in error.splitlines()],
-            hint="What it had built is kept, so trying again goes on from there.",
+            hint="Finished parts are kept, so another try continues from there.",
         )
 
 

@@ -129,7 +129,7 @@ class Review:
         copy = _copy_of(session)
         if copy.shown is None:
             raise BadRequestError(
-                "Changes cannot be taken back in this session: its jail has the only way to them.",
+                "Changes cannot be discarded in this session: only its jail can reach them.",
                 hint="End the session with `nsm kill`: nothing that it changed is kept.",
             )
         return await self._run(session, work_on)

@@ -367,7 +367,8 @@ def test_what_the_jails_user_cannot_go_to_is_a_problem(tmp_path: Path) -> None:
     )
     assert found.environments == ()
     assert (
-        only_problem(found) == f"bin/run: {tmp_path}/science/bin/run is closed, as whom jails run"
+        only_problem(found)
+        == f"bin/run: {tmp_path}/science/bin/run is closed, the user that jails run as"
     )
 
 

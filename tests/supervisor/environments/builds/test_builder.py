@@ -429,7 +429,7 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
             building = builder.add(reference)
             await ended(building)
             assert building.failed is not None
-            assert "nsm failed to have it built" in building.failed.cause
+            assert "nsm failed during the build" in building.failed.cause
         builder.update([])
         await ended(building)
         assert it.names() == {"science"}
