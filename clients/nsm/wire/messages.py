@@ -15,6 +15,7 @@ Fields that nobody here knows are ignored: a newer peer of the same protocol ver
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import BadRequestError, NsmError, from_wire
 from nsm.wire.frames import RemoteProtocolError
 
@@ -42,8 +43,8 @@ class Hello(NamedTuple):
         project: directory whose sessions a client's names mean first; empty for none.
     """
 
-    name: str
-    program_version: str
+    name: str = ""
+    program_version: str = ""
     scope: str = ""
     capabilities: tuple[str, ...] = ()
     pid: int | None = None
@@ -217,44 +218,18 @@ def _hello_to_wire(hello: Hello) -> dict[str, Any]:
 
 
 def _hello_from_wire(value: object) -> Hello:
-    if not isinstance(value, dict):
-        raise RemoteProtocolError("`hello` is not a map")
-    wire = cast("dict[str, Any]", value)
-    version, pid = wire.get("version"), wire.get("pid")
-    if type(version) is not int:
-        raise RemoteProtocolError("`hello` has no protocol version")
-    if version != PROTOCOL_VERSION:
-        raise RemoteProtocolError(
-            f"the peer speaks version {version} of the control protocol, "
-            f"this program version {PROTOCOL_VERSION}",
-            hint="Install one version of nsm and restart the supervisor.",
-        )
-    if pid is not None and type(pid) is not int:
-        raise RemoteProtocolError("`pid` in `hello` is not an integer")
-    return Hello(
-        name=_hello_text(wire, "name"),
-        program_version=_hello_text(wire, "program_version"),
-        scope=_hello_text(wire, "scope"),
-        project=_hello_text(wire, "project"),
-        capabilities=_hello_words(wire, "capabilities"),
-        pid=pid,
-        rights=_hello_words(wire, "rights"),
-        inherit=_hello_words(wire, "inherit"),
-        version=version,
-    )
+    try:
+        version = decode(_Versioned, value).version
+        if version != PROTOCOL_VERSION:
+            raise RemoteProtocolError(
+                f"the peer speaks version {version} of the control protocol, "
+                f"this program version {PROTOCOL_VERSION}",
+                hint="Install one version of nsm and restart the supervisor.",
+            )
+        return decode(Hello, value)
+    except DecodeError as error:
+        raise RemoteProtocolError(f"in `hello`, {error}") from None
 
 
-def _hello_text(wire: Mapping[str, Any], key: str) -> str:
-    value = wire.get(key, "")
-    if not isinstance(value, str):
-        raise RemoteProtocolError(f"`{key}` in `hello` is not text")
-    return value
-
-
-def _hello_words(wire: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = wire.get(key, [])
-    if not isinstance(value, list) or not all(
-        isinstance(word, str) for word in cast("list[object]", value)
-    ):
-        raise RemoteProtocolError(f"`{key}` in `hello` is not a list of texts")
-    return tuple(cast("list[str]", value))
+class _Versioned(NamedTuple):
+    version: int

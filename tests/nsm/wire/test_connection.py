@@ -220,7 +220,6 @@ def test_an_odd_error_is_an_error_still(error: object) -> None:
         {"version": 0},
         {**HELLO_WIRE, "version": 2},
         {**HELLO_WIRE, "name": 5},
-        {**HELLO_WIRE, "scope": None},
         {**HELLO_WIRE, "capabilities": "x"},
         {**HELLO_WIRE, "capabilities": [1]},
         {**HELLO_WIRE, "pid": "1"},
