@@ -71,13 +71,13 @@ def texts_of(node: ast.AST) -> Iterator[tuple[int, str, str]]:
     """Line, owner and text of a node's docstring, and of the texts below assignments in it."""
     match node:
         case ast.Module():
-            owner = (1, "module")
+            line, owner = 1, "module"
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-            owner = (node.lineno, node.name)
+            line, owner = node.lineno, node.name
         case _:
             return
     if text := ast.get_docstring(node):
-        yield (*owner, text)
+        yield line, owner, text
     for before, after in pairwise(node.body):
         match before, after:
             case (

@@ -12,7 +12,7 @@ from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from io import TextIOWrapper
 
 
@@ -55,11 +55,14 @@ def out_json(value: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """The same with maps for named tuples, which JSON would have as lists."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        value = value._asdict()
+    as_map = getattr(value, "_asdict", None)
+    if as_map is not None:
+        value = as_map()
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(each) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast("Sequence[Any]", value)]
+    return value
 
 
 def answer(options: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
