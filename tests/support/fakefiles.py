@@ -78,7 +78,7 @@ class FakeFiles:
         opened = self._open[exchange.args["file"]]
         if opened.at and opened.path in self.hold:
             self.reading.set()
-            self.hold[opened.path].wait()
+            self.hold[opened.path].wait(60)  # a failed test does not hang
             if exchange.cancelled.is_set():
                 raise FileError("given up")
         piece = opened.data[opened.at : opened.at + exchange.args["bytes"]]

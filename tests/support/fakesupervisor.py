@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from nsm.wire.connection import ServerConnection
-from nsm.wire.errors import NsmError, UnknownOperationError
+from nsm.wire.errors import NsmError, UnknownOperationError, UnknownSessionError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Cancel, Event, Failure, Hello, Invalid, Request, Result
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from nsm.wire.messages import ServerMessage
 
     Handler: TypeAlias = "Callable[[Exchange], dict[str, Any]]"
+
+
+def no_session(exchange: Exchange) -> dict[str, Any]:
+    """Answer `find` as where no session is meant, for tests that look at something else."""
+    raise UnknownSessionError(f"{exchange.args['target']}: there is no such session")
 
 
 class Exchange:
@@ -60,7 +65,7 @@ class FakeSupervisor:
 
     def __init__(self, path: str | None = None, **handlers: Handler) -> None:
         self.path = path
-        self.handlers = handlers
+        self.handlers = {"find": no_session, **handlers}
         self.hellos: list[Hello] = []
         self.requests: list[Request] = []
         self.cancelled: list[int] = []
