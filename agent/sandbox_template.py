@@ -25,8 +25,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
 from sandbox.template.kernel import Filter, SetupError
 from sandbox.template.preloading import UnforkableError, empty_scratch, preload
-from sandbox.template.server import Template
-from sandbox.template.session import MAX_ERROR, Session
+from sandbox.template.server import TemplateServer
+from sandbox.template.session import MAX_ERROR, ForkedSession
 
 del sys.path[0]  # unbundled
 
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         with open(filter_path, "rb") as file:
             system_calls = Filter(file.read())
         agent = load_agent(agent_path)
-        template = Template(control, agent, system_calls, host_network=host_network)
+        template = TemplateServer(control, agent, system_calls, host_network=host_network)
         without: Mapping[str, str] = json.loads(failed)
         try:
             now = preload([name for name in wanted if name not in without])
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         with contextlib.suppress(OSError):
             control.send(json.dumps({"ready": False, "error": text[:MAX_ERROR]}).encode())
         sys.exit(text)
-    Session(request, template).become(fd)
+    ForkedSession(request, template).become(fd)
 
 
 if __name__ == "__main__":

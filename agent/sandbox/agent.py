@@ -9,7 +9,7 @@ import sys
 
 from sandbox.capture import Capture, Spills
 from sandbox.channel import Channel
-from sandbox.execution import LAG_BYTES, Executions
+from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
 from sandbox.files import Transfers
 from sandbox.framing import READ_BYTES, RESUMED, resume_marker
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
-    from sandbox.execution import Execution
+    from sandbox.execution import CurrentExecution
     from sandbox.interpreters.base import Interpreter
 
 
@@ -62,9 +62,9 @@ class Agent:
         self.pid = os.getpid()
         self.workspace = workspace
         self.limits = limits or Limits()
-        self.running: Execution | None = None
+        self.running: CurrentExecution | None = None
         self.poller = Poller()
-        self.executions = Executions(self)
+        self.executions = Executor(self)
         self.stopper = Stopper(self)
         self.setups = Setups(self)
         self.questions = Questions(self)

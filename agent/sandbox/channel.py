@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from sandbox.framing import FrameError, FrameReader, encode_frame
-from sandbox.polling import Link
+from sandbox.framing import FrameError, MessageReader, encode_frame
+from sandbox.polling import NonblockingStream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,12 +43,14 @@ class Channel:
         self._on_message = on_message
         self._on_end = on_end
         self._on_progress = on_progress
-        self._reader = FrameReader()
+        self._reader = MessageReader()
         self._sequence: int | None = None
         self._kept: dict[int, tuple[bytes, str | None]] = {}
         self._kept_bytes = 0
         self.recent: list[str] = []
-        self._link = Link(poller, read_fd, write_fd, self._on_data, on_end, self._on_sent)
+        self._link = NonblockingStream(
+            poller, read_fd, write_fd, self._on_data, on_end, self._on_sent
+        )
 
     @property
     def passes_descriptors(self) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
     from sandbox.processes import Process
-    from sandbox.setups import SetupStep
+    from sandbox.setups import Setup
 
 
 GRACE_S = 2.0
@@ -35,7 +35,7 @@ LAG_BYTES = 1024 * 1024
 """Unacknowledged bytes above which output is no longer streamed but merged."""
 
 
-class Execution:
+class CurrentExecution:
     """The piece of code that runs now, and how far it is on the way to being stopped.
 
     Attributes:
@@ -55,7 +55,7 @@ class Execution:
         self.interpreter = interpreter
         self.grace_s = grace_s
         self.preview: Preview | None = None
-        self.step: SetupStep | None = None
+        self.step: Setup | None = None
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         self._last_pid = last_pid
@@ -77,7 +77,7 @@ class Execution:
         return row.started > self.started_ticks
 
 
-class Executions:
+class Executor:
     """Runs the code of requests, one after another, and answers each with a result.
 
     Attributes:
@@ -208,15 +208,17 @@ class Executions:
             self._agent.running = None
             self._agent.fail(f"cannot hand over the code: {error}", request_id)
 
-    def begin(self, request_id: str | int, interpreter: Interpreter, grace_s: float) -> Execution:
+    def begin(
+        self, request_id: str | int, interpreter: Interpreter, grace_s: float
+    ) -> CurrentExecution:
         """Make another execution the running one."""
         self.count += 1
         pid = self._newest.pid()
-        execution = Execution(request_id, self.count, interpreter, grace_s, pid)
+        execution = CurrentExecution(request_id, self.count, interpreter, grace_s, pid)
         self._agent.running = execution
         return execution
 
-    def _show_output(self, execution: Execution) -> None:
+    def _show_output(self, execution: CurrentExecution) -> None:
         """Streams an execution's output from now on, beginning with what there is already."""
 
         def send(stream: str, text: str) -> None:
@@ -290,7 +292,7 @@ class Executions:
         else:
             self.end_interpreter(interpreter, reason, exit_code)
 
-    def _finish(self, execution: Execution, exit_code: int) -> None:
+    def _finish(self, execution: CurrentExecution, exit_code: int) -> None:
         if execution.step is not None:
             self._agent.setups.finish_step(execution, execution.step, exit_code)
             return

@@ -81,7 +81,7 @@ def resume_marker(token: str) -> bytes:
 
 
 RESUMED: dict[str, Any] = {"type": "resume marker"}
-"""Result of `FrameReader.next_message` for the resume marker: exactly this object."""
+"""Result of `MessageReader.next_message` for the resume marker: exactly this object."""
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -137,7 +137,7 @@ def _decode_body(body: bytes) -> dict[str, Any]:
     return message
 
 
-class FrameReader:
+class MessageReader:
     """Cuts a byte stream into messages; does no I/O.
 
     Args:

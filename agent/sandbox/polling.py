@@ -94,7 +94,7 @@ class Poller:
                 self._timers[name] = (when + late, callback)
 
 
-class Link:
+class NonblockingStream:
     """A byte stream in both directions that never blocks.
 
     Args:

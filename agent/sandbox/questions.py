@@ -29,7 +29,7 @@ MAX_CHECKS = 4
 """Children that check a text, at a time."""
 
 
-class Question:
+class InterpreterQuestion:
     """Question to an interpreter besides running code, which may keep it too busy to answer.
 
     Args:
@@ -99,7 +99,7 @@ class Questions:
             self._agent.poller.cancel(timer)
             settle(answer)
 
-        question = interpreter.question = Question(self._asked, settled)
+        question = interpreter.question = InterpreterQuestion(self._asked, settled)
         self._agent.poller.at(timer, time.monotonic() + QUESTION_S, lambda: question.settle({}))
         interpreter.send_question(kind, question.number, fields)
 

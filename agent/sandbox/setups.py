@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandbox.agent import Agent
-    from sandbox.execution import Execution
+    from sandbox.execution import CurrentExecution
     from sandbox.interpreters.base import Interpreter
 
 
@@ -27,7 +27,7 @@ VARIABLES_S = 10.0
 """For telling an interpreter that runs of variables, which takes it less than a millisecond."""
 
 
-class SetupStep:
+class Setup:
     """Code that an interpreter runs before any other, each time it starts.
 
     Args:
@@ -49,7 +49,7 @@ class SetupStep:
         self.told = False
 
     @staticmethod
-    def all_of(given: Mapping[str, Any]) -> list[SetupStep]:
+    def all_of(given: Mapping[str, Any]) -> list[Setup]:
         """
         Raises:
             ValueError: they are not as in docs/contributing/agent-protocol.md.
@@ -61,12 +61,12 @@ class SetupStep:
             raise ValueError(f"setup needs steps, a list of at most {MAX_SETUP_STEPS}")
         if not is_seconds(timeout_s) or not is_seconds(grace_s):
             raise ValueError("setup needs timeout_s and takes grace_s, seconds")
-        found: list[SetupStep] = []
+        found: list[Setup] = []
         for step in steps:
             fields = as_object(step) or {}
             name, code = fields.get("name"), fields.get("code")
             if isinstance(name, str) and isinstance(code, str):
-                found.append(SetupStep(name, code, float(timeout_s), float(grace_s)))
+                found.append(Setup(name, code, float(timeout_s), float(grace_s)))
                 continue
             raise ValueError("each step of setup needs a name and code, texts")
         return found
@@ -79,7 +79,7 @@ class Setups:
         self._agent = agent
         self._known = False
 
-    def read(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[SetupStep]] | None:
+    def read(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[Setup]] | None:
         """Read the first set-up of a `hello`.
 
         Raises:
@@ -92,9 +92,9 @@ class Setups:
         interpreter = self._agent.interpreters.get(name) if isinstance(name, str) else None
         if interpreter is None:
             raise ValueError(f"setup is for interpreter {name!r:.50}, which is not in this session")
-        return interpreter, SetupStep.all_of(given)
+        return interpreter, Setup.all_of(given)
 
-    def take(self, interpreter: Interpreter, steps: list[SetupStep]) -> None:
+    def take(self, interpreter: Interpreter, steps: list[Setup]) -> None:
         self._known = True
         interpreter.setup = steps
         if interpreter.pid and not interpreter.has_state and self._agent.running is None:
@@ -112,7 +112,7 @@ class Setups:
             if unused and interpreter.reads_variables_at_start:
                 interpreter.start_over()
                 continue
-            step = SetupStep("network", interpreter.variables_code(new), VARIABLES_S, GRACE_S)
+            step = Setup("network", interpreter.variables_code(new), VARIABLES_S, GRACE_S)
             step.late = True
             interpreter.steps.append(step)
             if self._agent.running is None:
@@ -128,7 +128,7 @@ class Setups:
         if waiting is not None:
             self._agent.executions.execute(waiting)
 
-    def _begin_step(self, interpreter: Interpreter, step: SetupStep) -> None:
+    def _begin_step(self, interpreter: Interpreter, step: Setup) -> None:
         interpreter.begin_step()
         execution = self._agent.executions.begin("", interpreter, step.grace_s)
         execution.step = step
@@ -141,7 +141,7 @@ class Setups:
             self.finish_step(execution, step, 0, f"could not be handed over: {error}")
 
     def finish_step(
-        self, execution: Execution, step: SetupStep, exit_code: int, why: str = ""
+        self, execution: CurrentExecution, step: Setup, exit_code: int, why: str = ""
     ) -> None:
         """Goes on with the next step, in a fresh interpreter if this one has ended it.
 

@@ -12,7 +12,7 @@ from sandbox.processes import read_processes, send_signal, tree_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandbox.agent import Agent
-    from sandbox.execution import Execution
+    from sandbox.execution import CurrentExecution
     from sandbox.interpreters.base import Interpreter
 
 
@@ -37,7 +37,7 @@ class Stopper:
             execution.timed_out = True
             self.interrupt(execution)
 
-    def interrupt(self, execution: Execution) -> None:
+    def interrupt(self, execution: CurrentExecution) -> None:
         now = time.monotonic()
         self._agent.poller.at("stop", now + execution.grace_s, self._on_grace_over)
         self._agent.poller.at("repeat", now + execution.grace_s / 2, self._repeat)
@@ -53,7 +53,7 @@ class Stopper:
         if self._agent.running is not None:
             self._signal(self._agent.running, wide=True)
 
-    def _signal(self, execution: Execution, *, wide: bool) -> None:
+    def _signal(self, execution: CurrentExecution, *, wide: bool) -> None:
         """Interrupts the interpreter and its foreground: what Ctrl-C reaches, but not processes
         of earlier executions.
 
@@ -86,7 +86,7 @@ class Stopper:
         if interpreter.takes_signals:
             send_signal(leader, signal.SIGCONT)
 
-    def _signal_job(self, execution: Execution) -> None:
+    def _signal_job(self, execution: CurrentExecution) -> None:
         """Interrupts the job that a shell waits for, if that has a process group of its own.
 
         Without a terminal nothing tells which one that is. But a shell that waits starts nothing,
@@ -106,7 +106,7 @@ class Stopper:
             with contextlib.suppress(OSError):
                 os.killpg(last.group, signal.SIGINT)
 
-    def signal_latecomers(self, execution: Execution) -> None:
+    def signal_latecomers(self, execution: CurrentExecution) -> None:
         """Interrupts what the shell was about to start when it was interrupted itself.
 
         A child that is forked after the look at the processes and before the signal reaches the

@@ -17,7 +17,7 @@ from bench import BIN, Bench
 from measure import Comparison, Findings, LeftOut, alternate_all, timed
 from nsm.jail.seccomp import filter_program
 from nsmbox.host import lookup
-from nsmbox.host.facts import Request
+from nsmbox.host.facts import BoxRequest
 from nsmbox.model.plan import Plan
 from nsmbox.planning import bwrap, planning
 from nsmbox.profiles import profile
@@ -43,7 +43,7 @@ class Start:
 
     name: str
     command: tuple[str, ...]
-    request: Request
+    request: BoxRequest
 
 
 def measure(bench: Bench) -> Findings:
@@ -58,12 +58,12 @@ def measure(bench: Bench) -> Findings:
         Start(
             name="nsm box -- true, start to end",
             command=(str(BIN / "nsm"), "box", "--yes", "--", "true"),
-            request=Request(profile=profile.load("shell"), command=("true",)),
+            request=BoxRequest(profile=profile.load("shell"), command=("true",)),
         ),
         Start(
             name="claudebox, start to end of a claude that does nothing",
             command=(str(BIN / "claudebox"), "--yes"),
-            request=Request(profile=profile.load("claude")),
+            request=BoxRequest(profile=profile.load("claude")),
         ),
     )
     with tempfile.TemporaryDirectory(prefix="nsm-bench-") as path:

@@ -11,7 +11,7 @@ Status = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class HostCheck:
     """Result of one check.
 
     Attributes:
@@ -28,19 +28,19 @@ class Check:
     fix: str = ""
 
 
-def ok(detail: str, fix: str = "", *, of: str = "") -> Check:
-    return Check(name=of, status="ok", detail=detail, fix=fix)
+def ok(detail: str, fix: str = "", *, of: str = "") -> HostCheck:
+    return HostCheck(name=of, status="ok", detail=detail, fix=fix)
 
 
-def warn(detail: str, fix: str = "", *, of: str = "") -> Check:
-    return Check(name=of, status="warn", detail=detail, fix=fix)
+def warn(detail: str, fix: str = "", *, of: str = "") -> HostCheck:
+    return HostCheck(name=of, status="warn", detail=detail, fix=fix)
 
 
-def fail(detail: str, fix: str = "", *, of: str = "") -> Check:
-    return Check(name=of, status="fail", detail=detail, fix=fix)
+def fail(detail: str, fix: str = "", *, of: str = "") -> HostCheck:
+    return HostCheck(name=of, status="fail", detail=detail, fix=fix)
 
 
-def rows(*table: tuple[str, Check | Iterable[Check] | None]) -> list[Check]:
+def rows(*table: tuple[str, HostCheck | Iterable[HostCheck] | None]) -> list[HostCheck]:
     """Make the rows of a table.
 
     Args:
@@ -50,11 +50,11 @@ def rows(*table: tuple[str, Check | Iterable[Check] | None]) -> list[Check]:
     return [
         replace(check, name=f"{name} {check.name}".rstrip())
         for name, found in table
-        for check in ([found] if isinstance(found, Check) else found or ())
+        for check in ([found] if isinstance(found, HostCheck) else found or ())
     ]
 
 
-def render_text(checks: Sequence[Check], columns: int | None = None) -> str:
+def render_text(checks: Sequence[HostCheck], columns: int | None = None) -> str:
     """Aligned lines for people, fixes below what they fix.
 
     Args:
@@ -74,7 +74,7 @@ def render_text(checks: Sequence[Check], columns: int | None = None) -> str:
     return text
 
 
-def render_json(checks: Sequence[Check]) -> str:
+def render_json(checks: Sequence[HostCheck]) -> str:
     """For programs: `{"ok": bool, "checks": [{name, status, detail, fix}]}`."""
     well = all(check.status != "fail" for check in checks)
     return json.dumps({"ok": well, "checks": [asdict(check) for check in checks]}, indent=2) + "\n"

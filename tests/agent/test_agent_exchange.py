@@ -16,8 +16,8 @@ import pytest
 import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
 from processes import ending
-from sandbox.framing import FrameReader, encode_frame
-from sandbox.polling import Link, Poller
+from sandbox.framing import MessageReader, encode_frame
+from sandbox.polling import NonblockingStream, Poller
 from sandbox.protocol import CAPABILITIES
 
 
@@ -160,7 +160,7 @@ def test_pipes_do_as_well_as_a_socket(tmp_path: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        reader = FrameReader()
+        reader = MessageReader()
         seen: list[dict[str, Any]] = []
         process.stdin.write(encode_frame(frames[0]))
         process.stdin.flush()
@@ -242,7 +242,7 @@ def test_what_is_dropped_is_not_waited_for() -> None:
     with theirs:
         poller = Poller()
         fd = ours.detach()
-        link = Link(poller, fd, fd, lambda _: None, lambda: None)
+        link = NonblockingStream(poller, fd, fd, lambda _: None, lambda: None)
         while not link.unsent_bytes:
             link.send(bytes(1 << 16))
         theirs.setblocking(False)

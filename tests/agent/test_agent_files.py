@@ -22,7 +22,7 @@ from agent_process import AgentProcess, becomes_true, direct_agent, jailed_agent
 from realjail import BWRAP, needs_bwrap
 from sandbox import paths
 from sandbox.files import FileWriter, Transfers
-from sandbox.framing import RESUMED, FrameReader, encode_frame, resume_marker
+from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
 from sandbox.paths import TransferError, entries_of, open_path
 
 CHUNK = 256 * 1024
@@ -880,7 +880,7 @@ def test_transfers_go_on_after_a_resume(agent: AgentProcess) -> None:
     opened(agent, "out", "write", request="out")
     first = ask(agent, "file_read", "in", bytes=3)
     agent.socket.sendall(resume_marker(TOKEN))
-    agent.reader = FrameReader()
+    agent.reader = MessageReader()
     agent.reader.marker = resume_marker(TOKEN)
     agent.reader.skip_to_marker()
     assert agent.receive() is RESUMED

@@ -15,7 +15,7 @@ from sandbox.framing import (
     MAX_FRAME_BYTES,
     RESUMED,
     FrameError,
-    FrameReader,
+    MessageReader,
     encode_frame,
     resume_marker,
 )
@@ -31,7 +31,7 @@ plain = st.recursive(
 messages = st.dictionaries(st.text(), plain, max_size=4)
 
 
-def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[Any]:
+def feed(reader: MessageReader, data: bytes, cuts: list[int]) -> list[Any]:
     """Give `data` in pieces; the messages, with an exception where one was raised."""
     found: list[Any] = []
     edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
@@ -55,7 +55,7 @@ def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[Any]:
 def test_any_messages_survive_any_cutting(
     sent: list[dict[str, Any]], cuts: list[int], marker: bool
 ) -> None:
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER if marker else b""
     assert feed(reader, b"".join(encode_frame(m) for m in sent), cuts) == sent
 
@@ -64,7 +64,7 @@ def test_any_messages_survive_any_cutting(
 def test_garbage_gives_messages_or_frame_errors_and_nothing_else(
     data: bytes, cuts: list[int]
 ) -> None:
-    for item in feed(FrameReader(limit=200), data, cuts):
+    for item in feed(MessageReader(limit=200), data, cuts):
         assert isinstance(item, (dict, FrameError))
 
 
@@ -77,7 +77,7 @@ def test_a_marker_is_found_after_a_frame_torn_at_any_place(
     after = {"type": "ping"}
     stream = b"".join([*map(encode_frame, before), whole[:cut], MARKER, encode_frame(after)])
     pieces = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     found = feed(reader, stream, pieces)
     assert found == [*before, RESUMED, after]
@@ -88,7 +88,7 @@ def test_a_marker_is_found_after_a_frame_torn_at_any_place(
 def test_a_marker_that_comes_byte_by_byte(cut: int) -> None:
     """The torn frame must not be completed by the marker's first bytes."""
     torn = encode_frame({"a": 1})[:cut]
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     stream = torn + MARKER
     assert feed(reader, stream, list(range(len(stream)))) == [RESUMED]
@@ -97,7 +97,7 @@ def test_a_marker_that_comes_byte_by_byte(cut: int) -> None:
 @pytest.mark.parametrize("cut", range(20))
 def test_a_marker_that_was_torn_is_followed_by_another(cut: int) -> None:
     """A torn marker: its writer was killed, and the next holder of the channel writes its own."""
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     stream = MARKER[:cut] + MARKER
     assert feed(reader, stream, list(range(len(stream)))) == [RESUMED]
@@ -107,7 +107,7 @@ def test_a_marker_that_was_torn_is_followed_by_another(cut: int) -> None:
 def test_a_new_holder_drops_everything_up_to_the_marker(
     torn: bytes, sent: list[dict[str, Any]], cuts: list[int]
 ) -> None:
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     reader.skip_to_marker()
     stream = torn + MARKER + b"".join(map(encode_frame, sent))
@@ -115,7 +115,7 @@ def test_a_new_holder_drops_everything_up_to_the_marker(
 
 
 def test_another_token_is_no_marker() -> None:
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     found = feed(reader, resume_marker("e" * 32), [])
     assert isinstance(found[0], FrameError)
@@ -123,7 +123,7 @@ def test_another_token_is_no_marker() -> None:
 
 
 def test_an_invalid_frame_is_skipped_with_a_marker_too() -> None:
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     body = b'{"a": "\xff\x00"}'
     found = feed(reader, len(body).to_bytes(4, "big") + body + encode_frame({}), [])
@@ -150,12 +150,12 @@ def test_a_frame_that_is_too_large_is_not_sent() -> None:
 
 
 def test_lone_surrogates_become_question_marks() -> None:
-    reader = FrameReader()
+    reader = MessageReader()
     assert feed(reader, encode_frame({"a": "x\ud800y"}), []) == [{"a": "x?y"}]
 
 
 def test_many_small_frames_in_one_piece_are_read_in_linear_time() -> None:
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     data = encode_frame({"type": "ack", "seq": 1}) * 100_000
     reader.receive_data(data)
@@ -171,7 +171,7 @@ def test_many_small_frames_in_one_piece_are_read_in_linear_time() -> None:
 @pytest.mark.parametrize("rest", [{}, {"type": "x", "id": '"data":""', "data2": [1]}])
 def test_long_data_is_what_it_was(text: str, rest: dict[str, Any]) -> None:
     for data in ("A" * 70_000 + text, text + "A" * 70_000):
-        reader = FrameReader()
+        reader = MessageReader()
         reader.receive_data(encode_frame({**rest, "data": data}))
         assert reader.next_message() == {**rest, "data": data}
     with pytest.raises(FrameError):
@@ -180,7 +180,7 @@ def test_long_data_is_what_it_was(text: str, rest: dict[str, Any]) -> None:
 
 def test_what_might_be_a_marker_everywhere_is_read_in_linear_time() -> None:
     """Hostile code in an agent's place is not to hold up the supervisor that looks for one."""
-    reader = FrameReader()
+    reader = MessageReader()
     reader.marker = MARKER
     size = 4 << 20
     reader.receive_data(size.to_bytes(4, "big"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_process import AgentProcess, becomes_true
-from sandbox.framing import RESUMED, FrameReader, encode_frame, resume_marker
+from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
 
 TOKEN = "ab" * 16
 
@@ -225,7 +225,7 @@ def test_a_caller_says_what_room_it_has(agent: AgentProcess) -> None:
 def new_holder(agent: AgentProcess) -> list[dict[str, Any]]:
     """Take the channel over as a supervisor that starts anew; the frames that are repeated."""
     agent.socket.sendall(resume_marker(TOKEN))
-    agent.reader = FrameReader()
+    agent.reader = MessageReader()
     agent.reader.marker = resume_marker(TOKEN)
     agent.reader.skip_to_marker()
     assert agent.receive() is RESUMED

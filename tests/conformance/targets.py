@@ -27,7 +27,7 @@ import nsm
 from agent_process import AGENT
 from conformance.cases import LANGUAGES, Case, Language, Step
 from conformance.judge import Answer
-from sandbox.framing import FrameError, FrameReader, encode_frame
+from sandbox.framing import FrameError, MessageReader, encode_frame
 
 GRACE_S = 2.0
 """From an interrupt to the kill, in every target."""
@@ -162,7 +162,7 @@ class _AgentChannel:
             self._socket.close()
             self._log.close()
             raise
-        self._reader = FrameReader()
+        self._reader = MessageReader()
 
     def introduce(self) -> None:
         self.ready = self.receive(time.monotonic() + PATIENCE_S)

@@ -21,7 +21,7 @@ from nsm.cli.audit_log import files
 from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger
 from nsmd.bridge.ledger import Ledger
-from nsmd.bridge.values import Asked, Caller, Ended
+from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.ports import TAKEN_BACK
@@ -89,9 +89,11 @@ async def test_the_audit_of_the_bridge_is_in_the_order_of_what_happened(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(written.run)
             for number in range(4 * len(JUMPS)):
-                call = Asked(id=f"{life}{number}", caller=caller, program="deploy", arguments=())
+                call = RecordedCall(
+                    id=f"{life}{number}", caller=caller, program="deploy", arguments=()
+                )
                 await written.begin(call)
-                await written.end(call, Ended(exit_code=0, duration_s=1.0))
+                await written.end(call, ProgramEnd(exit_code=0, duration_s=1.0))
                 expected += [("start", call.id), ("end", call.id)]
             assert await written.fate("a0", "box-1") == "ended"
             nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from isolation.stage import Stage
 from isolation.weaken import Arguments, Weakness
 from nsmd.jail import BwrapLauncher, program_code
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
-from nsmd.jail.launcher import Plan
+from nsmd.jail.launcher import JailPlan
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import DEFAULT_JAIL_UID
@@ -59,7 +59,7 @@ class WeakLauncher(BwrapLauncher):
         self._weakness = weakness
         self._stage = stage
 
-    def _arguments(self, plan: Plan, content: JailContent) -> Arguments:
+    def _arguments(self, plan: JailPlan, content: JailContent) -> Arguments:
         words = super()._arguments(plan, content)
         weak = self._weakness.arguments(words, self._stage)
         for kept in ("--unshare-user", "--unshare-pid", "--unshare-ipc"):

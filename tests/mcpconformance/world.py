@@ -18,7 +18,7 @@ from mcpconformance.clients import PROGRAM, Way
 from mcpconformance.fixtures import SuiteServer
 from nsm import httptoken
 from nsmd.http.asgi_app import answering
-from nsmd.http.listener import Listener
+from nsmd.http.listener import HttpListener
 from nsmd.model.events import Events
 from nsmd.model.settings import HttpSettings
 from nsmd.telemetry import Traffic
@@ -123,7 +123,7 @@ async def front(directory: Path) -> AsyncGenerator[Served, None]:
     """
     settings = HttpSettings(enabled=True, listen="127.0.0.1:0")
     async with answering(SuiteServer().make(), max_body_bytes=MAX_BODY_BYTES) as answer:
-        listener = Listener(
+        listener = HttpListener(
             settings,
             str(directory / "http-token"),
             answer,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_process import ANSWER_TIMEOUT_S, AgentProcess, Interpreter, json_of
-from sandbox.framing import FrameReader, encode_frame
+from sandbox.framing import MessageReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -151,7 +151,7 @@ class Template:
 
 def frames(channel: socket.socket) -> Iterator[dict[str, Any]]:
     """Read the frames that come out of a session."""
-    reader = FrameReader()
+    reader = MessageReader()
     while data := channel.recv(1 << 20):
         reader.receive_data(data)
         while (frame := reader.next_message()) is not None:

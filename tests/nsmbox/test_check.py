@@ -11,7 +11,7 @@ import pytest
 
 from box.world import HOME, PROJECT, have_git
 from nsmbox.host import nix_host
-from nsmbox.host.facts import Request
+from nsmbox.host.facts import BoxRequest
 from nsmbox.model.plan import BoxError, Network
 from nsmbox.profiles import profile
 from nsmbox.start import check
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from box.world import World
-    from nsm.checks import Check
+    from nsm.checks import HostCheck
 
-CLAUDE = Request(profile=profile.load("claude"))
+CLAUDE = BoxRequest(profile=profile.load("claude"))
 
 
-def with_network(mode: str) -> Request:
+def with_network(mode: str) -> BoxRequest:
     return replace(CLAUDE, network=Network(mode=mode))  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ def test_certificates(tmp_path: Path) -> None:
     there.write_text("x")
     missing = str(tmp_path / "nothing")
 
-    def of(variables: dict[str, str], *usual: str) -> Check:
+    def of(variables: dict[str, str], *usual: str) -> HostCheck:
         return check.check_certificates(CLAUDE, variables, usual)
 
     assert of({}, missing, str(there)).status == "ok"

@@ -70,7 +70,7 @@ class NixOS:
             nix_host.STORE_VARIABLE: str(self.store),
         }
 
-    def look(self, command: str | Path = "", **variables: str) -> nix_host.Nix:
+    def look(self, command: str | Path = "", **variables: str) -> nix_host.HostNix:
         found = nix_host.look(
             self.environment | variables,
             str(command or self.root / "run/current-system/sw/bin/bash"),

@@ -17,12 +17,12 @@ SHOWN = ("/usr", "/nix/store")
 
 
 def test_the_programs_have_the_same_place_whatever_the_host_has() -> None:
-    here = nsm_itself.Own(
+    here = nsm_itself.NsmPaths(
         python="/home/u/.pyenv/versions/3.12.1/bin/python3.12",
         library=("/home/u/.pyenv/versions/3.12.1/lib/python3.12",),
         packages=(("nsm", "/home/u/nsm/clients/nsm"), ("cbor2", "/home/u/v/cbor2")),
     )
-    there = nsm_itself.Own(
+    there = nsm_itself.NsmPaths(
         python="/usr/bin/python3.11",
         library=("/usr/lib/python3.11",),
         packages=(("nsm", "/usr/lib/python3/dist-packages/nsm"), ("cbor2", "/opt/cbor2")),

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
-from nsmbox.host.facts import Entry, Facts, Request
-from nsmbox.host.nix_host import Nix
+from nsmbox.host.facts import BoxRequest, Facts, HostPath
+from nsmbox.host.nix_host import HostNix
 from nsmbox.model.plan import BoxError, Mount, Network, Plan
 from nsmbox.planning import dryrun, planning
 from nsmbox.protection.git_repository import GitFacts
@@ -26,7 +26,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 BASH = ("/usr/bin/bash", "-c", "echo 'it''s me' && exit 3")
 
-NIX = Nix(
+NIX = HostNix(
     state="/nix/var/nix",
     daemon=True,
     kept=("/nix/var/nix/profiles", "/nix/var/nix/gcroots"),
@@ -39,14 +39,14 @@ NIX = Nix(
     variables=(("SHELL", "/nix/store/3-zsh/bin/zsh"),),
 )
 
-CASES: dict[str, tuple[Request, Facts]] = {
+CASES: dict[str, tuple[BoxRequest, Facts]] = {
     "claude": (request(), facts()),
     "claude-extra": (request(extra=("GH_TOKEN", "REPOSITORY", "ABSENT")), facts()),
     "codex": (
         request("codex"),
         facts(
             command=("/run/nsm/bin/codex",),
-            state=(Entry(path=f"{HOME}/.codex", source="/data/mia/codexbox"),),
+            state=(HostPath(path=f"{HOME}/.codex", source="/data/mia/codexbox"),),
         ),
     ),
     "shell-none": (
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Request, Facts]] = {
             command=BASH,
             state=(),
             tools=(),
-            shown=(Entry(path=f"{HOME}/data", source="/data/mia"),),
+            shown=(HostPath(path=f"{HOME}/data", source="/data/mia"),),
         ),
     ),
     "nixos": (
@@ -162,7 +162,7 @@ def test_a_store_beside_the_system_adds_to_it() -> None:
 
 def test_secrets_of_what_is_shown_elsewhere_are_masked_there() -> None:
     """A link leads to a directory with a secret in it: the mask is where the box has it."""
-    shown = (Entry(path=f"{HOME}/data", source=f"{HOME}/.config"),)
+    shown = (HostPath(path=f"{HOME}/data", source=f"{HOME}/.config"),)
     known = replace(KNOWN, secrets=(replace(KNOWN.secrets[0], path=f"{HOME}/.config/gcloud"),))
     plan = planning.plan(request("safe"), facts(shown=shown, secrets=known))
     assert seen(plan, f"{HOME}/data/gcloud/credentials.db").kind == "mask"

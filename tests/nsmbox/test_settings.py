@@ -78,7 +78,7 @@ def test_the_older_spelling_of_a_list_is_read_by_both() -> None:
 
 def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
     ours = {field.name for field in dataclasses.fields(BoxSettings)}
-    assert {field.name for field in dataclasses.fields(of_supervisor.BoxSettings)} == ours
+    assert {field.name for field in dataclasses.fields(of_supervisor.BoxDefaults)} == ours
     default, its = BoxSettings(), of_supervisor.Settings().box
     assert MODES[str(its.net)] == default.net.mode
     for name in ours - {"net"}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from box.plans import HOME, PROJECT, plan
-from nsmbox.consent.summary import Outline, Place, outline
+from nsmbox.consent.summary import Outline, SummaryItem, outline
 from nsmbox.model.plan import Mount
 
 
@@ -24,8 +24,8 @@ def read_only(target: str, source: str = "") -> Mount:
 def test_an_ordinary_plan() -> None:
     found = outline(plan())
     assert found.change == (
-        Place(target=f"{HOME}/.claude", source=f"{HOME}/.claudebox"),
-        Place(target=PROJECT, source=PROJECT),
+        SummaryItem(target=f"{HOME}/.claude", source=f"{HOME}/.claudebox"),
+        SummaryItem(target=PROJECT, source=PROJECT),
     )
     assert [place.target for place in found.protected] == [f"{PROJECT}/.git/hooks"]
     assert [place.target for place in found.read][-1] == f"{HOME}/.nvm/v20"

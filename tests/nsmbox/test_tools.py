@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from box.shims import CMD_SHIM, program
-from nsmbox.host.tools import Programs
+from nsmbox.host.tools import ProgramFinder
 from nsmbox.protection.secrets import Known
 
 
@@ -29,7 +29,7 @@ class Home:
 
     def shown(self, *folders: Path, name: str = "python") -> set[str]:
         """Where what a box is shown of HOME lies, for a PATH of these directories."""
-        programs = Programs(
+        programs = ProgramFinder(
             variables={"PATH": ":".join(map(str, folders))},
             home=str(self.home),
             directory=str(self.project),

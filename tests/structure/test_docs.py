@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.model.lifecycle import TABLE, Event, State
+from nsmd.model.lifecycle import TABLE, LifecycleEvent, SessionState
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -18,7 +18,7 @@ def test_the_life_cycle_page_is_the_table() -> None:
         f"| {state.value} | {event.value} | {following.value} | "
         f"{'; '.join(effect.value for effect in effects) or '—'} |"
         for (state, event), (following, effects) in TABLE.items()
-        if state not in (State.ENDING, State.ENDED) or event is Event.GONE
+        if state not in (SessionState.ENDING, SessionState.ENDED) or event is LifecycleEvent.GONE
     ]
     page = (ROOT / "docs/explanation/sessions.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| ")][2:] == rows

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import sandbox_agent
 from realjail import BWRAP, SYSTEM_PATH
 from sandbox.bundle import bundle
-from sandbox.framing import FrameReader, encode_frame
+from sandbox.framing import MessageReader, encode_frame
 
 ANSWER_TIMEOUT_S = 30.0
 """For one frame, on a machine that runs everything at once."""
@@ -94,7 +94,7 @@ class AgentProcess:
             cwd="/",
         )
         theirs.close()
-        self.reader = FrameReader()
+        self.reader = MessageReader()
         self.seen: list[dict[str, Any]] = []
         self._executions = 0
         self.ready = self.receive()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from nsmd.bridge.values import Ended, OnLine
+    from nsmd.bridge.values import OnLine, ProgramEnd
 
 OUTPUT_BYTES = 20_000
 
@@ -92,7 +92,7 @@ async def outcome(
     output_bytes: int = OUTPUT_BYTES,
     variables: dict[str, str] | None = None,
     **more: Any,
-) -> Ended:
+) -> ProgramEnd:
     """Run a command to its end, as the bridge does."""
     described = program(command, **more)
     with opened(command) as found:
@@ -108,6 +108,6 @@ async def outcome(
         )
 
 
-async def outcome_of_shell(code: str, **more: Any) -> Ended:
+async def outcome_of_shell(code: str, **more: Any) -> ProgramEnd:
     """Run a piece of shell code, with what `outcome` takes."""
     return await outcome("/bin/sh", ["-c", code], **more)

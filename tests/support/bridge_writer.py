@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from nsmd.bridge.ledger import open_ledger
-from nsmd.bridge.values import Asked, Caller, Ended
+from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 
 POINTS = ("open", "write", "fsync", "fdatasync", "unlink", "rename")
 
@@ -27,12 +27,12 @@ async def work(directory: Path) -> None:
     caller = Caller(client="test", scope="test", way="control")
     async with open_ledger(str(directory / "audit.log"), max_mb=1) as ledger:
         await trio.testing.wait_all_tasks_blocked()
-        call = Asked(id="a", caller=caller, program="deploy", arguments=["x"])
+        call = RecordedCall(id="a", caller=caller, program="deploy", arguments=["x"])
         await ledger.begin(call)
         (directory / "started").touch()
-        refused = Asked(id="b", caller=caller, program="deploy", arguments=[";"])
+        refused = RecordedCall(id="b", caller=caller, program="deploy", arguments=[";"])
         await ledger.refuse(refused, "no")
-        await ledger.end(call, Ended(exit_code=0))
+        await ledger.end(call, ProgramEnd(exit_code=0))
 
 
 def kill_at(point: int) -> None:

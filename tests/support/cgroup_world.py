@@ -14,7 +14,7 @@ from nsmd.jail.templates import open_templates
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import Defaults, PoolSettings, Settings
-from nsmd.model.values import Client, RunRequest, RunResult, SessionLimits
+from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest, SessionLimits
 from realjail import environments, new_launcher
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class World:
 
     async def run(
         self, session: str, code: str, *, env: str = "python", timeout_s: float = 20.0
-    ) -> RunResult:
+    ) -> RunOutcome:
         """Run code to its end."""
         request = RunRequest(
-            client=Client(name="test", scope="test"),
+            client=ClientIdentity(name="test", scope="test"),
             env=env,
             code=code,
             session=session,
@@ -81,7 +81,7 @@ async def open_world(
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 session_manager = SessionManager(
-                    settings, launcher, sessions=sessions, upkeep=upkeep, keeper=keeper
+                    settings, launcher, sessions=sessions, upkeep=upkeep, enforcer=keeper
                 )
                 run_service = RunService(
                     settings, Provider(Catalog(found)), session_manager, home="/nonexistent"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from nsm.checks import Check
+    from nsm.checks import HostCheck
 
 MOUNTINFO = "30 1 0:26 / {} rw,nosuid shared:9 - {} none rw"
 
@@ -62,7 +62,7 @@ class World:
         return replace(self.host, **changes)
 
 
-def named(checks: Iterable[Check], name: str) -> Check:
+def named(checks: Iterable[HostCheck], name: str) -> HostCheck:
     """The only row of that name."""
     (check,) = [check for check in checks if check.name == name]
     return check

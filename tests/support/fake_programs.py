@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import trio
 
 from nsm.wire.errors import NsmError, UnknownProgramError
-from nsmd.bridge.values import Caller, Ended, OnLine, Program
+from nsmd.bridge.values import Caller, OnLine, Program, ProgramEnd
 from nsmd.bridge.wording import program_not_found
 
 
@@ -47,9 +47,9 @@ class FakeProgramCall:
         self.interrupted = trio.Event()
         self.abandoned = trio.Event()
         self._answered = trio.Event()
-        self._answer: Ended | NsmError | None = None
+        self._answer: ProgramEnd | NsmError | None = None
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> ProgramEnd:
         await self._answered.wait()
         if isinstance(self._answer, NsmError):
             raise self._answer
@@ -62,7 +62,7 @@ class FakeProgramCall:
     def abandon(self) -> None:
         self.abandoned.set()
 
-    def answer(self, answer: Ended | NsmError) -> None:
+    def answer(self, answer: ProgramEnd | NsmError) -> None:
         """`wait` gives this."""
         self._answer = answer
         self._answered.set()

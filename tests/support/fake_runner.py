@@ -10,15 +10,15 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.model.values import (
-    Client,
+    ClientIdentity,
     Environment,
     Interpreter,
     Outcome,
     Output,
     OutputSink,
     ProjectMount,
+    RunOutcome,
     RunRequest,
-    RunResult,
     Sources,
 )
 
@@ -42,9 +42,9 @@ def a_result(
     notes: tuple[str, ...] = (),
     longest_s: float | None = None,
     background: Interpreter | None = None,
-) -> RunResult:
+) -> RunOutcome:
     """A result with every field that a test does not care about."""
-    return RunResult(
+    return RunOutcome(
         outcome=outcome or Outcome(stdout="", stderr="", exit_code=0),
         execution_id="e1",
         env=env,
@@ -71,17 +71,17 @@ class FakeExecution:
         self.interrupted = trio.Event()
         self.abandoned = trio.Event()
         self._answered = trio.Event()
-        self._answer: RunResult | NsmError | None = None
-        self._told: Callable[[RunResult | NsmError], None] | None = None
+        self._answer: RunOutcome | NsmError | None = None
+        self._told: Callable[[RunOutcome | NsmError], None] | None = None
 
-    async def wait(self) -> RunResult:
+    async def wait(self) -> RunOutcome:
         await self._answered.wait()
         if isinstance(self._answer, NsmError):
             raise self._answer
         assert self._answer is not None
         return self._answer
 
-    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+    def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
         if self._answer is not None:
             function(self._answer)
         else:
@@ -106,7 +106,7 @@ class FakeExecution:
         session = self.request.session
         self.answer(a_result(outcome, env=self.request.env, session=session))
 
-    def answer(self, answer: RunResult | NsmError) -> None:
+    def answer(self, answer: RunOutcome | NsmError) -> None:
         """`wait` gives this."""
         self._answer = answer
         self._answered.set()
@@ -126,7 +126,7 @@ class FakeRunner:
         self.listed: Sequence[Environment] = ENVIRONMENTS
         self.refusal: NsmError | None = None
         self.project: ProjectMount | NsmError | None = None
-        self.asked_environments: list[Client] = []
+        self.asked_environments: list[ClientIdentity] = []
         self.subscribers: list[Callable[[], None]] = []
         self.sources: list[Sources | None] = []
         self.looks = 0
@@ -150,7 +150,7 @@ class FakeRunner:
         self._submitted.send_nowait(execution)
         return execution
 
-    def environments(self, client: Client) -> Sequence[Environment]:
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         self.asked_environments.append(client)
         return self.listed
 
@@ -164,7 +164,7 @@ class FakeRunner:
         for changed in self.subscribers:
             changed()
 
-    async def look(self, client: Client) -> None:
+    async def look(self, client: ClientIdentity) -> None:
         del client
         self.looks += 1
         await trio.lowlevel.checkpoint()
@@ -189,7 +189,7 @@ class FakeRunner:
         finally:
             self.sources.remove(sources)
 
-    def expect(self, client: Client) -> None:
+    def expect(self, client: ClientIdentity) -> None:
         self.expected.append(client.project)
 
 

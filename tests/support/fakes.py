@@ -13,7 +13,7 @@ from nsm.wire.errors import NsmError
 from nsmd.jail import ProjectCopy
 from nsmd.model.policy import Policy, policy_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, Remarks, SessionLimits
-from sandbox.framing import FrameReader, encode_frame
+from sandbox.framing import MessageReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -53,7 +53,7 @@ class FakeAgent:
 
     def __init__(self, end: socket.socket) -> None:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
-        self._reader = FrameReader()
+        self._reader = MessageReader()
         self._sequence = 0
         self.acknowledged = 0
         self.hello: Mapping[str, Any] | None = None

@@ -17,7 +17,7 @@ from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.environments.nix.errors import NixExitError, NixOutputError, NixTimeoutError
 from nsmd.environments.nix.program import MAX_OUTPUT_BYTES, NixFinder
 from nsmd.environments.nix.runner import OnProgress
-from nsmd.model.values import Client, Environment, ProjectMount, ReadOnlyBind
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
 
 BASH = Environment(
     name="bash",
@@ -152,14 +152,14 @@ class World:
     def note(self) -> None:
         self.told += 1
 
-    def client(self, **fields: Any) -> Client:
+    def client(self, **fields: Any) -> ClientIdentity:
         found = self.project.stat()
         mount = ProjectMount(
             path=str(self.project), mount_point="/project", device=found.st_dev, inode=found.st_ino
         )
-        return Client(name="t", scope="t", project=mount, **fields)
+        return ClientIdentity(name="t", scope="t", project=mount, **fields)
 
-    async def settled(self, shells: DevShells, client: Client | None = None) -> Environment:
+    async def settled(self, shells: DevShells, client: ClientIdentity | None = None) -> Environment:
         """The shell when nothing more is done for it."""
         client = client or self.client()
         while (event := self.pending(shells, client)) is not None:
@@ -169,7 +169,7 @@ class World:
         return environment
 
     @staticmethod
-    def pending(shells: DevShells, client: Client) -> trio.Event | None:
+    def pending(shells: DevShells, client: ClientIdentity) -> trio.Event | None:
         environment = shells.environment(client)
         assert environment is not None
         event = shells.settled(client.project)

@@ -20,11 +20,11 @@ from nsmd.agent_link.frames import AgentProtocolError
 from nsmd.config.config_file import ConfigError, parse
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import MetadataError
-from nsmd.environments.nix.messages import Reader
+from nsmd.environments.nix.messages import NixLogReader
 from nsmd.mcp import json_limits, wire
 from nsmd.mcp.attach import parse_attach, parse_inherited
 from nsmd.model.settings import Defaults
-from sandbox.framing import FrameError, FrameReader
+from sandbox.framing import FrameError, MessageReader
 
 MAX_PIECES = 64
 
@@ -56,7 +56,7 @@ def from_server(data: bytes) -> None:
 
 def from_agent(data: bytes) -> None:
     """Parse the bytes that come out of a jail."""
-    reader = FrameReader()
+    reader = MessageReader()
     try:
         for piece in _pieces(data):
             reader.receive_data(piece)
@@ -80,7 +80,7 @@ def from_mcp_client(data: bytes) -> None:
                 wire.encode(wire.misshapen_error(line, why))
                 continue
             for message in wire.decode(line):
-                if isinstance(message, wire.Refusal):
+                if isinstance(message, wire.ErrorAnswer):
                     wire.encode(wire.error_message(message))
 
 
@@ -108,7 +108,7 @@ def artifact_metadata(data: bytes) -> None:
 
 def nix_messages(data: bytes) -> None:
     """Parse the messages that nix writes while it builds."""
-    reader = Reader()
+    reader = NixLogReader()
     for line in data[1:].splitlines():
         assert all(shown.isprintable() for shown in reader.take(line))
         assert reader.progress is not None

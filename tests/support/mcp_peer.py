@@ -13,7 +13,7 @@ from json_peer import Peer
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.ports import Programs
+from nsmd.mcp.ports import HostPrograms
 from nsmd.model.client_limits import ClientLimits
 
 
@@ -22,7 +22,7 @@ async def attachment(
     runner: FakeRunner,
     *,
     confined_to: str | None = None,
-    programs: Programs | None = None,
+    programs: HostPrograms | None = None,
     client_limits: ClientLimits | None = None,
 ) -> AsyncGenerator[Peer, None]:
     """A connection that `serve_attachment` serves; nothing has been sent yet.

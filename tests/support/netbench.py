@@ -18,14 +18,14 @@ from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.host_rules import Address
 from nsmd.model.settings import PoolSettings, Settings
-from nsmd.model.values import Client, Environment, NetworkRule, RunRequest, RunResult
+from nsmd.model.values import ClientIdentity, Environment, NetworkRule, RunOutcome, RunRequest
 from nsmd.network import Gateway, SessionNetwork
 from realjail import environments, new_launcher
 
 if TYPE_CHECKING:
     from nsmd.jail import Launcher
 
-CLIENT = Client(name="test", scope="test")
+CLIENT = ClientIdentity(name="test", scope="test")
 
 
 class Names:
@@ -109,7 +109,7 @@ class NetBench:
         self.client = CLIENT
         self.names = names
 
-    async def run(self, code: str, *, env: str = "python", session: str = "a") -> RunResult:
+    async def run(self, code: str, *, env: str = "python", session: str = "a") -> RunOutcome:
         """Run code to its end."""
         request = RunRequest(client=self.client, env=env, code=code, session=session, timeout_s=30)
         with trio.fail_after(60):

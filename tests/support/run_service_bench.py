@@ -14,15 +14,15 @@ from nsmd.environments.provider import Provider
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import PoolSettings, Settings
-from nsmd.model.values import Client, RunRequest, RunResult
+from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fakes import Behaviour
 
-ALICE = Client(name="editor", scope="alice")
-BOB = Client(name="editor", scope="bob")
+ALICE = ClientIdentity(name="editor", scope="alice")
+BOB = ClientIdentity(name="editor", scope="bob")
 
 
 @dataclasses.dataclass
@@ -40,10 +40,10 @@ class Bench:
         *,
         session: str | None = "a",
         env: str = "python",
-        client: Client = ALICE,
+        client: ClientIdentity = ALICE,
         timeout_s: float | None = None,
         execution_id: str | None = None,
-    ) -> RunResult:
+    ) -> RunOutcome:
         request = RunRequest(
             client=client,
             env=env,

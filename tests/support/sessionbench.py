@@ -9,8 +9,8 @@ import trio
 
 from fakes import FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsmd.host.timer import Timers
-from nsmd.model.lifecycle import State
-from nsmd.model.values import Client, Output, RunRequest, SessionLimits, Tenancy
+from nsmd.model.lifecycle import SessionState
+from nsmd.model.values import ClientIdentity, Output, RunRequest, SessionLimits, Tenancy
 from nsmd.network import Gateway
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
@@ -67,7 +67,7 @@ class Bench:
         output: list[Output] | None = None,
     ) -> Execution:
         self._count += 1
-        client = Client(name="test", scope="s")
+        client = ClientIdentity(name="test", scope="s")
         execution = Execution(
             f"e{self._count}",
             RunRequest(client=client, env="python", code=code, session="a"),
@@ -102,4 +102,4 @@ async def bench(
         yield it
         nursery.cancel_scope.cancel()
     assert all(jail.released for jail in launcher.jails)
-    assert it.session.state is State.ENDED
+    assert it.session.state is SessionState.ENDED

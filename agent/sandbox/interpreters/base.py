@@ -28,7 +28,7 @@ from sandbox.linux import (
     prctl,
     set_handler,
 )
-from sandbox.polling import Link
+from sandbox.polling import NonblockingStream
 from sandbox.processes import is_ending
 from sandbox.setups import SETUP_EXCERPT_BYTES
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.agent import Agent
-    from sandbox.questions import Question
-    from sandbox.setups import SetupStep
+    from sandbox.questions import InterpreterQuestion
+    from sandbox.setups import Setup
     from sandbox.shared_page import SharedPage
 
 
@@ -86,11 +86,11 @@ class Interpreter:
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.setup: list[SetupStep] = []
-        self.steps: list[SetupStep] = []
+        self.setup: list[Setup] = []
+        self.steps: list[Setup] = []
         self._aside: tuple[dict[str, Capture], str] | None = None
-        self.link: Link | None = None
-        self.question: Question | None = None
+        self.link: NonblockingStream | None = None
+        self.question: InterpreterQuestion | None = None
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
 
@@ -212,7 +212,7 @@ class Interpreter:
             self._watch_output(stream, pipe)
             self.captures.setdefault(stream, self.agent.new_capture(stream))
         fd = ours.detach()
-        self.link = Link(poller, fd, fd, self.on_data, self.on_control_end)
+        self.link = NonblockingStream(poller, fd, fd, self.on_data, self.on_control_end)
         self.begin()
 
     def _become_child(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> NoReturn:
@@ -280,7 +280,7 @@ class Interpreter:
         self.captures = {stream: Capture(stream, None, limits) for stream in self.captures}
         self.resume_output()
 
-    def complain(self, step: SetupStep, why: str, said: str) -> None:
+    def complain(self, step: Setup, why: str, said: str) -> None:
         """Has the next execution told that a step failed.
 
         Args:

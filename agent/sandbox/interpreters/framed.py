@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sandbox.displays import DISPLAY_BYTES
-from sandbox.framing import FrameError, FrameReader, encode_frame
+from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.interpreters.base import Interpreter
 
 TYPE_CHECKING = False
@@ -25,11 +25,11 @@ class FramedInterpreter(Interpreter):
 
     def __init__(self, agent: Agent, program: str) -> None:
         super().__init__(agent, program)
-        self._reader = FrameReader(WORKER_FRAME_BYTES)
+        self._reader = MessageReader(WORKER_FRAME_BYTES)
         self._token = ""
 
     def begin(self) -> None:
-        self._reader = FrameReader(WORKER_FRAME_BYTES)
+        self._reader = MessageReader(WORKER_FRAME_BYTES)
 
     def send(self, message: Mapping[str, Any]) -> None:
         if self.link is not None:

@@ -46,7 +46,7 @@ FD_BYTES = struct.calcsize("i")
 NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 
 
-class Template:
+class TemplateServer:
     """Waits for requests and forks.
 
     Attributes:

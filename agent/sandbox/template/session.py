@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.template.kernel import Filter
-    from sandbox.template.server import Template
+    from sandbox.template.server import TemplateServer
 
 
 SESSION_FD = 3
@@ -188,14 +188,14 @@ def drop_privileges(last_capability: int, system_calls: Filter) -> None:
     system_calls.install()
 
 
-class Session:
+class ForkedSession:
     """Fate of one fork.
 
     Args:
         request: as in docs/contributing/agent-protocol.md, "Templates".
     """
 
-    def __init__(self, request: Mapping[str, Any], template: Template) -> None:
+    def __init__(self, request: Mapping[str, Any], template: TemplateServer) -> None:
         self._request = request
         self._template = template
 

@@ -42,7 +42,7 @@ def files(path: str, *, counting_up: bool = False) -> list[str]:
     return [*found, path] if os.path.lexists(path) else found
 
 
-class Reader:
+class AuditFollower:
     """The lines of one file, those that are added later included. What is no line is skipped."""
 
     def __init__(self, path: str) -> None:
@@ -103,7 +103,7 @@ def follow(path: str, *, counting_up: bool = False) -> Iterator[Line | None]:
         OSError: the directory is not there, or cannot be watched.
     """
     watch = _watched(os.path.dirname(path))
-    reader: Reader | None = None
+    reader: AuditFollower | None = None
     told = False
     try:
         for each in files(path, counting_up=counting_up):
@@ -112,7 +112,7 @@ def follow(path: str, *, counting_up: bool = False) -> Iterator[Line | None]:
         while True:
             if reader is None:
                 with suppress(FileNotFoundError):
-                    reader = Reader(path)
+                    reader = AuditFollower(path)
             if reader is not None:
                 at_path = reader.is_at(path)
                 yield from reader.lines()  # after that: what it had when it was set aside as well
@@ -133,7 +133,7 @@ def follow(path: str, *, counting_up: bool = False) -> Iterator[Line | None]:
 
 def _all_of(path: str) -> Iterator[Line]:
     try:
-        reader = Reader(path)
+        reader = AuditFollower(path)
     except FileNotFoundError:
         return  # rotated meanwhile
     try:

@@ -79,11 +79,11 @@ class Parser(argparse.ArgumentParser):
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
-    def add_actions(self, *, required: bool = True) -> Actions:
+    def add_actions(self, *, required: bool = True) -> Subparsers:
         """Words that each have options of their own; the one that is given is in ``action``."""
         if not required:
             self.usage = f"{self.prog} [OPTIONS] [ACTION ...]"
-        return Actions(self, required=required)
+        return Subparsers(self, required=required)
 
     def action(self, word: str) -> Parser | None:
         """The parser of one of these words; None where it is none."""
@@ -175,7 +175,7 @@ def _words_of(action: argparse.Action) -> list[str]:
     return [str(word) for word in action.choices or ()]
 
 
-class Actions:
+class Subparsers:
     """The words of a parser that each have options of their own."""
 
     def __init__(self, parser: Parser, *, required: bool) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsm.client.blocking import Client
 
 
-class Found(NamedTuple):
+class TargetSession(NamedTuple):
     """The session that a target means.
 
     Attributes:
@@ -32,7 +32,7 @@ class Found(NamedTuple):
         return "no project" if self.project is None else formats.visible(self.project)
 
 
-def find(client: Client, target: str) -> Found | None:
+def find(client: Client, target: str) -> TargetSession | None:
     """The live session that a target means.
 
     Returns:
@@ -42,7 +42,7 @@ def find(client: Client, target: str) -> Found | None:
         AmbiguousSessionError: several are meant.
     """
     try:
-        return read(Found, client.call("find", {"target": target}))
+        return read(TargetSession, client.call("find", {"target": target}))
     except UnknownSessionError:
         return None
 
@@ -54,7 +54,7 @@ def tell(client: Client, target: str) -> None:
         tell_found(found)
 
 
-def tell_found(found: Found) -> None:
+def tell_found(found: TargetSession) -> None:
     """Tell the user whose session that is, if it is another project's."""
     if found.elsewhere:
         terminal.note(

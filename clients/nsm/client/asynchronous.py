@@ -30,7 +30,7 @@ from nsm.client import operations
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
 from nsm.client.async_files import AsyncFileCalls
 from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
-from nsm.client.retry import MAX_LOSSES, RECONNECTED, Asked, LostError
+from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import (
@@ -421,7 +421,7 @@ class AsyncClient(AsyncFileCalls):
         """
         if self._path is None:
             return await self._wire_in_use().call(op, args or {}, on_event)
-        asked = Asked(op, args or {})
+        asked = RetriedCall(op, args or {})
         while True:
             wire = self._wire_in_use()
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.client.retry import MAX_LOSSES, RECONNECTED, Asked, LostError
+from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import DisconnectedError, ShuttingDownError
@@ -187,7 +187,7 @@ class BlockingWire:
     ) -> dict[str, Any]:
         if self._path is None:
             return self._ask(op, args, on_event, interrupts)
-        asked = Asked(op, args)
+        asked = RetriedCall(op, args)
         while True:
             try:
                 if self._lost:
@@ -196,7 +196,7 @@ class BlockingWire:
             except LostError as error:
                 asked.lost(error)
 
-    def _reconnect(self, asked: Asked, on_event: Callable[[Event], object] | None) -> None:
+    def _reconnect(self, asked: RetriedCall, on_event: Callable[[Event], object] | None) -> None:
         assert self._path is not None, "only what may be made anew is lost"
         self._begin(self._connect_anew(self._path))
         if asked.arrived and on_event is not None:

@@ -72,7 +72,7 @@ class LostError(DisconnectedError):
         self.arrived = arrived
 
 
-class Asked:
+class RetriedCall:
     """One call, over as many connections as it takes.
 
     Attributes:

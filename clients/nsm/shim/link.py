@@ -57,7 +57,7 @@ class AttachLostError(AttachError):
         )
 
 
-class Link:
+class SupervisorConnection:
     """The connection to one supervisor.
 
     Attributes:
@@ -98,7 +98,7 @@ class Link:
         del self.pending[:sent]
 
 
-def attach(connection: socket.socket, attachment_id: str) -> Link:
+def attach(connection: socket.socket, attachment_id: str) -> SupervisorConnection:
     """Introduce this client to the supervisor on a fresh connection.
 
     Args:
@@ -129,7 +129,7 @@ def attach(connection: socket.socket, attachment_id: str) -> Link:
     except BaseException:
         connection.close()
         raise
-    return Link(connection, rest, numbered=answer.get("numbered") is True)
+    return SupervisorConnection(connection, rest, numbered=answer.get("numbered") is True)
 
 
 def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ import select
 import time
 
 from nsm import jsonlines
-from nsm.shim.link import AttachLostError, Link, attach
+from nsm.shim.link import AttachLostError, SupervisorConnection, attach
 from nsm.startup import start
 
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
@@ -56,7 +56,7 @@ _CHUNK_BYTES = 65536
 _PIPE_BYTES = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
 
 
-class Call:
+class UnansweredRequest:
     """A request that has no answer yet.
 
     Attributes:
@@ -101,9 +101,9 @@ class Relay:
         self._stdin_open = True
         self._client_gone = False
         self._deadline = 0.0  # of draining, once stdin is closed
-        self._link: Link | None = None
+        self._link: SupervisorConnection | None = None
         self._exit_code: int | None = None  # set when there is nothing left but to flush
-        self._calls: dict[int | str, Call] = {}
+        self._calls: dict[int | str, UnansweredRequest] = {}
         self._held = 0  # bytes of their lines
         self._lines_numbered = 0
         self._initialize: tuple[int | str, bytes] | None = None
@@ -191,7 +191,7 @@ class Relay:
             else:
                 self._take_client_line(line)
 
-    def _serve_link(self, link: Link, events: int) -> None:
+    def _serve_link(self, link: SupervisorConnection, events: int) -> None:
         try:
             if events & select.POLLOUT and link.pending:
                 link.flush()
@@ -242,7 +242,9 @@ class Relay:
         for message in messages:
             self._note(message, line)
 
-    def _send(self, link: Link, line: bytes, requests: list[tuple[int | str, str]]) -> None:
+    def _send(
+        self, link: SupervisorConnection, line: bytes, requests: list[tuple[int | str, str]]
+    ) -> None:
         # A batch, which one revision had, could be answered in part: it is sent once.
         single = len(requests) == 1 and line.lstrip()[:1] == b"{"
         held = line if single and self._held + len(line) <= HELD_BYTES else None
@@ -252,7 +254,7 @@ class Relay:
         link.queue(b"%d %b" % (number, line) if held is not None and link.numbered else line)
         for known, method in requests:
             self._forget(known)
-            self._calls[known] = Call(method, link.queued, held, number)
+            self._calls[known] = UnansweredRequest(method, link.queued, held, number)
         self._held += len(held or b"")
 
     def _forget(self, known: int | str) -> None:
@@ -296,7 +298,7 @@ class Relay:
 
     # From the supervisor.
 
-    def _take_server_bytes(self, link: Link, chunk: bytes) -> None:
+    def _take_server_bytes(self, link: SupervisorConnection, chunk: bytes) -> None:
         for line in link.lines.feed(chunk):
             if not line:  # parts what was torn from what it has to say at its end
                 continue
@@ -353,7 +355,7 @@ class Relay:
         self._take_server_bytes(link, link.early)
         return ""
 
-    def _attached(self, patience_s: float) -> Link:
+    def _attached(self, patience_s: float) -> SupervisorConnection:
         deadline = time.monotonic() + patience_s
         attempt = 0
         while True:
@@ -380,7 +382,9 @@ class Relay:
         for known, call in left.items():
             self._answer_failure(known, call.method, _LOST if call.end <= link.sent else _NOT_SENT)
 
-    def _ask_again(self, lost: Link, calls: dict[int | str, Call]) -> dict[int | str, Call]:
+    def _ask_again(
+        self, lost: SupervisorConnection, calls: dict[int | str, UnansweredRequest]
+    ) -> dict[int | str, UnansweredRequest]:
         """Have another supervisor answer what the lost one has not; returns what it cannot."""
         again = {
             known: call
@@ -443,7 +447,7 @@ class Relay:
         self._to_client += jsonlines.dump({"jsonrpc": "2.0", **message}) + b"\n"
 
 
-def _marked(call: Call, link: Link, *, arrived: bool) -> bytes | None:
+def _marked(call: UnansweredRequest, link: SupervisorConnection, *, arrived: bool) -> bytes | None:
     """A request for another supervisor than the one that was given it; None where that would not
     know what it is given.
 

@@ -34,7 +34,7 @@ KEPT_S = 300.0
 _RETRY_S = 0.1
 
 _KEEPER_TIMEOUT_S = 1.0
-"""For a keeper to say how much it holds: less than a millisecond, unless it is stopped."""
+"""For a holder to say how much it holds: less than a millisecond, unless it is stopped."""
 
 _TIMEVAL = struct.Struct("@ll")
 """Seconds and microseconds; socket(7)."""
@@ -144,11 +144,11 @@ def sessions_are_kept(path: str) -> bool:
     """
     place = os.path.join(os.path.dirname(path), "keeper.sock")
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
-            keeper.settimeout(_KEEPER_TIMEOUT_S)
-            keeper.connect(place)
-            keeper.send(b"count")
-            answer = keeper.recv(64).split()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as holder:
+            holder.settimeout(_KEEPER_TIMEOUT_S)
+            holder.connect(place)
+            holder.send(b"count")
+            answer = holder.recv(64).split()
     except TimeoutError:
         return True
     except OSError:

@@ -66,7 +66,7 @@ class OutputPiece(NamedTuple):
     skipped: int = 0
 
 
-class Shown(NamedTuple):
+class DisplayedValue(NamedTuple):
     """One displayed value.
 
     Attributes:
@@ -94,7 +94,7 @@ class ExecutionEnd(NamedTuple):
     interrupted: bool
     interpreter_restarted: bool
     restart_reason: str
-    displays: tuple[Shown, ...]
+    displays: tuple[DisplayedValue, ...]
     truncated: dict[str, Truncation]
     error: ErrorField | None
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nsmbox.host.facts import Request
+from nsmbox.host.facts import BoxRequest
 from nsmbox.model import settings
 from nsmbox.model.plan import MODES, BoxError, Network
 from nsmbox.profiles import profile
@@ -27,7 +27,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
     """`claudebox`, with the names of its own options that were given."""
     table, mistake = _configured(check="check" in own)
     return run(
-        Request(
+        BoxRequest(
             profile=profile.load("claude"),
             command=tuple(arguments),
             network=table.net,
@@ -52,7 +52,7 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
     table, mistake = _configured(check=options.check)
     kind = profile.load(options.profile or table.profile or DEFAULT_PROFILE)
     return run(
-        Request(
+        BoxRequest(
             profile=kind,
             command=command,
             network=table.net if options.network is None else options.network,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nsm.cli.render.formats import columns
 from nsmbox.consent.masking import MASKED, masked, names_secret
 from nsmbox.consent.readable_names import legible, path, shortened
-from nsmbox.consent.summary import Outline, Place, outline
+from nsmbox.consent.summary import Outline, SummaryItem, outline
 from nsmbox.model.plan import RUN_DIRECTORY
 
 if TYPE_CHECKING:
@@ -139,9 +139,9 @@ def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
     return [name for name in names if name not in others]
 
 
-def _more(before: Outline, after: Outline, access: str) -> list[Place]:
-    had: tuple[Place, ...] = getattr(before, access)
-    has: tuple[Place, ...] = getattr(after, access)
+def _more(before: Outline, after: Outline, access: str) -> list[SummaryItem]:
+    had: tuple[SummaryItem, ...] = getattr(before, access)
+    has: tuple[SummaryItem, ...] = getattr(after, access)
     return [place for place in has if place not in had]
 
 
@@ -264,20 +264,20 @@ def _command(plan: Plan, home: str) -> tuple[str, ...]:
     return (path(program, home), *map(legible, arguments))
 
 
-def _place(place: Place, home: str) -> str:
+def _place(place: SummaryItem, home: str) -> str:
     if place.elsewhere:
         return f"{path(place.source, home)}  as {path(place.target, home)}"
     return path(place.target, home)
 
 
-def _inside(place: Place, directory: str, home: str) -> str:
+def _inside(place: SummaryItem, directory: str, home: str) -> str:
     """By its place in the working directory, if it is there."""
     if place.target.startswith(f"{directory}/"):
         return legible(place.target[len(directory) + 1 :])
     return path(place.target, home)
 
 
-def _read(places: Iterable[Place], home: str) -> tuple[str, ...]:
+def _read(places: Iterable[SummaryItem], home: str) -> tuple[str, ...]:
     """Those of the person first; of the system's, the larger ones by name, others by number."""
     own: list[str] = []
     system: dict[str, int] = {}
@@ -295,7 +295,7 @@ def _read(places: Iterable[Place], home: str) -> tuple[str, ...]:
     return (*own, *tops, *(["nsm itself"] if of_nsm else []))
 
 
-def _hidden(places: Sequence[Place], plan: Plan, home: str) -> tuple[str, ...]:
+def _hidden(places: Sequence[SummaryItem], plan: Plan, home: str) -> tuple[str, ...]:
     programs = [place for place in places if place.target.startswith(("/usr/", "/bin/"))]
     others = [_inside(place, plan.directory, home) for place in places if place not in programs]
     if programs:

@@ -17,7 +17,7 @@ Access = Literal["change", "protected", "read", "hidden"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SummaryItem:
     """A part of the host in a box.
 
     Attributes:
@@ -45,15 +45,15 @@ class Outline:
         hidden: would be there, and is not seen.
     """
 
-    change: tuple[Place, ...]
-    protected: tuple[Place, ...]
-    read: tuple[Place, ...]
-    hidden: tuple[Place, ...]
+    change: tuple[SummaryItem, ...]
+    protected: tuple[SummaryItem, ...]
+    read: tuple[SummaryItem, ...]
+    hidden: tuple[SummaryItem, ...]
 
 
 def outline(plan: Plan) -> Outline:
     """The outline of a plan."""
-    found: dict[Access, dict[str, Place]] = {
+    found: dict[Access, dict[str, SummaryItem]] = {
         "change": {},
         "protected": {},
         "read": {},
@@ -65,7 +65,7 @@ def outline(plan: Plan) -> Outline:
         access = _access(mount, _ground(plan.mounts[:index], mount.target))
         if access is not None:
             source = mount.source if mount.kind in ("bind", "ro-bind") else ""
-            found[access][mount.target] = Place(target=mount.target, source=source)
+            found[access][mount.target] = SummaryItem(target=mount.target, source=source)
     return Outline(**{access: tuple(places.values()) for access, places in found.items()})
 
 

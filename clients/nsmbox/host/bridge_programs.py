@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nsm.checks import Check, fail, ok, warn
+from nsm.checks import HostCheck, fail, ok, warn
 from nsmbox.model.plan import BoxError
 from nsmbox.protection.secrets import printable, within
 
@@ -109,7 +109,7 @@ def refuse_without_supervisor() -> None:
         )
 
 
-def row(names: Sequence[str], *, running: bool, client: str) -> Check:
+def row(names: Sequence[str], *, running: bool, client: str) -> HostCheck:
     """Make the row of `--check` about them.
 
     Args:

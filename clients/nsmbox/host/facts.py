@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nsmbox.host.nix_host import Nix
-from nsmbox.host.nsm_itself import Own
+from nsmbox.host.nix_host import HostNix
+from nsmbox.host.nsm_itself import NsmPaths
 from nsmbox.host.program_links import Links
 from nsmbox.model.plan import Network
 from nsmbox.profiles.profile import Profile
@@ -16,7 +16,7 @@ from nsmbox.protection.secrets import Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class BoxRequest:
     """Request of a person, completed from the configuration and the profile.
 
     Attributes:
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class HostPath:
     """A path of the host's that a box shows as it is.
 
     Attributes:
@@ -108,19 +108,19 @@ class Facts:
     home_link: str = ""
     directory: str
     variables: Mapping[str, str]
-    system: tuple[Entry, ...]
-    state: tuple[Entry, ...] = ()
+    system: tuple[HostPath, ...]
+    state: tuple[HostPath, ...] = ()
     links: Links | None = None
     command: tuple[str, ...]
     tools: tuple[Tool, ...] = ()
     forbidden: tuple[str, ...] = ()
-    shown: tuple[Entry, ...] = ()
+    shown: tuple[HostPath, ...] = ()
     secrets: Known = field(default_factory=Known)
     git: GitFacts = field(default_factory=GitFacts)
     guarded: Guarded = field(default_factory=Guarded)
     uses_env: bool = True
     signals: tuple[str, ...] = ("INT", "QUIT", "TERM", "HUP")
     shell: str = "/bin/sh"
-    own: Own | None = None
-    nix: Nix | None = None
+    own: NsmPaths | None = None
+    nix: HostNix | None = None
     notes: tuple[str, ...] = ()

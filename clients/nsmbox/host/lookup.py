@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from nsm import paths
 from nsmbox.host import forbidden_programs, mcp, nix_host, nsm_itself, program_links
-from nsmbox.host.facts import Entry, Facts, Request, Tool
-from nsmbox.host.tools import Programs
+from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
+from nsmbox.host.tools import ProgramFinder
 from nsmbox.model.plan import TOOLS_DIRECTORY, BoxError
 from nsmbox.protection import git_repository, guarded_files, secrets
 
@@ -34,7 +34,7 @@ _STANDARD = ("/usr/local/bin", "/usr/bin", "/bin")
 _PROGRAM_PLACES = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin")
 
 
-def look(request: Request, variables: Mapping[str, str]) -> Facts:
+def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
     """The facts for one box.
 
     Args:
@@ -57,7 +57,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         directory,
     )
     standard = () if alone else _program_directories(variables, system)
-    programs = Programs(
+    programs = ProgramFinder(
         variables=variables,
         home=home,
         directory=directory,
@@ -90,7 +90,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
         variables=dict(variables),
         system=system,
         state=tuple(
-            Entry(
+            HostPath(
                 path=os.path.join(home, state.box),
                 source=os.path.realpath(os.path.join(home, state.host)),
             )
@@ -113,7 +113,7 @@ def look(request: Request, variables: Mapping[str, str]) -> Facts:
     )
 
 
-def _place_in_box(tool: Tool, program: str, nix: nix_host.Nix | None) -> str:
+def _place_in_box(tool: Tool, program: str, nix: nix_host.HostNix | None) -> str:
     """By which path the box finds what it runs.
 
     Args:
@@ -127,7 +127,7 @@ def _place_in_box(tool: Tool, program: str, nix: nix_host.Nix | None) -> str:
 
 
 def _tools(
-    tool: Tool, request: Request, programs: Programs, nix: nix_host.Nix | None
+    tool: Tool, request: BoxRequest, programs: ProgramFinder, nix: nix_host.HostNix | None
 ) -> tuple[Tool, ...]:
     """Find the profile's tools and the command outside of the system's directories, with their
     interpreters."""
@@ -144,8 +144,11 @@ def _tools(
 
 
 def _nix(
-    request: Request, variables: Mapping[str, str], directory: str, itself: nsm_itself.Own | None
-) -> nix_host.Nix | None:
+    request: BoxRequest,
+    variables: Mapping[str, str],
+    directory: str,
+    itself: nsm_itself.NsmPaths | None,
+) -> nix_host.HostNix | None:
     """The host's Nix, if there is one, for what is asked to run."""
     if not nix_host.store_of(variables):
         return None
@@ -163,7 +166,7 @@ def _nix(
     )
 
 
-def _env(nix: nix_host.Nix | None) -> str:
+def _env(nix: nix_host.HostNix | None) -> str:
     """The `env` that is `/usr/bin/env` in the box."""
     return dict(nix.links)["/usr/bin/env"] if nix and nix.alone else "/usr/bin/env"
 
@@ -183,7 +186,7 @@ def _group(number: int) -> str:
 
 
 def _program_directories(
-    variables: Mapping[str, str], system: tuple[Entry, ...]
+    variables: Mapping[str, str], system: tuple[HostPath, ...]
 ) -> tuple[str, ...]:
     """The system's directories of programs: the caller's, in their order, and the usual ones."""
     roots = tuple(entry.path for entry in system if not entry.link)
@@ -214,7 +217,7 @@ def find_bwrap(search_path: str, directory: str) -> str:
     )
 
 
-def _command(request: Request, shell: str) -> tuple[str, tuple[str, ...]]:
+def _command(request: BoxRequest, shell: str) -> tuple[str, tuple[str, ...]]:
     profile = request.profile
     if profile.program:
         return profile.program, (*profile.arguments, *mcp.arguments(profile.mcp), *request.command)
@@ -223,7 +226,7 @@ def _command(request: Request, shell: str) -> tuple[str, tuple[str, ...]]:
     return shell, ()
 
 
-def _program(program: str, request: Request, programs: Programs, directory: str) -> Tool:
+def _program(program: str, request: BoxRequest, programs: ProgramFinder, directory: str) -> Tool:
     if "/" in program:
         path = os.path.normpath(os.path.join(directory, program))
         tool = None
@@ -247,7 +250,9 @@ def _program(program: str, request: Request, programs: Programs, directory: str)
     return tool
 
 
-def _not_found(program: str, request: Request, programs: Programs, directory: str) -> BoxError:
+def _not_found(
+    program: str, request: BoxRequest, programs: ProgramFinder, directory: str
+) -> BoxError:
     hint = request.profile.install or "Install it, or put its directory on PATH."
     what = "was not found"
     if "/" not in program:
@@ -268,21 +273,21 @@ def _own_program(name: str) -> Tool:
     return Tool(name=name, place=place, path=place, linked=False)
 
 
-def _system(*, alone: bool) -> tuple[Entry, ...]:
+def _system(*, alone: bool) -> tuple[HostPath, ...]:
     etc = (f"/etc/{name}" for name in _ETC)
     entries = [] if alone else [_entry(path) for path in _SYSTEM]
     # The content of links there, whose chains lead all over the host, stands in their place.
     files = [
-        Entry(path=path, source=os.path.realpath(path)) for path in etc if os.path.exists(path)
+        HostPath(path=path, source=os.path.realpath(path)) for path in etc if os.path.exists(path)
     ]
     return (*(entry for entry in entries if entry is not None), *files)
 
 
-def _entry(path: str) -> Entry | None:
+def _entry(path: str) -> HostPath | None:
     if os.path.islink(path):
-        return Entry(path=path, link=os.readlink(path))
+        return HostPath(path=path, link=os.readlink(path))
     if os.path.isdir(path):
-        return Entry(path=path, source=path)
+        return HostPath(path=path, source=path)
     return None
 
 
@@ -307,19 +312,19 @@ def _forbidden() -> set[str]:
 
 
 def _shown(
-    request: Request,
+    request: BoxRequest,
     variables: Mapping[str, str],
     home: str,
     roots: tuple[str, ...],
     known: secrets.Known,
-) -> list[Entry]:
+) -> list[HostPath]:
     """Paths of certificates that variables name, and what is shown of HOME."""
     named = [variables.get(name, "") for name in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE")]
     shown = (*request.profile.show, *request.show)
     asked = [os.path.join(home, path.removeprefix("~/")) for path in shown]
     wanted = [path for path in (*named, *asked) if os.path.isabs(path) and os.path.exists(path)]
     entries = [
-        Entry(path=path, source=os.path.realpath(path))
+        HostPath(path=path, source=os.path.realpath(path))
         for path in dict.fromkeys(wanted)
         if not any(path.startswith(root.rstrip("/") + "/") for root in roots)
     ]

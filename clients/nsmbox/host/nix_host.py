@@ -46,7 +46,7 @@ MAX_INCLUDES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nix:
+class HostNix:
     """Nix on the host.
 
     Attributes:
@@ -79,7 +79,7 @@ class Nix:
 # What follows from it
 
 
-def mounts(nix: Nix) -> tuple[Mount, ...]:
+def mounts(nix: HostNix) -> tuple[Mount, ...]:
     """The store and the way to the daemon; where the store is all there is, `/bin/sh` and so on.
 
     They belong after the root and before HOME: a store may lie anywhere.
@@ -103,17 +103,17 @@ def mounts(nix: Nix) -> tuple[Mount, ...]:
     return tuple(made)
 
 
-def path(nix: Nix) -> tuple[str, ...]:
+def path(nix: HostNix) -> tuple[str, ...]:
     """The directories of PATH that are of the store; all of PATH where the store is alone."""
     return nix.tools
 
 
-def variables(nix: Nix) -> tuple[Variable, ...]:
+def variables(nix: HostNix) -> tuple[Variable, ...]:
     """Those that a program needs to find in the store what it is used to find elsewhere."""
     return tuple(Variable(name=name, value=value) for name, value in nix.variables)
 
 
-def notes(nix: Nix, user: str) -> tuple[str, ...]:
+def notes(nix: HostNix, user: str) -> tuple[str, ...]:
     """List the notes for people, before they agree."""
     told: list[str] = []
     if nix.daemon and nix.trusted:
@@ -147,7 +147,7 @@ def look(
     groups: Iterable[str] = (),
     user: str = "",
     root: str = "/",
-) -> Nix | None:
+) -> HostNix | None:
     """Find out what the host's Nix is.
 
     Args:
@@ -187,7 +187,7 @@ def look(
     )
     if not alone and not given:
         tools, left_out = (), ()  # all of the host's own programs are there
-    return Nix(
+    return HostNix(
         store=store,
         state=state,
         daemon=daemon,

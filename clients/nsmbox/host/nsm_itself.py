@@ -44,7 +44,7 @@ _VARIABLES = (("NSM_AUTOSTART", "0"), ("NSM_SOCKET", CONTROL_SOCKET))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class NsmPaths:
     """Parts of nsm on the host; paths are real ones.
 
     Attributes:
@@ -58,7 +58,7 @@ class Own:
     packages: tuple[tuple[str, str], ...]
 
 
-def find() -> Own | None:
+def find() -> NsmPaths | None:
     """Find nsm on this host; None where its modules are not files."""
     packages = {each.__name__: os.path.realpath(each.__path__[0]) for each in (nsm, nsmbox)}
     for name in (*_NEEDED, *_OF_USE):
@@ -72,7 +72,7 @@ def find() -> Own | None:
         os.path.isdir(packages.get(name, "")) for name in ("nsm", *_NEEDED)
     ):
         return None
-    return Own(
+    return NsmPaths(
         python=_python(),
         library=(standard, *_shared_library()),
         packages=tuple(packages.items()),
@@ -101,7 +101,7 @@ def _shared_library() -> tuple[str, ...]:
     return tuple(sorted(os.path.realpath(path) for path in paths if os.path.isfile(path)))
 
 
-def mounts(own: Own, shown: tuple[str, ...] = ("/usr", "/nix/store")) -> tuple[Mount, ...]:
+def mounts(own: NsmPaths, shown: tuple[str, ...] = ("/usr", "/nix/store")) -> tuple[Mount, ...]:
     """List the mounts that show nsm in a box, to lie over an empty home directory.
 
     Args:

@@ -43,7 +43,7 @@ _MAX_LINKS = 40
 _SHEBANG = re.compile(rb"#![ \t]*([^\n]+)")
 
 
-class Programs:
+class ProgramFinder:
     """Finds programs as a shell of the caller's would.
 
     Args:

@@ -1,7 +1,7 @@
 """`[box]` of `config.toml`: what boxes are like that nothing else is said of.
 
 Read without pydantic, which takes longer to load than a box to start. The supervisor checks the
-same keys with its own schema (`nsmd.model.settings.BoxSettings`); a test compares the two.
+same keys with its own schema (`nsmd.model.settings.BoxDefaults`); a test compares the two.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import shlex
 from nsm.jail import proxyvariables
 from nsmbox.consent import masking
 from nsmbox.host import mcp, nix_host, nsm_itself
-from nsmbox.host.facts import Entry, Facts, Request, Tool
+from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
 from nsmbox.model.plan import (
     LINKS_DIRECTORY,
     RUN_DIRECTORY,
@@ -25,7 +25,7 @@ from nsmbox.model.plan import (
 from nsmbox.protection import git_repository, guarded_files, nsm_directories, secrets
 
 
-def plan(request: Request, facts: Facts) -> Plan:
+def plan(request: BoxRequest, facts: Facts) -> Plan:
     """The box that was asked for.
 
     Raises:
@@ -62,7 +62,7 @@ def _system(facts: Facts) -> list[Mount]:
     ]
 
 
-def _entry(entry: Entry) -> Mount:
+def _entry(entry: HostPath) -> Mount:
     if entry.link:
         return Mount(kind="symlink", target=entry.path, source=entry.link)
     return Mount(kind="ro-bind", target=entry.path, source=entry.source, why="the system")
@@ -176,7 +176,7 @@ def _masks(facts: Facts) -> list[Mount]:
 # ---------------------------------------------------------------------- variables and command
 
 
-def _variables(request: Request, facts: Facts) -> tuple[Variable, ...]:
+def _variables(request: BoxRequest, facts: Facts) -> tuple[Variable, ...]:
     profile = request.profile
     values = {name: value.replace("{home}", facts.home) for name, value in profile.set.items()}
     values["PATH"] = ":".join(_search_path(facts))
@@ -209,7 +209,7 @@ def _search_path(facts: Facts) -> tuple[str, ...]:
     return (TOOLS_DIRECTORY, *stored, *names)
 
 
-def _of_network(request: Request) -> dict[str, str]:
+def _of_network(request: BoxRequest) -> dict[str, str]:
     match request.network.mode:
         case "host":
             return {}
@@ -219,7 +219,7 @@ def _of_network(request: Request) -> dict[str, str]:
             return proxyvariables.of_a_box(proxyvariables.PROXY_PORT)
 
 
-def _command(request: Request, facts: Facts) -> tuple[str, ...]:
+def _command(request: BoxRequest, facts: Facts) -> tuple[str, ...]:
     # bwrap would die of the terminal's SIGINT and take the box along, so it starts with some
     # ignored and some blocked (`launch`, `relay`), which a program would inherit.
     proxy = request.network.mode == "allow"

@@ -14,7 +14,7 @@ _DIRECTORY = os.path.dirname(__file__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class StateDirectory:
     """A directory of HOME that boxes of a profile keep, made where it is absent.
 
     Attributes:
@@ -54,7 +54,7 @@ class Profile:
     root: str = ""
     variables: tuple[str, ...] = ()
     set: Mapping[str, str]
-    state: tuple[State, ...] = ()
+    state: tuple[StateDirectory, ...] = ()
     tools: tuple[str, ...] = ()
     shows_listed: bool = False
     show: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def load(name: str) -> Profile:
         root=own.get("root", ""),
         variables=(*common["variables"], *own.get("variables", ())),
         set={**common["set"], **own.get("set", {})},
-        state=tuple(State(**state) for state in own.get("state", ())),
+        state=tuple(StateDirectory(**state) for state in own.get("state", ())),
         tools=(*common["tools"], *own.get("tools", ())),
         shows_listed=own.get("shows_listed", False),
         show=tuple(own.get("show", ())),

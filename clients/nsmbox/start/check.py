@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsm import paths
-from nsm.checks import Check, fail, ok, render_text, rows, warn
+from nsm.checks import HostCheck, fail, ok, render_text, rows, warn
 from nsm.jail import landlock
 from nsm.jail.failure import explain, read_host_facts
 from nsmbox.host import bridge_programs, lookup, nix_host, program_links
@@ -26,7 +26,7 @@ from nsmbox.planning import planning, seatbelt
 from nsmbox.protection import secrets
 
 if TYPE_CHECKING:
-    from nsmbox.host.facts import Facts, Request
+    from nsmbox.host.facts import BoxRequest, Facts
 
 TRIAL_TIMEOUT_S = 30.0
 """For one box that does nothing: 20 ms, or a slow disk."""
@@ -43,7 +43,11 @@ CERTIFICATES = (
 
 
 def check(
-    request: Request, variables: Mapping[str, str], *, program: str, mistake: BoxError | None = None
+    request: BoxRequest,
+    variables: Mapping[str, str],
+    *,
+    program: str,
+    mistake: BoxError | None = None,
 ) -> int:
     """Look at everything and print it.
 
@@ -61,8 +65,12 @@ def check(
 
 
 def examine(
-    request: Request, variables: Mapping[str, str], *, program: str, mistake: BoxError | None = None
-) -> list[Check]:
+    request: BoxRequest,
+    variables: Mapping[str, str],
+    *,
+    program: str,
+    mistake: BoxError | None = None,
+) -> list[HostCheck]:
     """The rows."""
     directory, place = check_directory(variables)
     facts, command = check_command(request, variables, directory)
@@ -107,7 +115,7 @@ def examine(
     ]
 
 
-def check_user(uid: int, request: Request, program: str) -> Check:
+def check_user(uid: int, request: BoxRequest, program: str) -> HostCheck:
     """Root has no boxes."""
     if uid != 0:
         return ok(f"user {uid}, not root")
@@ -115,7 +123,7 @@ def check_user(uid: int, request: Request, program: str) -> Check:
     return fail(f"root: {why}", f"Run it as an ordinary user: `runuser -u USER -- {program} ...`.")
 
 
-def check_bwrap(search_path: str, directory: str) -> tuple[str | None, Check]:
+def check_bwrap(search_path: str, directory: str) -> tuple[str | None, HostCheck]:
     """The bwrap that makes boxes, and its path."""
     try:
         path = lookup.find_bwrap(search_path, directory)
@@ -131,7 +139,7 @@ def check_bwrap(search_path: str, directory: str) -> tuple[str | None, Check]:
     return path, ok(detail)
 
 
-def check_seatbelt(program: str) -> Check:
+def check_seatbelt(program: str) -> HostCheck:
     """Check by a trial whether boxes on macOS can be made."""
     tried = _run([program, "-p", "(version 1)(allow default)", "/usr/bin/true"])
     if tried.returncode == 0:
@@ -143,7 +151,7 @@ def check_seatbelt(program: str) -> Check:
     )
 
 
-def check_namespaces(bwrap: str | None, uid: int) -> Check:
+def check_namespaces(bwrap: str | None, uid: int) -> HostCheck:
     """Check by a trial whether the kernel lets this user have namespaces."""
     if bwrap is None or uid == 0:
         why = "there is no bwrap to try them with" if bwrap is None else "root is not to try"
@@ -156,7 +164,7 @@ def check_namespaces(bwrap: str | None, uid: int) -> Check:
     return fail(error.message, error.hint)
 
 
-def check_system_calls(machine: str) -> Check:
+def check_system_calls(machine: str) -> HostCheck:
     """Check whether there is a filter for this kind of machine."""
     from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # only here
 
@@ -165,11 +173,11 @@ def check_system_calls(machine: str) -> Check:
     return warn(f"not filtered: there is no table for {machine}; a box can type into its terminal")
 
 
-def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
+def check_nix(variables: Mapping[str, str], trusted: str = "") -> HostCheck:
     """Check whether the Nix daemon can be reached, where there is Nix.
 
     Args:
-        trusted: as `nsmbox.host.nix_host.Nix` has it.
+        trusted: as `nsmbox.host.nix_host.HostNix` has it.
     """
     store = variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE
     if not os.path.isdir(store):
@@ -188,7 +196,7 @@ def check_nix(variables: Mapping[str, str], trusted: str = "") -> Check:
     return ok(path)
 
 
-def check_directory(variables: Mapping[str, str]) -> tuple[str, Check]:
+def check_directory(variables: Mapping[str, str]) -> tuple[str, HostCheck]:
     """The working directory, and whether a box may have it; empty where it may not."""
     try:
         known = secrets.look(paths.home(), variables, os.geteuid())
@@ -201,8 +209,8 @@ def check_directory(variables: Mapping[str, str]) -> tuple[str, Check]:
 
 
 def check_command(
-    request: Request, variables: Mapping[str, str], directory: str
-) -> tuple[Facts | None, Check | None]:
+    request: BoxRequest, variables: Mapping[str, str], directory: str
+) -> tuple[Facts | None, HostCheck | None]:
     """Find the command by its name; return all facts that were looked up."""
     name = request.profile.program or "command"
     if not directory:
@@ -222,7 +230,7 @@ def check_command(
     return facts, ok(real)
 
 
-def check_variables(request: Request, variables: Mapping[str, str]) -> Check | None:
+def check_variables(request: BoxRequest, variables: Mapping[str, str]) -> HostCheck | None:
     """Check whether variables that were asked for are set."""
     if not request.extra:
         return None
@@ -234,7 +242,7 @@ def check_variables(request: Request, variables: Mapping[str, str]) -> Check | N
     return ok(f"passed too: {', '.join(request.extra)}")
 
 
-def check_git(facts: Facts | None) -> Check | None:
+def check_git(facts: Facts | None) -> HostCheck | None:
     """Check under whose name commits are made."""
     if facts is None:
         return None
@@ -249,7 +257,7 @@ def check_git(facts: Facts | None) -> Check | None:
     )
 
 
-def check_names(request: Request, path: str) -> Check:
+def check_names(request: BoxRequest, path: str) -> HostCheck:
     """Check whether names of hosts can be resolved: the configuration is read, and nobody is
     asked."""
     if request.network.mode != "host":
@@ -271,8 +279,8 @@ def check_names(request: Request, path: str) -> Check:
 
 
 def check_certificates(
-    request: Request, variables: Mapping[str, str], usual: Sequence[str]
-) -> Check:
+    request: BoxRequest, variables: Mapping[str, str], usual: Sequence[str]
+) -> HostCheck:
     """Check whether TLS finds certificates of authorities."""
     for variable in ("SSL_CERT_FILE", "NIX_SSL_CERT_FILE"):
         path = variables.get(variable, "")
@@ -292,7 +300,7 @@ def check_certificates(
     )
 
 
-def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
+def check_socket(variables: Mapping[str, str], *, needed: bool) -> HostCheck:
     """Check whether the supervisor is there, or would be started.
 
     Args:
@@ -315,7 +323,7 @@ def check_socket(variables: Mapping[str, str], *, needed: bool) -> Check:
     return ok(f"{path}: a supervisor is started with the box")
 
 
-def check_programs(request: Request, program: str) -> Check | None:
+def check_programs(request: BoxRequest, program: str) -> HostCheck | None:
     """Check whether the bridge has the programs that the box is to start."""
     if not request.programs:
         return None
@@ -326,7 +334,7 @@ def check_programs(request: Request, program: str) -> Check | None:
     return bridge_programs.row(request.programs, running=running, client=program)
 
 
-def check_abstract_sockets(request: Request, version: int) -> Check:
+def check_abstract_sockets(request: BoxRequest, version: int) -> HostCheck:
     """Check whether the host's abstract sockets (X11, D-Bus) are out of reach."""
     if request.network.mode != "host":
         return ok("out of reach: the box has its own network")
@@ -338,7 +346,7 @@ def check_abstract_sockets(request: Request, version: int) -> Check:
     )
 
 
-def check_trial(request: Request, facts: Facts | None, bwrap: str | None, uid: int) -> Check:
+def check_trial(request: BoxRequest, facts: Facts | None, bwrap: str | None, uid: int) -> HostCheck:
     """Check whether the very box starts."""
     if facts is None or bwrap is None or uid == 0:
         return fail("not tried, for what is missing above")
@@ -433,11 +441,11 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _failed(error: BoxError) -> Check:
+def _failed(error: BoxError) -> HostCheck:
     return fail(error.message, error.hint)
 
 
-def _visible(check: Check) -> Check:
+def _visible(check: HostCheck) -> HostCheck:
     """With nothing in it that a terminal would act on: names of directories may be anything."""
     from nsm.cli.render.formats import visible, visible_lines  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from nsmbox.host import lookup, program_links
-from nsmbox.host.facts import Facts, Request
+from nsmbox.host.facts import BoxRequest, Facts
 from nsmbox.model.plan import MODES, TOOLS_DIRECTORY, BoxError, Plan
 from nsmbox.planning import planning
 
@@ -38,7 +38,7 @@ class Way:
     mistake: BoxError | None = None
 
 
-def run(request: Request, way: Way, variables: Mapping[str, str]) -> int:
+def run(request: BoxRequest, way: Way, variables: Mapping[str, str]) -> int:
     """Do what was asked; does not return where a box is started.
 
     Raises:
@@ -83,7 +83,7 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     return 0
 
 
-def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -> NoReturn:
+def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way) -> NoReturn:
     from nsmbox.protection import guarded_files  # noqa: PLC0415
     from nsmbox.start import launch  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def _start(plan: Plan, program: str, request: Request, facts: Facts, way: Way) -
     launch.become(plan, program, sockets=sockets, afterwards=_afterwards(request, facts, way))
 
 
-def _afterwards(request: Request, facts: Facts, way: Way) -> Callable[[], None] | None:
+def _afterwards(request: BoxRequest, facts: Facts, way: Way) -> Callable[[], None] | None:
     """Tells what the box has left that the host's git would run."""
     if not request.protect:
         return None
@@ -182,7 +182,7 @@ def _sockets(plan: Plan, way: Way) -> str:
     return place.sockets
 
 
-def _tell_of_nsm(request: Request, facts: Facts, way: Way) -> None:
+def _tell_of_nsm(request: BoxRequest, facts: Facts, way: Way) -> None:
     """Have the agent find nsm among its MCP servers."""
     profile = request.profile
     if not (profile.mcp and facts.state and facts.own):
@@ -209,7 +209,7 @@ def _refuse_a_box_in_a_box() -> None:
         )
 
 
-def _refuse_root(request: Request, way: Way) -> None:
+def _refuse_root(request: BoxRequest, way: Way) -> None:
     if os.geteuid() != 0:
         return
     reason = request.profile.root or "a box of root's would keep root's rights over the host"

@@ -204,7 +204,7 @@ class FileClosedFrame(NamedTuple):
     size: Count
 
 
-class Entry(NamedTuple):
+class ListedFile(NamedTuple):
     """An entry of a directory: ``file``, ``directory``, ``link``, ``other`` (such as a socket), or
     ``unnamed``: its name is not UTF-8, and is escaped here. `size` is a file's.
     """
@@ -220,7 +220,9 @@ class FileDirectoryFrame(NamedTuple):
     id: str
     path: Words
     entries: Annotated[
-        tuple[Annotated[Entry, Made(tuple[FileName, EntryKind, Count], Entry._make)], ...],
+        tuple[
+            Annotated[ListedFile, Made(tuple[FileName, EntryKind, Count], ListedFile._make)], ...
+        ],
         at_most(MAX_ENTRIES, "entries"),
     ]
     whole: bool = False

@@ -25,7 +25,7 @@ from nsmd.agent_link.frames import (
     ResumedFrame,
 )
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
-from sandbox.framing import RESUMED, FrameError, FrameReader, encode_frame, resume_marker
+from sandbox.framing import RESUMED, FrameError, MessageReader, encode_frame, resume_marker
 from sandbox.protocol import CAPABILITIES
 
 PROTOCOL = 1
@@ -85,7 +85,7 @@ class AgentLink:
         self.token = secrets.token_bytes(16)
         self._channel = channel
         self._nursery = nursery
-        self._reader = FrameReader()
+        self._reader = MessageReader()
         self._acked = self._last = 0
         self._unacked_frames = 0
         self._unacked_chars = 0

@@ -50,22 +50,22 @@ async def serve(setup: Startup) -> None:
         store=setup.store,
         kept=setup.kept,
         again=setup.again,
-    ) as keeper:
-        async with open_resources(setup, keeper) as resources:
-            async with open_services(setup, resources) as core:
-                how = await _serve_clients(setup, resources, core)
+    ) as enforcer:
+        async with open_resources(setup, enforcer) as resources:
+            async with open_services(setup, resources) as app_services:
+                how = await _serve_clients(setup, resources, app_services)
             if how != "end":
                 await resources.journal.close()
                 setup.leave(how)
-            core.port.forget()
-            core.services.run_service.session_manager.close()
+            app_services.port.forget()
+            app_services.services.run_service.session_manager.close()
             resources.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
         log.info("ended")
 
 
-async def _serve_clients(setup: Startup, resources: Resources, core: AppServices) -> How:
+async def _serve_clients(setup: Startup, resources: Resources, app_services: AppServices) -> How:
     """Serve clients until the supervisor is told how to end."""
-    services, frontends, events = core.services, core.frontends, resources.events
+    services, frontends, events = app_services.services, app_services.frontends, resources.events
     run_service, draining = services.run_service, services.draining
     status = ServiceStatus(
         setup.variables,

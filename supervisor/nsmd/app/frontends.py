@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from nsm import paths
-from nsmd.boxes import Serve
+from nsmd.boxes import ServeConnection
 from nsmd.control.call import Right, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.host.descriptors import Quota
@@ -67,7 +67,7 @@ class FrontEnds:
         """Serve one connection over the user's own socket."""
         await self._server.handle(stream)
 
-    def of_box(self, client_limits: ClientLimits) -> Serve:
+    def of_box(self, client_limits: ClientLimits) -> ServeConnection:
         """Return the server for a box's socket; its programs may run code within those limits."""
         rights: set[Right] = {"run"}
         if client_limits.programs:

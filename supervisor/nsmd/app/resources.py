@@ -29,7 +29,7 @@ class Resources:
         events: events, for all listeners.
         journal: file of the audit.
         recorder: writes events into that file.
-        keeper: enforces the limits of whole sessions.
+        enforcer: enforces the limits of whole sessions.
         launcher: starts jails.
         sessions: nursery of the sessions' tasks.
         shells: development shells of projects; None if they are off.
@@ -41,7 +41,7 @@ class Resources:
     events: Events
     journal: Journal
     recorder: Recorder
-    keeper: SessionEnforcer
+    enforcer: SessionEnforcer
     launcher: Launcher
     sessions: trio.Nursery
     shells: DevShells | None
@@ -49,13 +49,13 @@ class Resources:
 
 
 @asynccontextmanager
-async def open_resources(setup: Startup, keeper: SessionEnforcer) -> AsyncGenerator[Resources]:
+async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGenerator[Resources]:
     """Open all resources. Leaving the block waits for the last session."""
     started_s = trio.current_time()
     environments = await trio.to_thread.run_sync(setup.find_environments, setup.settings)
     async with (
         open_journal(setup.audit_path, setup.settings.audit) as journal,
-        setup.open_launcher(keeper.enforcement) as launcher,
+        setup.open_launcher(enforcer.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, environments) as shells,
     ):
@@ -67,7 +67,7 @@ async def open_resources(setup: Startup, keeper: SessionEnforcer) -> AsyncGenera
             events=events,
             journal=journal,
             recorder=recorder,
-            keeper=keeper,
+            enforcer=enforcer,
             launcher=launcher,
             sessions=sessions,
             shells=shells,

@@ -30,7 +30,7 @@ class ServiceManagerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassedDescriptors:
     """Descriptors that a service manager passed.
 
     Attributes:
@@ -42,7 +42,9 @@ class Passed:
     kept: Kept = field(default_factory=dict[str, list[int]])
 
 
-def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_FD) -> Passed:
+def take_passed(
+    environment: MutableMapping[str, str], *, first_fd: int = FIRST_FD
+) -> PassedDescriptors:
     """Take the listening socket that the service manager passed, if any, and the descriptors that
     it kept.
 
@@ -61,7 +63,7 @@ def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_
     # If a shell or wrapper between the manager and us forked instead of replacing itself, it has
     # another pid: then the descriptors are not ours.
     if pid != str(os.getpid()) or count in ("", "0"):
-        return Passed()
+        return PassedDescriptors()
     sockets: list[int] = []
     kept: dict[str, list[int]] = {}
     if count.isdigit():
@@ -74,13 +76,13 @@ def take_passed(environment: MutableMapping[str, str], *, first_fd: int = FIRST_
             else:
                 sockets.append(fd)
         if not sockets:
-            return Passed(None, kept)
+            return PassedDescriptors(None, kept)
     if len(sockets) != 1:
         raise ServiceManagerError(
             f"The service manager passed {len(sockets) or count!r} sockets, nsm takes one. Leave "
             "one ListenStream= in nsm-supervisor.socket."
         )
-    return Passed(_listener(sockets[0]), kept)
+    return PassedDescriptors(_listener(sockets[0]), kept)
 
 
 def _listener(fd: int) -> socket.socket:

@@ -20,9 +20,9 @@ from nsmd.boxes import sort_out as boxes_left
 from nsmd.bridge.bridge import Bridge, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
-from nsmd.environments.artifacts.sources import Discovery
+from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
-from nsmd.environments.catalog import Rank, Source
+from nsmd.environments.catalog import EnvironmentSource, Rank
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.holder_store import SilentHolder
 from nsmd.fdstore.store import DescriptorStore, Refill
@@ -44,7 +44,7 @@ from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import Pressure
 from nsmd.restart.drain import Draining, Work
 from nsmd.restart.ended_sessions import EndedSessionFiles, drop_earlier
-from nsmd.restart.load import Takeover, sort_out
+from nsmd.restart.load import LoadedState, sort_out
 from nsmd.restart.session_store import SessionStore
 from nsmd.telemetry import Surroundings, Telemetry
 
@@ -95,11 +95,11 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         launcher = resources.launcher
         forking = launcher if isinstance(launcher, TemplateLauncher) else None
         provider = await _provide(setup, resources, watching, builder)
-        takeover = sort_out(setup.kept)
-        for name in takeover.over:
+        loaded_state = sort_out(setup.kept)
+        for name in loaded_state.over:
             setup.store.drop(name)
         memory = HostMemory()
-        session_manager = _session_manager(setup, resources, takeover, memory, upkeep)
+        session_manager = _session_manager(setup, resources, loaded_state, memory, upkeep)
         run_service = RunService(
             setup.settings,
             provider,
@@ -137,7 +137,9 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         everything = partial(_everything_kept, session_manager, resources, boxes, port)
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
         drop_earlier(setup.store, setup.kept)
-        await session_manager.take_up(takeover, all_seen=not isinstance(setup.store, SilentHolder))
+        await session_manager.take_up(
+            loaded_state, all_seen=not isinstance(setup.store, SilentHolder)
+        )
         if forking is not None:
             forking.tell(session_manager.template_changed)
             session_manager.catch_up = forking.catch_up
@@ -154,7 +156,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             socket_path=setup.socket_path,
             pid=os.getpid(),
             jail=setup.jail,
-            limits=resources.keeper.facts(),
+            limits=resources.enforcer.facts(),
             audit=resources.journal.facts,
             cold_starts=forking.reasons if forking else {},
             unloaded=forking.unloaded if forking else {},
@@ -189,7 +191,7 @@ async def _provide(
     setup: Startup, resources: Resources, watching: Watching, builder: Builder
 ) -> Provider:
     """Collect the environments, including those from the file system."""
-    discovery = Discovery(
+    discovery = ArtifactDiscovery(
         watching,
         resources.catalog,
         setup.settings.defaults,
@@ -206,7 +208,7 @@ async def _provide(
 def _session_manager(
     setup: Startup,
     resources: Resources,
-    takeover: Takeover,
+    loaded_state: LoadedState,
     memory: HostMemory,
     upkeep: trio.Nursery,
 ) -> SessionManager:
@@ -217,10 +219,10 @@ def _session_manager(
         upkeep=upkeep,
         memory=memory,
         shares=setup.shares,
-        keeper=resources.keeper,
+        enforcer=resources.enforcer,
         events=resources.events,
-        book=SessionStore(setup.store, takeover.specs),
-        ends=EndedSessionFiles(setup.ends_directory),
+        session_store=SessionStore(setup.store, loaded_state.specs),
+        ended_files=EndedSessionFiles(setup.ends_directory),
     )
 
 
@@ -232,7 +234,7 @@ def _configuration(
     async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
         run_service.configure(settings)
         resources.journal.configure(settings.audit)
-        resources.catalog.put(Source(rank=Rank.HOST), environments)
+        resources.catalog.put(EnvironmentSource(rank=Rank.HOST), environments)
         await bridge.configure(settings.bridge)
 
     return Reconfiguration(
@@ -256,7 +258,7 @@ def _everything_kept(
     yield from session_manager.everything_kept()
     yield from boxes.everything_kept()
     yield from port.everything_kept()
-    if resources.keeper.anchor is not None:
-        yield session_scope.NAME, resources.keeper.anchor.descriptors()
+    if resources.enforcer.anchor is not None:
+        yield session_scope.NAME, resources.enforcer.anchor.descriptors()
     if isinstance(resources.launcher, TemplateLauncher):
         yield from resources.launcher.everything_kept()

@@ -46,7 +46,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
 
 
 @dataclass(slots=True)
-class Record:
+class AuditRecord:
     """One line before it is written.
 
     Attributes:
@@ -81,11 +81,11 @@ class Journal:
         self.enabled = settings.enabled
         self.written = self.dropped = 0
         self.problem = ""
-        self.gather: Callable[[], Iterable[Record]] = tuple
+        self.gather: Callable[[], Iterable[AuditRecord]] = tuple
         self.wall = wall
         self._with_code = settings.code
         self._file = AuditFile(path, max_bytes=settings.max_mb << 20, keep=settings.keep)
-        self._waiting: list[Record] = []
+        self._waiting: list[AuditRecord] = []
         self._waiting_chars = 0
         self._wanted = trio.Event()
         # so that threads of other parts do not delay ours
@@ -114,7 +114,7 @@ class Journal:
             "problem": self.problem,
         }
 
-    def put(self, record: Record) -> None:
+    def put(self, record: AuditRecord) -> None:
         """Add a record, or count that it is lost. Quick."""
         chars = len(record.code or "")
         full = len(self._waiting) >= MAX_WAITING or self._waiting_chars + chars > MAX_WAITING_CHARS
@@ -146,7 +146,7 @@ class Journal:
                 self.write, records, abandon_on_cancel=True, limiter=self._threads
             )
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[AuditRecord]:
         """Take the records to write; they belong to the caller from now on."""
         records = [*self.gather(), *self._waiting]
         self._waiting, self._waiting_chars = [], 0
@@ -160,7 +160,7 @@ class Journal:
             self._file.close()
             self._lock.release()
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, records: list[AuditRecord]) -> None:
         """Write lines, or count them as lost. Blocks."""
         with self._lock:
             for place, record in enumerate(records):
@@ -178,7 +178,7 @@ class Journal:
                     self.problem = ""
                     log.info("the audit is written again")
 
-    def _append(self, record: Record) -> None:
+    def _append(self, record: AuditRecord) -> None:
         # One write per line: so a line is complete, and the interpreter's lock is released in
         # between for the event loop.
         self._file.append(self._line(record))
@@ -187,11 +187,11 @@ class Journal:
     def _append_gap(self) -> None:
         lost, why = self._lost, self.problem
         gap = {"event": "gap", "lost": lost, "why": why}
-        self._file.append(self._line(Record(self.wall(), gap)))
+        self._file.append(self._line(AuditRecord(self.wall(), gap)))
         with self._counting:
             self._lost -= lost
 
-    def _line(self, record: Record) -> bytes:
+    def _line(self, record: AuditRecord) -> bytes:
         facts: dict[str, Any] = {"at": rfc3339(record.at_s), **record.facts}
         if record.code is not None:
             code = record.code.encode("utf-8", "surrogatepass")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from nsm.wire.errors import NsmError
-from nsmd.audit.journal import Journal, Record, plain
+from nsmd.audit.journal import AuditRecord, Journal, plain
 from nsmd.model.events import Happening
-from nsmd.model.values import Client, RunResult
+from nsmd.model.values import ClientIdentity, RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 
@@ -93,7 +93,7 @@ class Recorder:
     def say(self, event: str, facts: Mapping[str, Any]) -> None:
         """Add a line with the present time."""
         if self._journal.enabled:
-            self._journal.put(Record(self._journal.wall(), {"event": event, **facts}))
+            self._journal.put(AuditRecord(self._journal.wall(), {"event": event, **facts}))
 
     # Executions.
 
@@ -104,12 +104,12 @@ class Recorder:
             self._untold.add(execution)
             self._journal.wake()
 
-    def _take_untold(self) -> Iterator[Record]:
+    def _take_untold(self) -> Iterator[AuditRecord]:
         untold, self._untold = self._untold, set()
         for execution in untold:
             begun_s, code = self._begun[execution]
             facts = {"event": "execution_started", **_execution_facts(execution)}
-            yield Record(begun_s, facts, code)
+            yield AuditRecord(begun_s, facts, code)
 
     def _execution_finished(self, execution: Execution) -> None:
         begun_s, code = self._begun.pop(execution, (None, _code_of(execution)))
@@ -122,7 +122,7 @@ class Recorder:
             facts["taken_up"] = True
         if begun_s is not None:
             facts["elapsed_s"] = round(now_s - begun_s, 6)
-        self._journal.put(Record(now_s, facts, code))
+        self._journal.put(AuditRecord(now_s, facts, code))
 
     # Other events.
 
@@ -151,7 +151,7 @@ class Recorder:
 
     def _operation(self, happening: Happening) -> None:
         facts = dict(happening.facts)
-        name, client = facts.pop("op"), cast("Client", happening.subject)
+        name, client = facts.pop("op"), cast("ClientIdentity", happening.subject)
         arguments = cast("Mapping[str, Any]", facts.pop("arguments"))
         if name in NOT_TOLD or (name == "net" and arguments.get("action") in (None, "list")):
             return
@@ -174,7 +174,7 @@ def _code_of(execution: Execution) -> str | None:
     return None if request.client.peer is None else request.code or None
 
 
-def _client_facts(client: Client) -> dict[str, Any]:
+def _client_facts(client: ClientIdentity) -> dict[str, Any]:
     facts: dict[str, Any] = {"client": client.name, "scope": client.scope}
     if client.peer is not None:
         facts["pid"], facts["uid"] = client.peer
@@ -202,7 +202,7 @@ def _execution_facts(execution: Execution) -> dict[str, Any]:
 
 def _outcome_facts(execution: Execution, *, began: bool) -> dict[str, Any]:
     answer = execution.answer
-    if isinstance(answer, RunResult):
+    if isinstance(answer, RunOutcome):
         outcome = answer.outcome
         facts: dict[str, Any] = {
             "outcome": _word(answer, began=began),
@@ -220,7 +220,7 @@ def _outcome_facts(execution: Execution, *, began: bool) -> dict[str, Any]:
     }
 
 
-def _word(answer: RunResult, *, began: bool) -> str:
+def _word(answer: RunOutcome, *, began: bool) -> str:
     outcome = answer.outcome
     if outcome.timed_out:
         return "timeout"

@@ -9,8 +9,8 @@ box            one box, from the program that asks for it to its last process
 boxes          all boxes
 """
 
-from nsmd.boxes.box import Serve
+from nsmd.boxes.box import ServeConnection
 from nsmd.boxes.boxes import Boxes
 from nsmd.boxes.records import LeftBoxes, sort_out
 
-__all__ = ["Boxes", "LeftBoxes", "Serve", "sort_out"]
+__all__ = ["Boxes", "LeftBoxes", "ServeConnection", "sort_out"]

@@ -18,7 +18,7 @@ from nsmd.fdstore import records
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.values import NO_NETWORK
-from nsmd.network import AllowedHosts, Gateway, Listener, ListenerError
+from nsmd.network import AllowedHosts, Gateway, ListenerError, NamespaceListener
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ HAND_OVER_S = 10.0
 """Time for a proxy's socket to come on a connection: the other side sends it at once."""
 
 
-class Serve(Protocol):
+class ServeConnection(Protocol):
     """Server of one connection to a box's control socket."""
 
     async def __call__(self, stream: trio.SocketStream, /) -> None:
@@ -64,7 +64,7 @@ class Box:
         proxy: socket.socket | None,
         gateway: Gateway,
         store: DescriptorStore,
-        way: Listener | None = None,
+        way: NamespaceListener | None = None,
     ) -> None:
         self.record = record
         self._pidfd = pidfd
@@ -83,10 +83,10 @@ class Box:
     @classmethod
     def taken_up(cls, left: Left, *, gateway: Gateway, store: DescriptorStore) -> Box:
         """Take over a box that an earlier supervisor has left."""
-        way: Listener | None = None
+        way: NamespaceListener | None = None
         if left.way is not None:
             try:
-                way = Listener(left.way)
+                way = NamespaceListener(left.way)
             except ListenerError as error:
                 log.warning("box %s has no proxy any more: its socket %s", left.record.id, error)
         return cls(
@@ -104,7 +104,7 @@ class Box:
         """Directory of its sockets on the host."""
         return BoxDirectory(self.record.id).directory
 
-    async def run(self, serve: Serve) -> None:
+    async def run(self, serve: ServeConnection) -> None:
         """Serve until the box has ended. Its sockets stay open."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_accept, self._control, serve, nursery)
@@ -208,7 +208,7 @@ class Box:
             self._store.drop(BOX + self.record.id + WAY)
 
 
-async def _receive(connection: trio.SocketStream) -> Listener | None:
+async def _receive(connection: trio.SocketStream) -> NamespaceListener | None:
     """Receive a proxy's listening socket; None if none came, and the other side gets an error.
 
     The first program in the box makes the socket in the box's own network, and passes it out before
@@ -225,7 +225,7 @@ async def _receive(connection: trio.SocketStream) -> Listener | None:
                 1, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC
             )
             for descriptor in descriptors_in(ancillary):
-                return Listener(descriptor)
+                return NamespaceListener(descriptor)
             await connection.send_all(b"The socket did not come with the answer.\n")
         except ListenerError as error:
             await connection.send_all(f"The socket {error}.\n".encode())
@@ -234,7 +234,7 @@ async def _receive(connection: trio.SocketStream) -> Listener | None:
     return None
 
 
-async def _accept(listening: socket.socket, handle: Serve, nursery: trio.Nursery) -> None:
+async def _accept(listening: socket.socket, handle: ServeConnection, nursery: trio.Nursery) -> None:
     # Serving closes its socket, and a box may be left to the next supervisor.
     taken = trio.socket.from_stdlib_socket(listening.dup())
     await trio.serve_listeners(handle, [trio.SocketListener(taken)], handler_nursery=nursery)

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
-from nsmd.boxes.box import Box, Serve
+from nsmd.boxes.box import Box, ServeConnection
 from nsmd.boxes.box_directory import CONTROL, PROXY, BoxDirectory, remove_others
 from nsmd.boxes.records import BoxRecord, LeftBoxes
 from nsmd.fdstore import records
@@ -33,7 +33,7 @@ MAX_TEXT = 4096
 Check = Callable[[str], ProjectMount]
 """Returns the mount of a directory for sessions; raises BadProjectError if there can be none."""
 
-Server = Callable[[ClientLimits], Serve]
+Server = Callable[[ClientLimits], ServeConnection]
 """Makes the server of a box's control socket."""
 
 

@@ -24,12 +24,12 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.bridge.arguments import MAX_ARGUMENTS
-from nsmd.bridge.call import Means, Wanted, carry_out, fault, outcome_of
+from nsmd.bridge.call import CallRequest, Means, carry_out, fault, outcome_of
 from nsmd.bridge.call_handle import ProgramCall, who_runs
 from nsmd.bridge.definitions_index import DefinitionsIndex, open_definitions, render
 from nsmd.bridge.finished_calls import FinishedCalls
 from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
-from nsmd.bridge.values import Asked, Caller, Ended, OnLine, Problem, Program
+from nsmd.bridge.values import Caller, OnLine, Problem, Program, ProgramEnd, RecordedCall
 from nsmd.bridge.wording import program_not_found
 from nsmd.host.watching.source_watcher import SourceWatcher
 from nsmd.model.events import Events
@@ -72,7 +72,7 @@ class BridgePaths:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    shelf: DefinitionsIndex
+    definitions: DefinitionsIndex
     ledger: Ledger
 
 
@@ -81,7 +81,7 @@ class Bridge:
 
     Args:
         places: paths to use.
-        keeper: watches the definitions.
+        watcher: watches the definitions.
         nursery: nursery of the calls.
         ending: says whether anything new may begin.
         events: get the start and result of programs.
@@ -91,7 +91,7 @@ class Bridge:
     def __init__(
         self,
         places: BridgePaths,
-        keeper: SourceWatcher,
+        watcher: SourceWatcher,
         nursery: trio.Nursery,
         *,
         ending: Shutdown,
@@ -99,7 +99,7 @@ class Bridge:
         output_bytes: Callable[[], int],
     ) -> None:
         self._places = places
-        self._keeper = keeper
+        self._watcher = watcher
         self._nursery = nursery
         self._ending = ending
         self._events = events
@@ -128,7 +128,7 @@ class Bridge:
     @property
     def problems(self) -> Sequence[Problem]:
         """Problems of definitions that cannot be used."""
-        return () if self._open is None else self._open.shelf.problems
+        return () if self._open is None else self._open.definitions.problems
 
     @property
     def audit_problem(self) -> str:
@@ -137,11 +137,11 @@ class Bridge:
 
     def facts(self) -> Mapping[str, object]:
         """Facts for `nsm status`."""
-        shelf = None if self._open is None else self._open.shelf
+        definitions = None if self._open is None else self._open.definitions
         return {
-            "enabled": shelf is not None,
-            "programs": 0 if shelf is None else len(shelf.programs),
-            "wrong": 0 if shelf is None else len(shelf.problems),
+            "enabled": definitions is not None,
+            "programs": 0 if definitions is None else len(definitions.programs),
+            "wrong": 0 if definitions is None else len(definitions.problems),
             "running": self.calls,
             "audit": self._places.ledger,
             "problem": self.audit_problem,
@@ -151,7 +151,7 @@ class Bridge:
         """Programs that a caller may start, by name; none if the bridge is off."""
         if self._open is None:
             return ()
-        everything = self._open.shelf.programs
+        everything = self._open.definitions.programs
         if caller.granted is None:
             return tuple(everything.values())
         return tuple(each for name, each in everything.items() if name in caller.granted)
@@ -194,7 +194,7 @@ class Bridge:
     async def look(self) -> None:
         """Read the definitions now."""
         if self._open is not None:
-            await self._open.shelf.look()
+            await self._open.definitions.look()
 
     def under_way(self) -> list[dict[str, str]]:
         """Running programs, as `{program, client, scope}`."""
@@ -245,7 +245,7 @@ class Bridge:
         if known is not None and again:
             known.claim(on_line)
             return known
-        asked = Asked(
+        asked = RecordedCall(
             id=key[1], caller=caller, program=_plain(name)[:_MAX_NAME_CHARS], arguments=_told(given)
         )
         if known is not None:
@@ -261,7 +261,7 @@ class Bridge:
         if self._closed:
             refusal, call.late, call.refused = _ends(), True, True
         self._calls[key] = call
-        wanted = Wanted(name=name, given=given, again=again, refusal=refusal)
+        wanted = CallRequest(name=name, given=given, again=again, refusal=refusal)
         self._nursery.start_soon(self._carry_out, key, call, wanted, self._open.ledger)
         return call
 
@@ -326,11 +326,11 @@ class Bridge:
         try:
             async with (
                 open_ledger(self._places.ledger, max_mb=self._settings.max_mb) as ledger,
-                open_definitions(self._places.definitions, self._keeper) as shelf,
+                open_definitions(self._places.definitions, self._watcher) as definitions,
             ):
-                unsubscribe = shelf.subscribe(self._changed)
-                self._open = _Open(shelf, ledger)
-                log.info("the bridge is on: %d programs", len(shelf.programs))
+                unsubscribe = definitions.subscribe(self._changed)
+                self._open = _Open(definitions, ledger)
+                log.info("the bridge is on: %d programs", len(definitions.programs))
                 self._changed()
                 task_status.started()
                 try:
@@ -366,10 +366,10 @@ class Bridge:
         self,
         key: tuple[str, str],
         call: ProgramCall,
-        wanted: Wanted,
+        wanted: CallRequest,
         ledger: Ledger,
     ) -> None:
-        answer: Ended | NsmError = ShuttingDownError("The supervisor ended.")
+        answer: ProgramEnd | NsmError = ShuttingDownError("The supervisor ended.")
         try:
             answer = await carry_out(
                 call,
@@ -477,7 +477,7 @@ def _ends() -> ShuttingDownError:
 @asynccontextmanager
 async def open_bridge(
     places: BridgePaths,
-    keeper: SourceWatcher,
+    watcher: SourceWatcher,
     *,
     ending: Shutdown,
     events: Events,
@@ -486,7 +486,7 @@ async def open_bridge(
     """Open a bridge that is off; its programs end with the block."""
     async with trio.open_nursery() as nursery:
         bridge = Bridge(
-            places, keeper, nursery, ending=ending, events=events, output_bytes=output_bytes
+            places, watcher, nursery, ending=ending, events=events, output_bytes=output_bytes
         )
         try:
             yield bridge

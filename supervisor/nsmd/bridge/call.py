@@ -27,7 +27,7 @@ from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.commands import Command, open_command
 from nsmd.bridge.ledger import Ledger
 from nsmd.bridge.running import run
-from nsmd.bridge.values import Asked, Caller, Ended, Program
+from nsmd.bridge.values import Caller, Program, ProgramEnd, RecordedCall
 from nsmd.model.events import Events
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ LANGUAGE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_TIME", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CallRequest:
     """Request of a client, unchecked.
 
     Attributes:
@@ -97,7 +97,9 @@ _FATES = {
 }
 
 
-async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Means) -> Ended:
+async def carry_out(
+    call: ProgramCall, wanted: CallRequest, ledger: Ledger, means: Means
+) -> ProgramEnd:
     """Start the requested program, and wait for its end.
 
     Raises:
@@ -133,7 +135,7 @@ async def carry_out(call: ProgramCall, wanted: Wanted, ledger: Ledger, means: Me
         checked.command.close()
 
 
-async def _never_started(asked: Asked, ledger: Ledger) -> None:
+async def _never_started(asked: RecordedCall, ledger: Ledger) -> None:
     """Make sure that an earlier supervisor did not start this call.
 
     Raises:
@@ -150,7 +152,7 @@ async def _never_started(asked: Asked, ledger: Ledger) -> None:
         )
 
 
-async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
+async def _check(call: ProgramCall, wanted: CallRequest, means: Means) -> _Checked:
     """Check the call, and find the program to start. The call then counts as running.
 
     Raises:
@@ -176,10 +178,10 @@ async def _check(call: ProgramCall, wanted: Wanted, means: Means) -> _Checked:
     return _Checked(program, command, texts, variables)
 
 
-async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Means) -> Ended:
+async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Means) -> ProgramEnd:
     asked, program = call.asked, checked.program
     await ledger.begin(asked)
-    ended = Ended(exit_code=None, why_stopped="shutdown")  # if this task is cancelled
+    ended = ProgramEnd(exit_code=None, why_stopped="shutdown")  # if this task is cancelled
     try:
         call.started = True
         means.events.publish("program_started", subject=call, program=program.name)
@@ -220,7 +222,7 @@ def fault() -> InternalError:
     )
 
 
-def outcome_of(answer: Ended | NsmError) -> str:
+def outcome_of(answer: ProgramEnd | NsmError) -> str:
     """One word for the outcome of a call: `ok`, `error`, `timeout`, `cancelled`, `shutdown`,
     `refused`, `unaudited`, `fault`.
     """

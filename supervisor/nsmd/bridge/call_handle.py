@@ -9,7 +9,7 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.bridge.stop import Stop
-from nsmd.bridge.values import Asked, Ended, OnLine
+from nsmd.bridge.values import OnLine, ProgramEnd, RecordedCall
 from nsmd.model.values import StreamName
 
 GRACE_S = 10.0
@@ -36,14 +36,14 @@ class ProgramCall:
         answer: its answer; None until there is one.
     """
 
-    def __init__(self, asked: Asked, on_line: OnLine | None, nursery: trio.Nursery) -> None:
+    def __init__(self, asked: RecordedCall, on_line: OnLine | None, nursery: trio.Nursery) -> None:
         self.asked = asked
         self.stop = Stop()
         self.admitted = False
         self.late = False
         self.refused = False
         self.started = False
-        self.answer: Ended | NsmError | None = None
+        self.answer: ProgramEnd | NsmError | None = None
         self._listeners = [] if on_line is None else [on_line]
         self._nursery = nursery
         self._done = trio.Event()
@@ -58,7 +58,7 @@ class ProgramCall:
         """Id in the ledger, and for repetitions."""
         return self.asked.id
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> ProgramEnd:
         """Wait for the outcome.
 
         Cancellation: only the waiter ends; the program continues.
@@ -95,7 +95,7 @@ class ProgramCall:
         for listener in self._listeners:
             listener(stream, line)
 
-    def settle(self, answer: Ended | NsmError) -> None:
+    def settle(self, answer: ProgramEnd | NsmError) -> None:
         """Set the answer, once."""
         # The answer may be kept for long, and a traceback keeps everything alive that was in use
         # there, even megabytes of arguments.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from nsmd.bridge.definitions_index import Found, read_directory, render
+from nsmd.bridge.definitions_index import DefinitionsScan, read_directory, render
 from nsmd.host.paths import printable
 from nsmd.model.settings import Settings
 
@@ -48,7 +48,7 @@ def mistakes(directory: str, settings: Settings) -> str:
     return "; ".join(told)
 
 
-def _as_text(directory: str, found: Found, *, enabled: bool) -> str:
+def _as_text(directory: str, found: DefinitionsScan, *, enabled: bool) -> str:
     lines = [
         f"{program.name}: {program.command} ({printable(program.source)})"
         for program in found.programs.values()
@@ -60,7 +60,7 @@ def _as_text(directory: str, found: Found, *, enabled: bool) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _as_values(directory: str, found: Found, *, enabled: bool) -> dict[str, object]:
+def _as_values(directory: str, found: DefinitionsScan, *, enabled: bool) -> dict[str, object]:
     return {
         "directory": directory,
         "enabled": enabled,

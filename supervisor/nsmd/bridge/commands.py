@@ -17,7 +17,7 @@ from typing import Self
 from nsm import paths
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.path_walk import Way, Ways, state_of, state_on_way, walk, why_any_other
-from nsmd.bridge.reach import Reach
+from nsmd.bridge.reach import WriteAccess
 from nsmd.bridge.values import Program
 from nsmd.host.paths import printable, trusted_owners, why_replaceable
 
@@ -108,7 +108,7 @@ def open_command(
     Resources: a descriptor, until the command is closed.
     """
     try:
-        reach = Reach(writable)
+        reach = WriteAccess(writable)
         if writable:
             _check_definition(program, reach)
             _check_search_path(program, search_path, reach)
@@ -121,7 +121,7 @@ def open_command(
         ) from None
 
 
-def _open(path: str, reach: Reach) -> Command:
+def _open(path: str, reach: WriteAccess) -> Command:
     """Open and check a command.
 
     Raises:
@@ -132,7 +132,7 @@ def _open(path: str, reach: Reach) -> Command:
 
 
 def _open_checked(
-    path: str, owners: Collection[int], reach: Reach, interpreters: int
+    path: str, owners: Collection[int], reach: WriteAccess, interpreters: int
 ) -> tuple[int, Ways]:
     """Open a program whose whole way can be trusted. Returns its descriptor, that way, and the ways
     of its interpreters.
@@ -231,7 +231,7 @@ def _start(fd: int) -> bytes | None:
 
 
 def _check_interpreter(
-    path: str, start: bytes, owners: Collection[int], reach: Reach, interpreters: int
+    path: str, start: bytes, owners: Collection[int], reach: WriteAccess, interpreters: int
 ) -> Ways:
     """Check the interpreter of a script like the script. Returns its way, and those of its own
     interpreters.
@@ -269,7 +269,7 @@ def _check_interpreter(
     return ways
 
 
-def _check_reach(reach: Reach, part: str, status: os.stat_result, fd: int) -> None:
+def _check_reach(reach: WriteAccess, part: str, status: os.stat_result, fd: int) -> None:
     """Check that the caller cannot write a part of the way.
 
     Raises:
@@ -279,7 +279,7 @@ def _check_reach(reach: Reach, part: str, status: os.stat_result, fd: int) -> No
         raise WithinReachError(printable(reason))
 
 
-def _check_definition(program: Program, reach: Reach) -> None:
+def _check_definition(program: Program, reach: WriteAccess) -> None:
     """Check that the caller cannot write the definition.
 
     Raises:
@@ -291,7 +291,7 @@ def _check_definition(program: Program, reach: Reach) -> None:
         raise CommandError(f"{printable(program.source)}: {error.strerror}") from None
 
 
-def _check_search_path(program: Program, search_path: str, reach: Reach) -> None:
+def _check_search_path(program: Program, search_path: str, reach: WriteAccess) -> None:
     """Check that the caller cannot write to directories of PATH.
 
     Raises:

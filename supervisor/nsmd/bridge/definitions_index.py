@@ -24,7 +24,7 @@ SUFFIX = ".md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DefinitionsScan:
     """Result of one look at the directory.
 
     Attributes:
@@ -38,7 +38,7 @@ class Found:
     places: WatchedPaths = field(default_factory=dict[str, frozenset[str]])
 
 
-def read_directory(directory: str, home: str | None = None) -> Found:
+def read_directory(directory: str, home: str | None = None) -> DefinitionsScan:
     """Read the programs that a directory's files describe. Blocks.
 
     Args:
@@ -52,10 +52,10 @@ def read_directory(directory: str, home: str | None = None) -> Found:
     try:
         names = trail.list(trail.follow(directory))
     except FileNotFoundError:
-        return Found(places=trail.places)
+        return DefinitionsScan(places=trail.places)
     except OSError as error:
         problem = Problem(source=directory, reason=printable(str(error.strerror)))
-        return Found(problems=(problem,), places=trail.places)
+        return DefinitionsScan(problems=(problem,), places=trail.places)
     # Editors keep their own files there, with names that begin with a dot.
     names = [name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
     programs, problems = unique(
@@ -69,7 +69,7 @@ def read_directory(directory: str, home: str | None = None) -> Found:
             f"it has {len(names)} definitions; those after the first {MAX_DEFINITIONS} are not read"
         )
         problems.append(Problem(source=directory, reason=reason))
-    return Found(
+    return DefinitionsScan(
         programs={program.name: program for program in programs},
         problems=tuple(sorted(problems, key=lambda problem: problem.source)),
         places=trail.places,
@@ -84,11 +84,11 @@ class DefinitionsIndex:
         problems: problems of the other files.
     """
 
-    def __init__(self, directory: str, keeper: SourceWatcher) -> None:
+    def __init__(self, directory: str, watcher: SourceWatcher) -> None:
         self.programs: Mapping[str, Program] = {}
         self.problems: Sequence[Problem] = ()
         self._directory = directory
-        self._keeper = keeper
+        self._watcher = watcher
         self._subscribers: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -109,9 +109,9 @@ class DefinitionsIndex:
 
     async def look(self) -> None:
         """Read the definitions again now, for at most 5 s."""
-        await self._keeper.look(self)
+        await self._watcher.look(self)
 
-    def take(self, found: Found, unwatched: str | None) -> None:
+    def take(self, found: DefinitionsScan, unwatched: str | None) -> None:
         """Use the result of a look."""
         problems = found.problems
         if unwatched is not None:
@@ -135,24 +135,30 @@ def render(problem: Problem) -> str:
 
 @asynccontextmanager
 async def open_definitions(
-    directory: str, keeper: SourceWatcher
+    directory: str, watcher: SourceWatcher
 ) -> AsyncGenerator[DefinitionsIndex]:
     """Open the definitions of a directory. They have been read when the block begins, unless that
     takes long.
 
     Args:
         directory: absolute; it may be missing.
-        keeper: notices changes.
+        watcher: notices changes.
     """
-    shelf = DefinitionsIndex(directory, keeper)
+    definitions = DefinitionsIndex(directory, watcher)
 
-    def failed() -> Found:
+    def failed() -> DefinitionsScan:
         reason = "nsm failed to look at it; the supervisor's log has the details"
-        return Found(problems=(Problem(source=directory, reason=reason),))
+        return DefinitionsScan(problems=(Problem(source=directory, reason=reason),))
 
-    keeper.keep(shelf, printable(directory), partial(read_directory, directory), shelf.take, failed)
+    watcher.keep(
+        definitions,
+        printable(directory),
+        partial(read_directory, directory),
+        definitions.take,
+        failed,
+    )
     try:
-        await keeper.first_look(shelf)
-        yield shelf
+        await watcher.first_look(definitions)
+        yield definitions
     finally:
-        keeper.end(shelf)
+        watcher.end(definitions)

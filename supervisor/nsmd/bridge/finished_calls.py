@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.values import Ended
+from nsmd.bridge.values import ProgramEnd
 
 MAX_KEPT = 64
 """Largest number of answers that clients may ask for again."""
@@ -34,7 +34,7 @@ class FinishedCalls:
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Kept {len(self._calls)} calls, {self._bytes} bytes>"
+        return f"<SentEvents {len(self._calls)} calls, {self._bytes} bytes>"
 
     def get(self, key: Key) -> ProgramCall | None:
         """Return the call of that key, if it is still there."""
@@ -64,6 +64,6 @@ class FinishedCalls:
 
 def _size_of(call: ProgramCall) -> int:
     """Memory of a call's output: Python uses up to four bytes for a character."""
-    if not isinstance(call.answer, Ended):
+    if not isinstance(call.answer, ProgramEnd):
         return 0
     return sys.getsizeof(call.answer.stdout) + sys.getsizeof(call.answer.stderr)

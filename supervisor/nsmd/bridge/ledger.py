@@ -24,7 +24,7 @@ from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger_entries, recovery
 from nsmd.bridge.rate_limit import PACE_S, REFUSED_S, RateLimit, RateLimits
 from nsmd.bridge.recovery import Fate, Writer
-from nsmd.bridge.values import Asked, Ended
+from nsmd.bridge.values import ProgramEnd, RecordedCall
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class _Entry:
     """
 
     line: bytes
-    begun: Asked | None = None
+    begun: RecordedCall | None = None
     is_end: bool = False
     done: trio.Event = field(default_factory=trio.Event)
     problem: str = ""
@@ -127,7 +127,7 @@ class Ledger:
         """Change the size."""
         self._file.max_bytes = max_mb << 20
 
-    async def begin(self, asked: Asked) -> None:
+    async def begin(self, asked: RecordedCall) -> None:
         """Record that a program is about to start. On return, the line is on disk.
 
         Each such call must be ended by `end` or `withdraw`.
@@ -155,7 +155,7 @@ class Ledger:
             raise _failed(entry.problem, "nothing was started")
         self._begun.add((asked.caller.scope, asked.id))
 
-    async def refuse(self, asked: Asked, reason: str) -> None:
+    async def refuse(self, asked: RecordedCall, reason: str) -> None:
         """Record that a call was refused, and why.
 
         Raises:
@@ -177,7 +177,7 @@ class Ledger:
         if problem := entry.problem if entry.done.is_set() else _HANGS:
             raise _failed(problem, because)
 
-    def count_refused(self, asked: Asked) -> None:
+    def count_refused(self, asked: RecordedCall) -> None:
         """Count a refused call without a line of its own, because too many others are under way;
         the next line of that scope has the number.
         """
@@ -187,18 +187,18 @@ class Ledger:
         """Let the last lines wait only for the disk."""
         self._paces.release()
 
-    async def end(self, asked: Asked, ended: Ended) -> None:
+    async def end(self, asked: RecordedCall, ended: ProgramEnd) -> None:
         """Record the outcome of a started program, soon; disk errors raise nothing.
 
         Cancellation: it is still written.
         """
         await self._end(asked, ledger_entries.ended(ended))
 
-    async def withdraw(self, asked: Asked, reason: str) -> None:
+    async def withdraw(self, asked: RecordedCall, reason: str) -> None:
         """Record that a program could not be started after `begin`."""
         await self._end(asked, ledger_entries.not_started(reason))
 
-    async def fail(self, asked: Asked, reason: str) -> None:
+    async def fail(self, asked: RecordedCall, reason: str) -> None:
         """Record that nsm itself failed after `begin`."""
         await self._end(asked, ledger_entries.failed(reason))
 
@@ -259,7 +259,7 @@ class Ledger:
         assert entry.begun is not None
         self._queue_end(entry.begun, ledger_entries.not_started(entry.disowned))
 
-    def _queue_end(self, asked: Asked, outcome: ledger_entries.Facts) -> _Entry:
+    def _queue_end(self, asked: RecordedCall, outcome: ledger_entries.Facts) -> _Entry:
         at_s, supervisor = self._wall(), self._writer.name
         line = ledger_entries.end(asked, outcome, at_s=at_s, supervisor=supervisor)
         entry = _Entry(line, is_end=True)
@@ -267,7 +267,7 @@ class Ledger:
         self._wanted.set()
         return entry
 
-    async def _end(self, asked: Asked, outcome: ledger_entries.Facts) -> None:
+    async def _end(self, asked: RecordedCall, outcome: ledger_entries.Facts) -> None:
         entry = self._queue_end(asked, outcome)
         with trio.move_on_after(END_S, shield=True):
             await entry.done.wait()
@@ -369,7 +369,7 @@ class Ledger:
         return _Written(count=count, synced=True)
 
     async def _paced(
-        self, asked: Asked, pace: RateLimit, size: int, patience_s: float, because: str
+        self, asked: RecordedCall, rate_limit: RateLimit, size: int, patience_s: float, because: str
     ) -> None:
         """Wait for the client's rate limit.
 
@@ -377,10 +377,10 @@ class Ledger:
             AuditFailedError: the client is too fast; the call is counted.
         """
         scope = self._paces.of(asked.caller.scope)
-        if pace.wait_s(size) > patience_s:
+        if rate_limit.wait_s(size) > patience_s:
             scope.unwritten += 1
             raise _failed("this client's calls come faster than they are written down", because)
-        await pace.taken(size)
+        await rate_limit.taken(size)
         if scope.unwritten and not self._closed:
             line = ledger_entries.unwritten(asked, scope.unwritten, at_s=self._wall())
             scope.unwritten = 0

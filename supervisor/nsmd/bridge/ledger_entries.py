@@ -10,7 +10,7 @@ import json
 from typing import Any, cast
 
 from nsmd.audit.journal import rfc3339
-from nsmd.bridge.values import Asked, Ended
+from nsmd.bridge.values import ProgramEnd, RecordedCall
 
 REFUSED_CHARS = 4096
 """Characters of all arguments of a refused call together."""
@@ -37,7 +37,7 @@ _WHOSE = ("client", "scope", "program", "supervisor")
 Facts = dict[str, Any]
 
 
-def start(asked: Asked, *, at_s: float, supervisor: str) -> bytes:
+def start(asked: RecordedCall, *, at_s: float, supervisor: str) -> bytes:
     """Make the line that is on disk before the program starts.
 
     Args:
@@ -53,7 +53,7 @@ def start(asked: Asked, *, at_s: float, supervisor: str) -> bytes:
     return _line("start", asked.id, facts, at_s)
 
 
-def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS) -> bytes:
+def refused(asked: RecordedCall, reason: str, *, at_s: float, most: int = REFUSED_CHARS) -> bytes:
     """Make the only line of a refused call.
 
     Args:
@@ -74,7 +74,7 @@ def refused(asked: Asked, reason: str, *, at_s: float, most: int = REFUSED_CHARS
     return _line("refused", asked.id, facts, at_s)
 
 
-def end(asked: Asked, outcome: Facts, *, at_s: float, supervisor: str) -> bytes:
+def end(asked: RecordedCall, outcome: Facts, *, at_s: float, supervisor: str) -> bytes:
     """Make the line with the end of a call whose start was recorded.
 
     Args:
@@ -84,7 +84,7 @@ def end(asked: Asked, outcome: Facts, *, at_s: float, supervisor: str) -> bytes:
     return _line("end", asked.id, facts, at_s)
 
 
-def ended(outcome: Ended) -> Facts:
+def ended(outcome: ProgramEnd) -> Facts:
     """Describe the outcome of a started program."""
     facts: Facts = {
         "exit_code": outcome.exit_code,
@@ -120,7 +120,7 @@ def settled(begun: Facts, *, at_s: float) -> bytes:
     return _line("end", str(begun["id"]), facts | failed(reason, SUPERVISOR_ENDED), at_s)
 
 
-def unwritten(asked: Asked, calls: int, *, at_s: float) -> bytes:
+def unwritten(asked: RecordedCall, calls: int, *, at_s: float) -> bytes:
     """Make the one line for calls that were refused because they came too fast.
 
     Args:
@@ -164,7 +164,7 @@ def supervisor_mark(supervisor: str) -> bytes:
     return f',"supervisor":{_ENCODER.encode(supervisor)}'.encode()
 
 
-def _asked(asked: Asked) -> Facts:
+def _asked(asked: RecordedCall) -> Facts:
     facts = _whose(asked)
     facts["way"] = asked.caller.way
     if asked.caller.peer is not None:
@@ -172,7 +172,7 @@ def _asked(asked: Asked) -> Facts:
     return facts
 
 
-def _whose(asked: Asked) -> Facts:
+def _whose(asked: RecordedCall) -> Facts:
     return {
         "client": asked.caller.client[:NAME_CHARS],
         "scope": asked.caller.scope[:NAME_CHARS],

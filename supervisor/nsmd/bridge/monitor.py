@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from nsmd.bridge.output_lines import INTERVAL_S, Lines, Waiting
+from nsmd.bridge.output_lines import INTERVAL_S, OutputLines, Waiting
 from nsmd.bridge.path_walk import Ways, why_any_other
 from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor, NotStartedError, line, write
 from nsmd.host.monitors.process_tree import descendants, signal_tree, sweep
@@ -106,7 +106,7 @@ class Stream:
     def __init__(self, name: str, descriptor: int, limit_bytes: int) -> None:
         self.name = name
         self.descriptor = descriptor
-        self.lines = Lines()
+        self.lines = OutputLines()
         self.kept = HeadTail(limit_bytes)
         os.set_blocking(descriptor, False)
 

@@ -31,7 +31,7 @@ Told = tuple[str, str | int]
 """Name of a stream with a line or a piece of one; or the number of lines that were left out."""
 
 
-class Lines:
+class OutputLines:
     """One stream, cut into lines."""
 
     def __init__(self) -> None:

@@ -43,13 +43,13 @@ class RateLimits:
 
     def of(self, scope: str) -> ScopeRateLimit:
         """Return the limits of one client."""
-        pace = self._scopes.get(scope)
-        if pace is None:
-            pace = self._scopes[scope] = ScopeRateLimit(self._released)
+        rate_limit = self._scopes.get(scope)
+        if rate_limit is None:
+            rate_limit = self._scopes[scope] = ScopeRateLimit(self._released)
         self._scopes.move_to_end(scope)
         if len(self._scopes) > MAX_SCOPES:
             self._scopes.popitem(last=False)
-        return pace
+        return rate_limit
 
     def release(self) -> None:
         """End all waits: these are the last lines."""
@@ -89,7 +89,7 @@ class RateLimit:
         self._released = released
 
     def __repr__(self) -> str:
-        return f"<Pace {self._bytes:.0f} of {self._burst:.0f}>"
+        return f"<ReadRate {self._bytes:.0f} of {self._burst:.0f}>"
 
     def wait_s(self, size: int) -> float:
         """Seconds that so many more bytes have to wait."""

@@ -32,7 +32,7 @@ class _Location(NamedTuple):
     path: str
 
 
-class Reach:
+class WriteAccess:
     """Write access of a client to files, by any path.
 
     Args:

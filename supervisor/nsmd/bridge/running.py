@@ -16,7 +16,7 @@ from nsm.wire.errors import BadProgramError
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.path_walk import Ways
 from nsmd.bridge.stop import Stop
-from nsmd.bridge.values import Ended, OnLine, Program
+from nsmd.bridge.values import OnLine, Program, ProgramEnd
 from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.processes import processes, send
 from nsmd.model.values import StreamName
@@ -62,7 +62,7 @@ async def run(
     on_line: OnLine,
     stop: Stop,
     step_s: float = STEP_S,
-) -> Ended:
+) -> ProgramEnd:
     """Run a program to its end.
 
     Args:
@@ -159,7 +159,7 @@ class _Run:
         self._limit = trio.CancelScope()
         self._pid = 0
 
-    async def to_its_end(self, stop: Stop) -> Ended:
+    async def to_its_end(self, stop: Stop) -> ProgramEnd:
         """Read reports until the program has ended."""
         end: Mapping[str, Any] | None = None
         began_s = trio.current_time()
@@ -182,7 +182,7 @@ class _Run:
         if "not_started" in end:
             raise _not_started(self._program, end["not_started"])
         facts = {key: value for key, value in end.items() if key != "stopped"}
-        return Ended(**facts, why_stopped=self._why if end["stopped"] else None)
+        return ProgramEnd(**facts, why_stopped=self._why if end["stopped"] else None)
 
     def _tell(self, told: Sequence[tuple[StreamName, str | int]]) -> None:
         for stream, line in told:
@@ -201,13 +201,13 @@ class _Run:
             self._limit.deadline = trio.current_time() + self._held.stop_s
             self._held.stop()
 
-    async def _unwatched(self, duration_s: float) -> Ended:
+    async def _unwatched(self, duration_s: float) -> ProgramEnd:
         """Handle a monitor that ended without a report: somebody killed it."""
         if not self._pid:
             raise _not_started(self._program, "the process that is to watch it ended unexpectedly")
         log.error("%r ended unexpectedly; its program is killed", self._held)
         await trio.to_thread.run_sync(_kill_session, self._pid)
-        return Ended(
+        return ProgramEnd(
             exit_code=None,
             signal=signal.SIGKILL,
             why_stopped=self._why,

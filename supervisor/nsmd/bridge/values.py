@@ -88,7 +88,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProgramEnd:
     """Outcome of a program that was started.
 
     Attributes:
@@ -120,7 +120,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RecordedCall:
     """One call, as recorded in the ledger.
 
     Attributes:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from nsmd.bridge.values import Ended, Program
+from nsmd.bridge.values import Program, ProgramEnd
 
 FORBIDDEN: Mapping[str, str] = MappingProxyType(
     {
@@ -76,7 +76,7 @@ def help_text(program: Program) -> str:
     return program.documentation if program.documentation.strip() else program.description
 
 
-def result_text(ended: Ended) -> str:
+def result_text(ended: ProgramEnd) -> str:
     """Describe the outcome of a program that was started.
 
     Args:
@@ -93,7 +93,7 @@ def result_text(ended: Ended) -> str:
     return text if ended.succeeded else text.rstrip("\n")
 
 
-def _blocks_of_failure(ended: Ended, said: str) -> list[str]:
+def _blocks_of_failure(ended: ProgramEnd, said: str) -> list[str]:
     stdout, stderr = ended.stdout, ended.stderr
     if ended.why_stopped is not None:
         return [said, _marked(STDOUT_HEADING, stdout), _marked(STDERR_HEADING, stderr)]
@@ -102,7 +102,7 @@ def _blocks_of_failure(ended: Ended, said: str) -> list[str]:
     return [f"{said}: {stdout}" if stdout.strip() else f"{said} (no output)"]
 
 
-def _headline(ended: Ended) -> str:
+def _headline(ended: ProgramEnd) -> str:
     match ended.why_stopped:
         case "timeout":
             return f"Timed out after {seconds(ended.timeout_s)}"
@@ -114,7 +114,7 @@ def _headline(ended: Ended) -> str:
             return f"Command failed ({how_ended(ended)})"
 
 
-def how_ended(ended: Ended) -> str:
+def how_ended(ended: ProgramEnd) -> str:
     """Describe an end: `exit 1`, or the name of the signal."""
     if ended.signal is None:
         return f"exit {ended.exit_code}"

@@ -23,7 +23,7 @@ from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
 from nsmd.model.settings import (
     OLDER_PRESETS,
     PRESETS,
-    BoxSettings,
+    BoxDefaults,
     EnvironmentSettings,
     HttpSettings,
     Settings,
@@ -229,7 +229,7 @@ def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
             yield f"{key}: {pattern!r:.80} {error}"
 
 
-def _check_box(box: BoxSettings) -> Iterator[str]:
+def _check_box(box: BoxDefaults) -> Iterator[str]:
     yield from _check_hosts("box.net", network_rule(box.net).allow)
     for path in box.protect_paths:
         if not path or path.startswith("/") or ".." in path.split("/"):

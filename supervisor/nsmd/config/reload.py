@@ -58,7 +58,7 @@ HIDDEN = "(not shown)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ChangedKey:
     """A key with a changed value.
 
     Attributes:
@@ -82,7 +82,7 @@ class Reloaded:
         problems: mistakes in the file, one line each; then nothing was changed.
     """
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangedKey, ...] = ()
     problems: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Reconfiguration:
         self._events.publish("configuration_reloaded", asked_by=asked_by, **facts)
 
 
-def compare(old: Settings, new: Settings) -> Iterator[Change]:
+def compare(old: Settings, new: Settings) -> Iterator[ChangedKey]:
     """Compare settings key by key, in the order of the documentation."""
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
@@ -193,7 +193,7 @@ def merge(old: Settings, new: Settings) -> Settings:
     return Settings(**sections)
 
 
-def _compare_tables(key: str, before: Any, after: Any) -> Iterator[Change]:
+def _compare_tables(key: str, before: Any, after: Any) -> Iterator[ChangedKey]:
     for field in dataclasses.fields(before):
         old, new = getattr(before, field.name), getattr(after, field.name)
         if old == new:
@@ -204,12 +204,12 @@ def _compare_tables(key: str, before: Any, after: Any) -> Iterator[Change]:
         else:
             parts = inner.split(".")
             applied = any(".".join(parts[:count]) in APPLIED for count in range(1, len(parts) + 1))
-            yield Change(key=inner, old=_shown(old), new=_shown(new), applied=applied)
+            yield ChangedKey(key=inner, old=_shown(old), new=_shown(new), applied=applied)
 
 
 def _compare_environments(
     before: Mapping[str, EnvironmentSettings], after: Mapping[str, EnvironmentSettings]
-) -> Iterator[Change]:
+) -> Iterator[ChangedKey]:
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
         if old == new:
@@ -217,13 +217,13 @@ def _compare_environments(
         key, applied = f"environments.{name}", not _is_built(old, new)
         if old is None or new is None:
             words = ("none", "added") if old is None else ("there", "none")
-            yield Change(key=key, old=words[0], new=words[1], applied=applied)
+            yield ChangedKey(key=key, old=words[0], new=words[1], applied=applied)
             continue
         for field in dataclasses.fields(EnvironmentSettings):
             was, is_ = getattr(old, field.name), getattr(new, field.name)
             if was != is_:
                 secret = field.name == "env"
-                yield Change(
+                yield ChangedKey(
                     key=f"{key}.{field.name}",
                     old=HIDDEN if secret else _shown(was),
                     new=HIDDEN if secret else _shown(is_),

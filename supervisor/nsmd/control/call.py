@@ -21,7 +21,7 @@ from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
-from nsmd.model.values import Client, Environment, ProjectMount
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount
 from nsmd.restart.drain import Draining
 from nsmd.sessions.changes import Review
 from nsmd.sessions.files import OpenFiles
@@ -128,10 +128,10 @@ class Call:
     on_cancel: Callable[[Callable[[], None]], None]
     afterwards: Callable[[Callable[[], None]], None]
 
-    def as_client(self) -> Client:
+    def as_client(self) -> ClientIdentity:
         """Client of the request, without its project."""
         bound = self.client_limits.network if self.client_limits is not None else None
-        return Client(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
+        return ClientIdentity(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
 
     @property
     def by_project(self) -> bool:

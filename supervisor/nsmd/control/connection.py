@@ -41,7 +41,7 @@ from nsmd.host import journald
 from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.read_rate import TURN, ReadRate
-from nsmd.model.values import RunResult
+from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.files import OpenFiles
 
@@ -131,7 +131,7 @@ class _Connection:
         self._client_limits = client_limits
         self._scope = client_limits.scope if client_limits is not None else None
         self._peer = peer_of(descriptor)
-        self._pace = ReadRate()
+        self._read_rate = ReadRate()
         self._services = services
         self._traffic = services.telemetry.traffic["control"]
         self._nursery = nursery
@@ -182,7 +182,7 @@ class _Connection:
                     await trio.lowlevel.checkpoint()
             if not data:
                 return
-            await self._pace.taken(messages)
+            await self._read_rate.taken(messages)
             await self._outgoing.room()
             if self._hello is None:
                 with trio.fail_after(HELLO_TIMEOUT_S):
@@ -280,11 +280,11 @@ class _Connection:
             **(refused if isinstance(answer, Exception) else {}),
         )
 
-    def _answer(self, request: Request, answer: dict[str, Any] | RunResult | Exception) -> None:
+    def _answer(self, request: Request, answer: dict[str, Any] | RunOutcome | Exception) -> None:
         del self._pending[request.id]
         if self._outgoing.is_full and not isinstance(answer, Exception):  # errors are short
             answer = run.left_out(None if isinstance(answer, dict) else answer.execution_id)
-        if isinstance(answer, RunResult):
+        if isinstance(answer, RunOutcome):
             answer = run.result_to_wire(answer)
         if isinstance(answer, dict):
             try:

@@ -28,7 +28,7 @@ from nsmd.control.ops import (
     run,
     telemetry,
 )
-from nsmd.environments.catalog import Listed
+from nsmd.environments.catalog import CatalogEntry
 from nsmd.host.paths import is_within
 from nsmd.manager.session_index import project_path
 from nsmd.model import names
@@ -189,7 +189,7 @@ async def _envs(call: Call) -> dict[str, Any]:
     run_service, services = call.services.run_service, call.services
     if call.confined:
         mine = run_service.environments(call.as_client())
-        return {"environments": [_listed(Listed(item=each), services) for each in mine]}
+        return {"environments": [_listed(CatalogEntry(item=each), services) for each in mine]}
     await run_service.look()
     listed = list(run_service.provider.catalog.listed())
     if arguments.flag(call.args, "preload"):
@@ -336,7 +336,7 @@ def _project_within(call: Call) -> ProjectMount | None:
     return None if call.client_limits is None else call.client_limits.project
 
 
-def _listed(listed: Listed, services: Services) -> dict[str, Any]:
+def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
     item = listed.item
     if isinstance(item, EnvironmentProblem):
         return {

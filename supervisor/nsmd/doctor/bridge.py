@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nsm.checks import Check, fail, ok, rows, warn
+from nsm.checks import HostCheck, fail, ok, rows, warn
 from nsmd.bridge.definitions_index import read_directory, render
 from nsmd.doctor.host import Host
 from nsmd.model.settings import Settings
@@ -16,7 +16,7 @@ MUCH_BYTES = 1 << 30
 _FIX = "Until it can be written, no program of the bridge is started."
 
 
-def check_bridge(host: Host, settings: Settings) -> list[Check]:
+def check_bridge(host: Host, settings: Settings) -> list[HostCheck]:
     """Check the bridge. If it is off, only clients that should have programs of it are
     mentioned.
     """
@@ -28,7 +28,7 @@ def check_bridge(host: Host, settings: Settings) -> list[Check]:
     )
 
 
-def _definitions(host: Host) -> Check:
+def _definitions(host: Host) -> HostCheck:
     found = read_directory(host.real(host.tools), host.real(host.home))
     names = ", ".join(found.programs) or "none"
     if not found.problems:
@@ -40,7 +40,7 @@ def _definitions(host: Host) -> Check:
     )
 
 
-def _over_http(host: Host, settings: Settings) -> Check | None:
+def _over_http(host: Host, settings: Settings) -> HostCheck | None:
     """Check the programs for clients over HTTP; None if all exist. Such a client gets no other
     error.
     """
@@ -59,7 +59,7 @@ def _over_http(host: Host, settings: Settings) -> Check | None:
     )
 
 
-def _audit(host: Host) -> Check:
+def _audit(host: Host) -> HostCheck:
     path = os.path.join(host.state, "audit.log")
     try:
         found = os.lstat(host.real(path))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from nsm.checks import Check, ok, rows, warn
+from nsm.checks import HostCheck, ok, rows, warn
 from nsmd.doctor import jsonc
 from nsmd.doctor.host import Host
 
@@ -26,7 +26,7 @@ Table = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ServerEntry:
     """A server that a client starts.
 
     Attributes:
@@ -98,13 +98,13 @@ PLACES = (
 """Places where clients on Linux keep their entries."""
 
 
-def check_clients(host: Host) -> list[Check]:
+def check_clients(host: Host) -> list[HostCheck]:
     """A row for each entry that starts nsm, and one if there is none."""
     none = ok(f"none of those known here starts {PROGRAM} yet")
     return rows(("client", _entries(host))) or rows(("clients", none))
 
 
-def _entries(host: Host) -> Iterator[Check]:
+def _entries(host: Host) -> Iterator[HostCheck]:
     for place in PLACES:
         path = _path(place.path, host)
         text = host.read(path)
@@ -128,7 +128,7 @@ def _entries(host: Host) -> Iterator[Check]:
                 yield _check_entry(entry, host)
 
 
-def _check_entry(entry: Entry, host: Host) -> Check:
+def _check_entry(entry: ServerEntry, host: Host) -> HostCheck:
     """Check whether an entry leads to this nsm, and to the supervisor that is checked here."""
     where = f"{entry.name} in {entry.file}"
     for problem, fix in _problems(entry, host):
@@ -136,7 +136,7 @@ def _check_entry(entry: Entry, host: Host) -> Check:
     return ok(f"{where} starts {entry.command[0]}", of=entry.client)
 
 
-def _problems(entry: Entry, host: Host) -> Iterator[tuple[str, str]]:
+def _problems(entry: ServerEntry, host: Host) -> Iterator[tuple[str, str]]:
     program = entry.command[0]
     ours = host.shim or PROGRAM
     if "/" in program and not os.path.isabs(program):
@@ -184,7 +184,7 @@ def _problems(entry: Entry, host: Host) -> Iterator[tuple[str, str]]:
         )
 
 
-def _entry(client: str, file: str, name: str, server: object) -> Entry | None:
+def _entry(client: str, file: str, name: str, server: object) -> ServerEntry | None:
     """Read an entry that starts a program; None if it is none."""
     if not isinstance(server, dict):
         return None
@@ -199,7 +199,7 @@ def _entry(client: str, file: str, name: str, server: object) -> Entry | None:
         return None
     variables: object = table.get("env") or table.get("environment")
     told = cast("Table", variables) if isinstance(variables, dict) else {}
-    return Entry(
+    return ServerEntry(
         client=client,
         file=file,
         name=name,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsm import httptoken
-from nsm.checks import Check, ok, rows, warn
+from nsm.checks import HostCheck, ok, rows, warn
 from nsm.wire.errors import NsmError
 from nsmd.config.http_address import Port, UnixPath, parse_listen
 from nsmd.doctor.host import Host
@@ -37,7 +37,7 @@ def ask_supervisor(path: str) -> Mapping[str, Any] | None:
         return None  # another row says that
 
 
-def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> list[Check]:
+def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> list[HostCheck]:
     """Check HTTP; no rows if it is off.
 
     Args:
@@ -53,7 +53,7 @@ def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> 
     )
 
 
-def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
+def _served(host: Host, listen: str, said: Mapping[str, Any]) -> HostCheck:
     """Check the port with the answer of the running supervisor."""
     url, problem = said["url"], said["problem"]
     if not said["enabled"] or said["listen"] != listen:
@@ -68,7 +68,7 @@ def _served(host: Host, listen: str, said: Mapping[str, Any]) -> Check:
     )
 
 
-def _possible(host: Host, listen: str) -> Check:
+def _possible(host: Host, listen: str) -> HostCheck:
     """Check what the next supervisor will find."""
     match parse_listen(listen):
         case UnixPath(path=path):
@@ -119,7 +119,7 @@ def _any(
     return ipaddress.ip_address("::" if like.version == 6 else "0.0.0.0")  # noqa: S104
 
 
-def _token(host: Host, *, is_needed: bool) -> Check:
+def _token(host: Host, *, is_needed: bool) -> HostCheck:
     path = os.path.join(host.state, "http-token")
     try:
         httptoken.read(host.real(path))

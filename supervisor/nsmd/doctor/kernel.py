@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from nsm.checks import Check, fail, ok, rows, warn
+from nsm.checks import HostCheck, fail, ok, rows, warn
 from nsm.jail.failure import read_host_facts
 from nsmd.doctor.host import Host
 
@@ -14,7 +14,7 @@ _DOCKER = (
 )
 
 
-def check_kernel(host: Host, *, jails_work: bool) -> list[Check]:
+def check_kernel(host: Host, *, jails_work: bool) -> list[HostCheck]:
     """Check user namespaces, containers, and mounts over /proc.
 
     Args:
@@ -27,7 +27,7 @@ def check_kernel(host: Host, *, jails_work: bool) -> list[Check]:
     )
 
 
-def _user_namespaces(host: Host, *, jails_work: bool) -> Check:
+def _user_namespaces(host: Host, *, jails_work: bool) -> HostCheck:
     bad = warn if jails_work else fail
     if not host.exists("/proc/self/ns/user"):
         return bad("this kernel has none", "Use a kernel that was built with CONFIG_USER_NS=y.")
@@ -68,7 +68,7 @@ def _has_profile(host: Host, bwrap: str) -> bool:
     return False
 
 
-def _container(host: Host, *, jails_work: bool) -> Check | None:
+def _container(host: Host, *, jails_work: bool) -> HostCheck | None:
     if not (kind := host.containers_mark):
         return None
     status = dict(
@@ -88,7 +88,7 @@ def _container(host: Host, *, jails_work: bool) -> Check | None:
     )
 
 
-def _covered(host: Host) -> Check | None:
+def _covered(host: Host) -> HostCheck | None:
     """Check for mounts over parts of /proc."""
     usual = ("/proc/sys/fs/binfmt_misc",)
     covered = sorted({p for p, _ in host.mounts() if p.startswith("/proc/") and p not in usual})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nsm.checks import Check, ok, rows, warn
+from nsm.checks import HostCheck, ok, rows, warn
 from nsmd.jail.cgroups import find_enforcer
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of
@@ -44,13 +44,13 @@ async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> 
         environment: variables of this process.
     """
     limits = session_limits(settings)
-    keeper = await find_enforcer(limits, environment)
-    if keeper.tree is None:
-        return LimitsSeen(enforcement=keeper.enforcement, fix=keeper.fix)
-    lacking, holds = _try_group(keeper.tree, settings, limits)
+    enforcer = await find_enforcer(limits, environment)
+    if enforcer.tree is None:
+        return LimitsSeen(enforcement=enforcer.enforcement, fix=enforcer.fix)
+    lacking, holds = _try_group(enforcer.tree, settings, limits)
     return LimitsSeen(
-        enforcement=keeper.enforcement if not lacking else keeper.holding(holds, lacking),
-        where=keeper.tree.directory,
+        enforcement=enforcer.enforcement if not lacking else enforcer.holding(holds, lacking),
+        where=enforcer.tree.directory,
         lacking=lacking,
     )
 
@@ -82,7 +82,7 @@ def _try_group(
     return group.lacking, group.holds
 
 
-def check_limits(seen: LimitsSeen, release: str) -> list[Check]:
+def check_limits(seen: LimitsSeen, release: str) -> list[HostCheck]:
     """Make a row for each limit of a whole session.
 
     Args:
@@ -95,7 +95,7 @@ def check_limits(seen: LimitsSeen, release: str) -> list[Check]:
     )
 
 
-def _memory(seen: LimitsSeen) -> Check:
+def _memory(seen: LimitsSeen) -> HostCheck:
     if seen.enforcement.memory == "cgroup":
         return ok(f"control groups below {seen.where}, read back")
     return warn(
@@ -105,7 +105,7 @@ def _memory(seen: LimitsSeen) -> Check:
     )
 
 
-def _processes(kept: Enforcement, release: str) -> Check:
+def _processes(kept: Enforcement, release: str) -> HostCheck:
     if kept.processes == "cgroup":
         return ok("pids.max, read back")
     version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
@@ -115,7 +115,7 @@ def _processes(kept: Enforcement, release: str) -> Check:
     return ok("RLIMIT_NPROC, counted for each session")
 
 
-def _processor(kept: Enforcement) -> Check:
+def _processor(kept: Enforcement) -> HostCheck:
     if kept.cpu == "cgroup":
         return ok("cpu.weight, read back")
     return warn(

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from nsm._version import __version__
-from nsm.checks import Check, fail, ok, rows, warn
+from nsm.checks import HostCheck, fail, ok, rows, warn
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
@@ -29,7 +29,7 @@ FEW_INODES = 100
 _REMOTE = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "afs"))
 
 
-def check_places(host: Host) -> list[Check]:
+def check_places(host: Host) -> list[HostCheck]:
     """Check the running supervisor, if any, and the file systems it needs."""
     status, runtime = _status(host), os.path.dirname(host.socket)
     temporary = host.variables.get("TMPDIR") or "/tmp"  # noqa: S108
@@ -48,7 +48,7 @@ def check_places(host: Host) -> list[Check]:
     )
 
 
-def _runtime_file_system(path: str, kind: str) -> Check | None:
+def _runtime_file_system(path: str, kind: str) -> HostCheck | None:
     if kind not in _REMOTE:
         return None
     return fail(
@@ -57,7 +57,7 @@ def _runtime_file_system(path: str, kind: str) -> Check | None:
     )
 
 
-def _state_file_system(path: str, kind: str) -> Check | None:
+def _state_file_system(path: str, kind: str) -> HostCheck | None:
     if kind not in _REMOTE:
         return None
     return warn(
@@ -66,7 +66,7 @@ def _state_file_system(path: str, kind: str) -> Check | None:
     )
 
 
-def _supervisor(host: Host) -> Check:
+def _supervisor(host: Host) -> HostCheck:
     path = host.real(host.socket)
     try:
         status = os.lstat(path)
@@ -148,7 +148,7 @@ def _told(path: str, request: Request | None = None) -> Generator[object]:
                 yield message
 
 
-def _lock(host: Host) -> Check | None:
+def _lock(host: Host) -> HostCheck | None:
     """Check whether somebody holds the supervisor's lock while nobody listens."""
     try:
         found = os.lstat(host.real(host.lock))
@@ -167,7 +167,7 @@ def _lock(host: Host) -> Check | None:
     return None
 
 
-def _log(host: Host) -> Check | None:
+def _log(host: Host) -> HostCheck | None:
     log = os.path.join(host.state, "supervisor.log")
     if not os.path.lexists(place := host.real(log)):
         return None
@@ -187,7 +187,7 @@ def _status(host: Host) -> Status | None:
         return None
 
 
-def _audit(audit: AuditStatus) -> Check:
+def _audit(audit: AuditStatus) -> HostCheck:
     if not audit.enabled:
         return ok("off, as configured")
     if audit.problem or audit.dropped:
@@ -199,7 +199,7 @@ def _audit(audit: AuditStatus) -> Check:
     return ok(audit.path)
 
 
-def _survival(survival: SurvivalStatus) -> Check:
+def _survival(survival: SurvivalStatus) -> HostCheck:
     if survival.kind != "none" and not survival.problem:
         who = "systemd" if survival.kind == "systemd" else "a holder process"
         return ok(f"{who} keeps the sessions when the supervisor is killed")
@@ -211,8 +211,8 @@ def _survival(survival: SurvivalStatus) -> Check:
 
 
 def _space(
-    host: Host, path: str, little: int, *, closed: Callable[[str, str], Check] = warn
-) -> Check:
+    host: Host, path: str, little: int, *, closed: Callable[[str, str], HostCheck] = warn
+) -> HostCheck:
     # A missing directory will be made below one that exists.
     where = host.real(path)
     while not os.path.isdir(where) and os.path.dirname(where) != where:

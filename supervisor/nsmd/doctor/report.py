@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from nsm import paths
-from nsm.checks import Check, fail, ok, render_json, render_text, rows, warn
+from nsm.checks import HostCheck, fail, ok, render_json, render_text, rows, warn
 from nsm.wire.errors import NixUnavailableError, NsmError
 from nsmd.doctor.bridge import check_bridge
 from nsmd.doctor.clients import check_clients
@@ -70,7 +70,7 @@ def report(
     return 1 if any(check.status == "fail" for check in checks) else 0
 
 
-def examine(settings: Settings, search_path: str) -> list[Check]:
+def examine(settings: Settings, search_path: str) -> list[HostCheck]:
     """Make all checks; this takes about as long as three jails.
 
     Args:
@@ -113,7 +113,7 @@ def examine(settings: Settings, search_path: str) -> list[Check]:
     ]
 
 
-def check_configuration(mistakes: Sequence[str]) -> Check | None:
+def check_configuration(mistakes: Sequence[str]) -> HostCheck | None:
     """Report the mistakes in `config.toml`, if there are any: no supervisor starts with them."""
     if not mistakes:
         return None
@@ -123,7 +123,7 @@ def check_configuration(mistakes: Sequence[str]) -> Check | None:
     )
 
 
-def check_bubblewrap(path: str | None) -> Check:
+def check_bubblewrap(path: str | None) -> HostCheck:
     """Check whether there is a bwrap that can do what jails need."""
     if path is None:
         return fail(missing_bwrap().message, fix_of(missing_bwrap()))
@@ -146,7 +146,7 @@ def check_bubblewrap(path: str | None) -> Check:
     return ok(detail)
 
 
-def check_network(settings: Settings, open_sockets: str | None) -> Check | None:
+def check_network(settings: Settings, open_sockets: str | None) -> HostCheck | None:
     """Check the networks of the environments that have one.
 
     Args:
@@ -165,7 +165,7 @@ def check_network(settings: Settings, open_sockets: str | None) -> Check | None:
     return ok("; ".join(words)) if words else None
 
 
-def check_user(user: JailUser) -> Check:
+def check_user(user: JailUser) -> HostCheck:
     """Check the user of jails, if the supervisor is root."""
     if user.has_mounts:
         return ok(f"{user.uid}, since the supervisor is root")
@@ -177,7 +177,7 @@ def check_user(user: JailUser) -> Check:
     )
 
 
-def check_nix(found: Nix | NixUnavailableError) -> Check:
+def check_nix(found: Nix | NixUnavailableError) -> HostCheck:
     """Check whether environments can be built with Nix, which nsm does not need otherwise."""
     if isinstance(found, NixUnavailableError):
         refused: list[str] = found.data["refused"]
@@ -199,7 +199,7 @@ def check_nix(found: Nix | NixUnavailableError) -> Check:
     return ok(f"{detail}; its store can be used")
 
 
-def check_directory(ensure: Callable[[], str]) -> Check:
+def check_directory(ensure: Callable[[], str]) -> HostCheck:
     """Check whether a directory of ours exists or can be made, and is safe."""
     try:
         return ok(ensure())

@@ -6,7 +6,7 @@ import re
 import resource
 import time
 
-from nsm.checks import Check, ok, rows, warn
+from nsm.checks import HostCheck, ok, rows, warn
 from nsmd.doctor.host import Host
 from nsmd.host.descriptors import share_out
 from nsmd.model.settings import Settings
@@ -21,7 +21,7 @@ FEW_WATCHERS = 16
 _MIB_KB = 1024
 
 
-def check_room(host: Host, settings: Settings) -> list[Check]:
+def check_room(host: Host, settings: Settings) -> list[HostCheck]:
     """Check the resources that are left for the configured number of sessions."""
     return rows(
         ("descriptors", descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], settings)),
@@ -32,7 +32,7 @@ def check_room(host: Host, settings: Settings) -> list[Check]:
     )
 
 
-def descriptors(limit: int, settings: Settings) -> Check:
+def descriptors(limit: int, settings: Settings) -> HostCheck:
     """Check whether descriptors suffice for `max_sessions`.
 
     Args:
@@ -50,7 +50,7 @@ def descriptors(limit: int, settings: Settings) -> Check:
     )
 
 
-def processes(host: Host, limit: int) -> Check:
+def processes(host: Host, limit: int) -> HostCheck:
     """Check whether the user may have enough processes for some sessions.
 
     Args:
@@ -78,7 +78,7 @@ def processes(host: Host, limit: int) -> Check:
     )
 
 
-def _memory(host: Host) -> Check:
+def _memory(host: Host) -> HostCheck:
     facts = {
         key: int(kilobytes)
         for key, kilobytes in re.findall(
@@ -102,7 +102,7 @@ def _memory(host: Host) -> Check:
     return ok(detail)
 
 
-def _watchers(host: Host) -> Check | None:
+def _watchers(host: Host) -> HostCheck | None:
     instances = host.number("/proc/sys/fs/inotify/max_user_instances")
     if instances is None or instances >= FEW_WATCHERS:
         return None
@@ -113,7 +113,7 @@ def _watchers(host: Host) -> Check | None:
     )
 
 
-def clock(now_s: float) -> Check:
+def clock(now_s: float) -> HostCheck:
     """Check whether the time may be right; certificates and log lines need that.
 
     Args:

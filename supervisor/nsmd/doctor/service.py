@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import configparser
 
-from nsm.checks import Check, ok, rows, warn
+from nsm.checks import HostCheck, ok, rows, warn
 from nsmd.doctor.host import Host
 
 _WANTED = ("memory", "pids", "cpu")
@@ -17,7 +17,7 @@ _UNIFIED = (
 )
 
 
-def check_service(host: Host) -> list[Check]:
+def check_service(host: Host) -> list[HostCheck]:
     """Check control groups and, if systemd runs, lingering."""
     systemd = host.exists("/run/systemd/system")
     none = "does not run here; nsm starts its supervisor itself, and keeps its sessions by a "
@@ -29,7 +29,7 @@ def check_service(host: Host) -> list[Check]:
     )
 
 
-def _hierarchy(host: Host) -> Check:
+def _hierarchy(host: Host) -> HostCheck:
     mounts = host.mounts()
     second = [point for point, kind in mounts if kind == "cgroup2"]
     first = [point for point, kind in mounts if kind == "cgroup"]
@@ -46,7 +46,7 @@ def _hierarchy(host: Host) -> Check:
     return _delegated(host, second[0])
 
 
-def _delegated(host: Host, mounted: str) -> Check:
+def _delegated(host: Host, mounted: str) -> HostCheck:
     own = ""
     for line in (host.read("/proc/self/cgroup") or "").splitlines():
         if line.startswith("0::"):
@@ -66,7 +66,7 @@ def _delegated(host: Host, mounted: str) -> Check:
     return ok(f"version 2, with {', '.join(_WANTED)}")
 
 
-def _lingering(host: Host) -> Check:
+def _lingering(host: Host) -> HostCheck:
     if host.exists(f"/var/lib/systemd/linger/{host.user}"):
         return ok("on: services of this user outlive its logins")
     return warn(
@@ -76,7 +76,7 @@ def _lingering(host: Host) -> Check:
     )
 
 
-def _logout(host: Host) -> Check | None:
+def _logout(host: Host) -> HostCheck | None:
     """Check whether logging out kills processes outside of services (logind.conf(5))."""
     files = ["/etc/systemd/logind.conf"]
     files += [f"/etc/systemd/logind.conf.d/{n}" for n in host.names("/etc/systemd/logind.conf.d")]

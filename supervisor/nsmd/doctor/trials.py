@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from nsm.checks import Check, fail, ok, warn
+from nsm.checks import HostCheck, fail, ok, warn
 from nsm.jail.failure import SEE_DOCTOR
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.jail import BwrapLauncher
@@ -88,7 +88,7 @@ class Trial:
     error: NsmError | None = None
 
 
-def check_jails(trials: Sequence[Trial]) -> Check:
+def check_jails(trials: Sequence[Trial]) -> HostCheck:
     """Check whether a jail starts at all."""
     if any(trial.facts is not None for trial in trials):
         return ok("start, with namespaces of their own")
@@ -98,7 +98,7 @@ def check_jails(trials: Sequence[Trial]) -> Check:
     return fail("not tried: no environment is usable", "See the environments below.")
 
 
-def check_lockdown(facts: Facts) -> Check:
+def check_lockdown(facts: Facts) -> HostCheck:
     """Check that code in a jail is as powerless as it should be."""
     powers = [
         words
@@ -115,7 +115,7 @@ def check_lockdown(facts: Facts) -> Check:
     return ok("no capabilities, no new privileges, no nested user namespaces")
 
 
-def check_filter(facts: Facts, machine: str, has_table: bool) -> Check:
+def check_filter(facts: Facts, machine: str, has_table: bool) -> HostCheck:
     """Check whether code's system calls are filtered.
 
     Args:
@@ -137,7 +137,7 @@ def check_filter(facts: Facts, machine: str, has_table: bool) -> Check:
 
 def check_forking(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
-) -> Check | None:
+) -> HostCheck | None:
     """Check whether sessions can be forked from templates.
 
     Args:
@@ -161,7 +161,7 @@ def check_forking(
 
 def check_preloading(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
-) -> Iterator[Check]:
+) -> Iterator[HostCheck]:
     """Make a row for each environment with modules to preload."""
     if not settings.defaults.templates:
         return
@@ -179,7 +179,7 @@ def check_preloading(
             yield ok(", ".join(environment.preload), of=environment.name)
 
 
-def check_environment(environment: Environment, trials: Sequence[Trial]) -> Check:
+def check_environment(environment: Environment, trials: Sequence[Trial]) -> HostCheck:
     """Check whether an environment's interpreter was found and works in a jail."""
     name = environment.name
     if environment.problem is not None:
@@ -207,7 +207,7 @@ def fix_of(error: NsmError) -> str:
 
 def check_copies(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
-) -> Check | None:
+) -> HostCheck | None:
     """Start a session with an overlay of a project, as the supervisor does.
 
     Args:

@@ -20,7 +20,7 @@ from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.host.paths import printable
 from nsmd.model.flakes import shown
-from nsmd.model.values import Client, Environment, EnvironmentProblem, Sources
+from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class EnvironmentSource:
     """Source of environments.
 
     Attributes:
@@ -87,7 +87,7 @@ class Source:
 class Shells(Protocol):
     """Environments of projects themselves, besides everything in the catalog."""
 
-    def environment(self, client: Client, /) -> Environment | None:
+    def environment(self, client: ClientIdentity, /) -> Environment | None:
         """Return the shell of a client's project; quick."""
         ...
 
@@ -127,11 +127,11 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class CatalogEntry:
     """An environment or a problem, for a list of all of them.
 
     Attributes:
-        only_for: as in `Source`.
+        only_for: as in `EnvironmentSource`.
         aliases: further names of an environment.
         hides: as in `View`.
     """
@@ -161,13 +161,13 @@ class Catalog:
     def __init__(
         self, environments: Sequence[Environment] = (), shells: Shells | None = None
     ) -> None:
-        self._said: dict[Source, _Said] = {}
+        self._said: dict[EnvironmentSource, _Said] = {}
         self._shells = shells
         self._views: dict[Sources, View] = {}
         self._everyones = View()
-        self._removed: OrderedDict[tuple[Source, str], str] = OrderedDict()
+        self._removed: OrderedDict[tuple[EnvironmentSource, str], str] = OrderedDict()
         self._subscribers: dict[object, Callable[[], None]] = {}
-        self.put(Source(rank=Rank.HOST), environments)
+        self.put(EnvironmentSource(rank=Rank.HOST), environments)
         if shells is not None:
             shells.subscribe(self._tell)
 
@@ -178,7 +178,7 @@ class Catalog:
 
     def put(
         self,
-        source: Source,
+        source: EnvironmentSource,
         environments: Sequence[Environment],
         problems: Sequence[EnvironmentProblem] = (),
     ) -> None:
@@ -197,7 +197,7 @@ class Catalog:
         self._note(source, before, said)
         self._changed()
 
-    def drop(self, source: Source) -> None:
+    def drop(self, source: EnvironmentSource) -> None:
         """Drop a source that no client has any more."""
         said = self._said.pop(source, None)
         for key in [key for key in self._removed if key[0] == source]:
@@ -221,7 +221,7 @@ class Catalog:
 
     # For parts that run code.
 
-    def view(self, client: Client) -> View:
+    def view(self, client: ClientIdentity) -> View:
         """Make the view of a client, without the environments of its own project."""
         own = client.sources
         if own is None:
@@ -234,14 +234,14 @@ class Catalog:
             view = self._views[own] = self._make(sources)
         return view
 
-    def environments(self, client: Client) -> Sequence[Environment]:
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         """All environments of a client in display order, unusable ones included."""
         view, shell = self.view(client), self._shell(client)
         if shell is None or shell.name in view.names:
             return view.environments
         return (*view.environments, shell)
 
-    def find(self, client: Client, name: str) -> Environment:
+    def find(self, client: ClientIdentity, name: str) -> Environment:
         """Find the environment that a client means.
 
         Raises:
@@ -258,7 +258,7 @@ class Catalog:
             raise self._unavailable(client, environment.name, environment.problem)
         return environment
 
-    def own_of(self, client: Client, environment: Environment) -> Sources | None:
+    def own_of(self, client: ClientIdentity, environment: Environment) -> Sources | None:
         """Find the client's own source of an environment; None if everybody has it."""
         own = client.sources
         if own is None or self._everyones.names.get(environment.name) == environment:
@@ -284,17 +284,17 @@ class Catalog:
         # A project's own environment depends on the client.
         return lambda environment: environment in known or shells.is_current(environment)
 
-    def listed(self) -> Iterator[Listed]:
+    def listed(self) -> Iterator[CatalogEntry]:
         """Everything in the catalog; sources for everyone first."""
         everyone = self._everyones
         for environment in everyone.environments:
-            yield Listed(
+            yield CatalogEntry(
                 item=environment,
                 aliases=tuple(everyone.aliases(environment)),
                 hides=everyone.hides.get(environment.name, ()),
             )
         for problem in everyone.problems:
-            yield Listed(item=problem)
+            yield CatalogEntry(item=problem)
         for source in sorted(self._said, key=lambda source: source.rank):
             if (only_for := source.only_for) is not None:
                 said = self._said[source]
@@ -302,11 +302,11 @@ class Catalog:
                     hidden = everyone.names.get(environment.name)
                     missed = hidden is not None and _is_missed(hidden, environment)
                     hides = (hidden.source,) if hidden is not None and missed else ()
-                    yield Listed(item=environment, only_for=only_for, hides=hides)
+                    yield CatalogEntry(item=environment, only_for=only_for, hides=hides)
                 for problem in said.problems:
-                    yield Listed(item=problem, only_for=only_for)
+                    yield CatalogEntry(item=problem, only_for=only_for)
         for row in self._shells.rows() if self._shells else ():
-            yield Listed(item=row, only_for="its project")
+            yield CatalogEntry(item=row, only_for="its project")
 
     # Views.
 
@@ -329,17 +329,17 @@ class Catalog:
         for subscriber in list(self._subscribers.values()):
             subscriber()
 
-    def _shell(self, client: Client) -> Environment | None:
+    def _shell(self, client: ClientIdentity) -> Environment | None:
         return None if self._shells is None else self._shells.environment(client)
 
-    def _sources(self, own: Sources | None) -> list[Source]:
+    def _sources(self, own: Sources | None) -> list[EnvironmentSource]:
         """Sources of a view; the last one wins."""
         wanted = [s for s in self._said if s.only_for is None]
         if own is not None:
             wanted += own_sources(own)
         return sorted((s for s in wanted if s in self._said), key=lambda source: source.rank)
 
-    def _make(self, sources: Sequence[Source]) -> View:
+    def _make(self, sources: Sequence[EnvironmentSource]) -> View:
         found: dict[str, Environment] = {}
         problems: list[EnvironmentProblem] = []
         hides: dict[str, tuple[str, ...]] = {}
@@ -366,7 +366,7 @@ class Catalog:
     # Messages.
 
     def _unknown(
-        self, client: Client, view: View, name: str
+        self, client: ClientIdentity, view: View, name: str
     ) -> UnknownEnvironmentError | EnvironmentUnavailableError:
         for problem in view.problems:
             if problem.name == name:
@@ -384,7 +384,9 @@ class Catalog:
                 message = f"Environment {name[:80]!r} was removed: {where} has it no more."
         return UnknownEnvironmentError(message, hint=hint, data={"available": known})
 
-    def _unavailable(self, client: Client, name: str, why: str) -> EnvironmentUnavailableError:
+    def _unavailable(
+        self, client: ClientIdentity, name: str, why: str
+    ) -> EnvironmentUnavailableError:
         known = self._usable(client)
         return EnvironmentUnavailableError(
             f"Environment {name!r} is unavailable: {why}",
@@ -392,10 +394,10 @@ class Catalog:
             data={"available": known},
         )
 
-    def _usable(self, client: Client) -> list[str]:
+    def _usable(self, client: ClientIdentity) -> list[str]:
         return [e.name for e in self.environments(client) if e.problem is None]
 
-    def _note(self, source: Source, before: _Said, said: _Said) -> None:
+    def _note(self, source: EnvironmentSource, before: _Said, said: _Said) -> None:
         """Log changes, and remember removed environments."""
         old = {environment.name: environment for environment in before.environments}
         new = {environment.name: environment for environment in said.environments}
@@ -416,14 +418,14 @@ class Catalog:
                 log.log(level, "environment %s: %s: %s", problem.name, problem.where, problem.why)
 
 
-def own_sources(own: Sources) -> list[Source]:
+def own_sources(own: Sources) -> list[EnvironmentSource]:
     """Sources that a client's entry names; the last one wins."""
-    found: list[Source] = []
+    found: list[EnvironmentSource] = []
     if own.metadata is not None:
-        found.append(Source(rank=Rank.CLIENT_METADATA, of=own.metadata))
-    found += [Source(rank=Rank.CLIENT_BUILT, of=flake) for flake in own.flakes]
+        found.append(EnvironmentSource(rank=Rank.CLIENT_METADATA, of=own.metadata))
+    found += [EnvironmentSource(rank=Rank.CLIENT_BUILT, of=flake) for flake in own.flakes]
     if own.directory is not None:
-        found.append(Source(rank=Rank.CLIENT_DIRECTORY, of=own.directory))
+        found.append(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of=own.directory))
     return found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from nsm import paths
 from nsmd.environments.interpreters import (
-    Found,
+    FoundInterpreter,
     InterpreterError,
     SilentInterpreterError,
     ask_bash,
@@ -134,7 +134,7 @@ class _Finder:
         # Variables that shims need. A foreign program gets nothing else of our environment.
         self._variables = {"PATH": search_path, "HOME": home, "LANG": "C.UTF-8"}
 
-    def find(self, preset: Preset, configured: str | None) -> Found | str:
+    def find(self, preset: Preset, configured: str | None) -> FoundInterpreter | str:
         """Find the interpreter of a preset, or the reason why there is none."""
         kind = _KINDS[preset]
         if configured is not None:
@@ -155,7 +155,7 @@ class _Finder:
         why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
         return f"{why}. To get one: {install_command(kind.package)}"
 
-    def acceptable(self, found: Found) -> str | None:
+    def acceptable(self, found: FoundInterpreter) -> str | None:
         """Why a jail could not show what that interpreter needs; None if it could."""
         for path in (found.program, *found.prefixes):
             if reason := self._unreadable(path):
@@ -176,7 +176,7 @@ class _Finder:
                     seen.add(real)
                     yield path
 
-    def _check(self, preset: Preset, program: str, *, configured: bool) -> Found:
+    def _check(self, preset: Preset, program: str, *, configured: bool) -> FoundInterpreter:
         """Ask one program.
 
         Raises:
@@ -201,7 +201,7 @@ class _Finder:
             raise _UnusableError(reason)
         return found
 
-    def _ask(self, preset: Preset, program: str, *, configured: bool) -> Found:
+    def _ask(self, preset: Preset, program: str, *, configured: bool) -> FoundInterpreter:
         if preset == "python":
             return ask_python(program, self._variables, keep_venv=configured)
         if preset == "node":
@@ -209,17 +209,19 @@ class _Finder:
         return ask_bash(program, self._variables)
 
 
-def _agent_python(finder: _Finder, pythons: Sequence[Found | str]) -> Found | None:
+def _agent_python(
+    finder: _Finder, pythons: Sequence[FoundInterpreter | str]
+) -> FoundInterpreter | None:
     """Choose the Python that runs the agent of environments without their own.
 
     The best is one that every jail shows anyway, then another environment's, then the supervisor's.
     """
-    usable = [python for python in pythons if isinstance(python, Found)]
+    usable = [python for python in pythons if isinstance(python, FoundInterpreter)]
     for python in usable:
         if not python.prefixes:
             return python
     for candidate in (finder.find("python", SYSTEM_PYTHON), *usable, own_python()):
-        if isinstance(candidate, Found) and finder.acceptable(candidate) is None:
+        if isinstance(candidate, FoundInterpreter) and finder.acceptable(candidate) is None:
             return candidate
     return None
 
@@ -236,8 +238,8 @@ def _environment(
     entry: EnvironmentSettings,
     settings: Settings,
     preset: Preset,
-    found: Found | str,
-    agent: Found | None,
+    found: FoundInterpreter | str,
+    agent: FoundInterpreter | None,
 ) -> Environment:
     kind = _KINDS[preset]
     defaults = settings.defaults

@@ -60,7 +60,7 @@ class SilentInterpreterError(InterpreterError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundInterpreter:
     """An interpreter that answered.
 
     Attributes:
@@ -81,7 +81,7 @@ class Found:
         return ".".join(str(number) for number in self.version)
 
 
-def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -> Found:
+def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -> FoundInterpreter:
     """Ask a Python.
 
     Args:
@@ -145,7 +145,7 @@ def reserved_mb(interpreter: Interpreter, version: Sequence[int] | None) -> int:
     return RESERVED_BY_NODE_MB if interpreter == "node" and reserves else 0
 
 
-def ask_node(program: str, variables: Mapping[str, str]) -> Found:
+def ask_node(program: str, variables: Mapping[str, str]) -> FoundInterpreter:
     """Ask a Node; see `ask_python`."""
     real = os.path.realpath(program)
     if in_base_system(real) and _is_binary(real):
@@ -159,13 +159,13 @@ def ask_node(program: str, variables: Mapping[str, str]) -> Found:
     return _found(os.path.realpath(str(path)), _numbers(program, str(version)), [])
 
 
-def ask_bash(program: str, variables: Mapping[str, str]) -> Found:
+def ask_bash(program: str, variables: Mapping[str, str]) -> FoundInterpreter:
     """Ask a Bash; see `ask_python`."""
     answer = _ask([program, "--norc", "--noprofile", "-c", _BASH_QUESTION], variables)
     return _found(os.path.realpath(program), _numbers(program, answer), [])
 
 
-def own_python() -> Found:
+def own_python() -> FoundInterpreter:
     """The Python that the supervisor runs on, without its virtual environment."""
     base: str = getattr(sys, "_base_executable", sys.executable)
     prefix = os.path.realpath(sys.base_prefix)
@@ -193,13 +193,13 @@ def _is_binary(path: str) -> bool:
         return False
 
 
-def _found(program: str, version: tuple[int, ...], prefixes: Sequence[str]) -> Found:
+def _found(program: str, version: tuple[int, ...], prefixes: Sequence[str]) -> FoundInterpreter:
     if not any(is_within(program, prefix) for prefix in prefixes):
         prefixes = (*prefixes, _prefix_of(program))
     # In this order, each once.
     needed = dict.fromkeys(_whole_store(prefix) for prefix in prefixes)
     outside = tuple(prefix for prefix in needed if not in_base_system(prefix))
-    return Found(program=program, version=version, prefixes=outside)
+    return FoundInterpreter(program=program, version=version, prefixes=outside)
 
 
 def _prefix_of(program: str) -> str:

@@ -14,17 +14,17 @@ from nsmd.environments.catalog import Catalog
 from nsmd.environments.devshell.project_shells import NAME as SHELL_NAME
 from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.environments.pending import EnvironmentPendingError
-from nsmd.model.values import Client, Environment, ProjectMount, Sources
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
 
 
-class Discovery(Protocol):
+class EnvironmentDiscovery(Protocol):
     """Search for environments; results go into the catalog."""
 
     def opened(self, own: Sources | None) -> AbstractAsyncContextManager[None]:
         """Announce a client with these sources while the block lasts."""
         ...
 
-    async def look(self, client: Client | None) -> None:
+    async def look(self, client: ClientIdentity | None) -> None:
         """Look again for a client's environments, or for all."""
 
 
@@ -42,7 +42,7 @@ class Provider:
         self,
         catalog: Catalog,
         *,
-        discovery: Discovery | None = None,
+        discovery: EnvironmentDiscovery | None = None,
         builder: Builder | None = None,
         shells: DevShells | None = None,
     ) -> None:
@@ -63,11 +63,11 @@ class Provider:
         """Call a function when environments change; returns a function that ends this."""
         return self.catalog.subscribe(changed)
 
-    def environments(self, client: Client) -> Sequence[Environment]:
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         """All environments of a client in display order, unusable ones included."""
         return self.catalog.environments(client)
 
-    def find(self, client: Client, name: str) -> Environment:
+    def find(self, client: ClientIdentity, name: str) -> Environment:
         """Find the environment that a client means, which must be usable now.
 
         Raises:
@@ -86,7 +86,7 @@ class Provider:
             raise EnvironmentPendingError(environment.name, environment.pending, settled)
         return environment
 
-    def find_at_hand(self, client: Client, name: str) -> Environment | None:
+    def find_at_hand(self, client: ClientIdentity, name: str) -> Environment | None:
         """The environment for whose sessions spares may be kept for a client; None if there is
         none.
         """
@@ -97,7 +97,7 @@ class Provider:
             return None
         return environment
 
-    def _shell_at_hand(self, client: Client, name: str) -> Environment | None:
+    def _shell_at_hand(self, client: ClientIdentity, name: str) -> Environment | None:
         """The project's shell, if it is known that the client's next session has exactly that."""
         if self._shells is None or name != SHELL_NAME:
             return None
@@ -106,7 +106,7 @@ class Provider:
         environment = self._shells.environment(client)
         return None if environment is None or environment.pending is not None else environment
 
-    async def look(self, client: Client | None = None) -> None:
+    async def look(self, client: ClientIdentity | None = None) -> None:
         """Look for environments again, because somebody asks for an unknown one.
 
         Args:
@@ -141,7 +141,7 @@ def _no_shell(project: ProjectMount | None) -> EnvironmentUnavailableError:
 
 @asynccontextmanager
 async def _opened(
-    provider: Discovery | Builder | None, sources: Sources | None
+    provider: EnvironmentDiscovery | Builder | None, sources: Sources | None
 ) -> AsyncGenerator[None]:
     if provider is None:
         yield

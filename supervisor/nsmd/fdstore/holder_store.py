@@ -52,7 +52,7 @@ class HolderError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class RunningHolder:
     """A holder that already runs.
 
     Attributes:
@@ -89,7 +89,7 @@ class HolderStore:
     kind: StoreKind = "keeper"
 
     def __init__(
-        self, path: str, *, linger_s: float = LINGER_S, found: Found | None = None
+        self, path: str, *, linger_s: float = LINGER_S, found: RunningHolder | None = None
     ) -> None:
         self._path = path
         self._linger_s = linger_s
@@ -403,13 +403,13 @@ def _spawn(listener: socket.socket, channel: socket.socket, linger_s: float) -> 
     )
 
 
-def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
+def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> RunningHolder | None:
     """Connect to the holder at a path, and take copies of all that it holds; None if there is none.
 
     Raises:
         HolderError: there is one, but it does not answer.
     """
-    found = Found(link=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    found = RunningHolder(link=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
         found.link.settimeout(timeout_s)
         found.link.connect(path)
@@ -432,7 +432,7 @@ def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Found | None:
     return found
 
 
-def _receive(found: Found) -> bool:
+def _receive(found: RunningHolder) -> bool:
     """Take one message; False for the last one.
 
     Raises:

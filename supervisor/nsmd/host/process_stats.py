@@ -34,7 +34,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class JailProcess:
     """One process of a jail.
 
     Attributes:
@@ -56,7 +56,7 @@ class Process:
     threads: int
 
 
-def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
+def processes_of(root: int, most: int, proc: str = "/proc") -> list[JailProcess]:
     """List the processes of one jail, parents before children, without those that end meanwhile.
 
     Args:
@@ -65,7 +65,7 @@ def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
         proc: as for `usage_of`.
     """
     page, tick_s = os.sysconf("SC_PAGE_SIZE"), 1 / os.sysconf("SC_CLK_TCK")
-    found: list[Process] = []
+    found: list[JailProcess] = []
     seen = {root}
     queue = [root] if root > 0 else []
     while queue and len(found) < most:
@@ -74,7 +74,7 @@ def processes_of(root: int, most: int, proc: str = "/proc") -> list[Process]:
             name, stat = stat_fields(pid, proc)
             threads = int(stat[17])
             found.append(
-                Process(
+                JailProcess(
                     pid=pid,
                     inside=[pid, *inner_pids(pid, proc)][-1],
                     name=name.decode("utf-8", "replace"),

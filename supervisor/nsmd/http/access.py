@@ -50,7 +50,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class AdmittedRequest:
     """An admitted request.
 
     Attributes:
@@ -82,7 +82,7 @@ class AccessCheck:
     methods: Sequence[bytes] = METHODS
     headers: Headers = ()
 
-    def check(self, method: bytes, target: bytes, headers: Headers) -> Passed | Answer:
+    def check(self, method: bytes, target: bytes, headers: Headers) -> AdmittedRequest | Answer:
         """Admit a request, or make its answer.
 
         Args:
@@ -105,7 +105,7 @@ class AccessCheck:
 
     def _check_token(
         self, method: bytes, target: bytes, headers: Headers, shared: Headers
-    ) -> Passed | Answer:
+    ) -> AdmittedRequest | Answer:
         given = _all(headers, b"authorization")
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         if self.secret is not None and (
@@ -126,7 +126,7 @@ class AccessCheck:
             allowed = ((b"allow", b", ".join(self.methods)), *shared)
             text = f"Use {self.methods[0].decode()}."
             return _no(HTTPStatus.METHOD_NOT_ALLOWED, text, "method", allowed)
-        return Passed(headers=(*self.headers, *shared))
+        return AdmittedRequest(headers=(*self.headers, *shared))
 
 
 _PREFLIGHT: Headers = (

@@ -23,7 +23,7 @@ from nsmd.http.replay import RETRY_MS, Replays
 from nsmd.mcp import json_limits, wire
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.endpoint import Endpoint
-from nsmd.mcp.ports import Programs, Runner
+from nsmd.mcp.ports import HostPrograms, Runner
 
 MAX_SESSIONS = 512
 """Largest number of sessions of clients that have initialized. A client that disappears leaves its
@@ -53,7 +53,7 @@ _JSON = ((b"content-type", b"application/json"),)
 async def open_front(
     attach: Attach,
     runner: Runner,
-    programs: Programs | None,
+    programs: HostPrograms | None,
     *,
     max_result_chars: int,
     max_body_bytes: int,

@@ -36,7 +36,7 @@ class BodyShare:
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Held {self._bytes} bytes>"
+        return f"<BodyShare {self._bytes} bytes>"
 
     def grow(self, size: int) -> bool:
         """Hold so many bytes in all; False if there is no room."""

@@ -18,7 +18,7 @@ from http import HTTPStatus
 import h11
 import trio
 
-from nsmd.http.access import AccessCheck, Answer, Headers, Passed
+from nsmd.http.access import AccessCheck, AdmittedRequest, Answer, Headers
 from nsmd.http.bodies import Bodies, BodyShare
 from nsmd.http.exchange import Application, Exchange, date, response
 
@@ -181,7 +181,7 @@ class Connection:
                 raise _RefusedError(verdict)  # noqa: TRY301
             held = BodyShare(self._served.bodies)
             try:
-                if isinstance(verdict, Passed):
+                if isinstance(verdict, AdmittedRequest):
                     self._admit()
                     body = await self._body(headers, held)
                     return await self._exchange(request, body, verdict.headers)

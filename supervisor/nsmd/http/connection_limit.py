@@ -30,7 +30,7 @@ class ConnectionLimit:
         self.displaced = 0
 
     def __repr__(self) -> str:
-        return f"<Crowd of {len(self)}>"
+        return f"<ConnectionLimit of {len(self)}>"
 
     def __len__(self) -> int:
         return len(self._connections)

@@ -31,13 +31,13 @@ from nsmd.telemetry import Traffic
 
 log = logging.getLogger(__name__)
 
-COMERS_PER_S = 200.0
+CONNECTIONS_PER_S = 200.0
 """Connections accepted per second in the long run; more wait in the kernel. Clients keep theirs; a
 refused one has to come again, and any user of the machine may try. This costs less than a tenth of
 a processor.
 """
 
-COMERS_BURST = 500
+CONNECTIONS_BURST = 500
 """Largest number of them at once."""
 
 MAX_TURNED_AWAY = 16
@@ -61,7 +61,7 @@ _FULL = Answer(
 Bind = Callable[[Port], socket.socket]
 
 
-class Listener:
+class HttpListener:
     """One listening socket with its connections.
 
     Args:
@@ -92,21 +92,21 @@ class Listener:
         self._application = application
         self._events = events
         self._traffic = traffic
-        self._crowd = ConnectionLimit(settings.max_connections)
+        self._connections = ConnectionLimit(settings.max_connections)
         self._bodies = Bodies(MAX_BODIES * settings.max_body_mb * _MEGABYTE)
         self._refused: Counter[str] = Counter()
         self._turned_away = 0
-        self.secret = TokenFile(token_path, self._crowd.end_admitted)
+        self.secret = TokenFile(token_path, self._connections.end_admitted)
         self.url = ""
 
     def __repr__(self) -> str:
-        return f"<Listener {self.url} {self._crowd}>"
+        return f"<Listener {self.url} {self._connections}>"
 
     def facts(self) -> dict[str, Any]:
         """Facts for people."""
         return {
-            "connections": len(self._crowd),
-            "displaced": self._crowd.displaced,
+            "connections": len(self._connections),
+            "displaced": self._connections.displaced,
             "refused": dict(self._refused),
         }
 
@@ -142,22 +142,22 @@ class Listener:
         Args:
             listener, guard: from `open`.
         """
-        pace = ReadRate(COMERS_PER_S, COMERS_BURST)
+        read_rate = ReadRate(CONNECTIONS_PER_S, CONNECTIONS_BURST)
         async with trio.open_nursery() as nursery:
             while True:
                 stream = CountedStream(await accept(listener), self._traffic)
                 nursery.start_soon(self._serve_one, stream, guard)
-                await pace.taken(1)
+                await read_rate.taken(1)
 
     async def _serve_one(self, stream: trio.abc.HalfCloseableStream, guard: AccessCheck) -> None:
         connection = Connection(stream, self._served(guard), self._settings.listen)
-        if not self._crowd.admit(connection):
+        if not self._connections.admit(connection):
             await self._turn_away(stream, connection)
             return
         try:
             await connection.serve()
         finally:
-            self._crowd.leave(connection)
+            self._connections.leave(connection)
             if connection.welcome:
                 self._events.publish("client_left", protocol=PROTOCOL)
 

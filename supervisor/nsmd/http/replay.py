@@ -111,7 +111,7 @@ class SentEvents:
         self._current: dict[str, _Stream] = {}
 
     def __repr__(self) -> str:
-        return f"<Kept {self.size} bytes of {len(self._streams)} streams>"
+        return f"<SentEvents {self.size} bytes of {len(self._streams)} streams>"
 
     @property
     def oldest(self) -> int:

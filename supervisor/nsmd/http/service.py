@@ -16,7 +16,7 @@ from nsmd.config.http_address import Port, parse_listen
 from nsmd.host.unix_listener import PlaceError
 from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.ports import TAKEN_BACK, Programs, Runner
+from nsmd.mcp.ports import TAKEN_BACK, HostPrograms, Runner
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.settings import HttpSettings, Settings
@@ -25,7 +25,7 @@ from nsmd.telemetry import Traffic
 
 if TYPE_CHECKING:
     from nsmd.http.exchange import Application, Receive, Send
-    from nsmd.http.listener import Listener
+    from nsmd.http.listener import HttpListener
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class HttpService:
         token_path: str,
         *,
         runner: Runner,
-        programs: Programs | None,
+        programs: HostPrograms | None,
         check: Check,
         loaded: Callable[[], Awaitable[object]],
         ending: Callable[[], bool],
@@ -83,7 +83,7 @@ class HttpService:
         self._events = events
         self._traffic = traffic
         self._problem = ""
-        self._listener: Listener | None = None
+        self._listener: HttpListener | None = None
         self._front: Application | None = None
         self._front_wanted = trio.Event()
         self._front_ready = trio.Event()
@@ -120,9 +120,9 @@ class HttpService:
         if not self._settings.enabled:
             task_status.started()
             return
-        from nsmd.http.listener import Listener  # noqa: PLC0415  # most supervisors need none
+        from nsmd.http.listener import HttpListener  # noqa: PLC0415  # most supervisors need none
 
-        listener = Listener(
+        listener = HttpListener(
             self._settings,
             self._token_path,
             self._answer,

@@ -44,7 +44,7 @@ so time is UTC everywhere.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class BindMount:
     """A read-only bind, or an overlay.
 
     Attributes:
@@ -80,7 +80,7 @@ class JailContent:
     """
 
     host: HostSystem
-    mounts: Sequence[Mount]
+    mounts: Sequence[BindMount]
     files: Sequence[FileData]
     path: str
     info_fd: int
@@ -201,7 +201,7 @@ def _files(files: Sequence[FileData]) -> Iterator[str]:
         yield from ("--perms", "0444", "--file", str(file.descriptor), file.target)
 
 
-def _mounts(mounts: Sequence[Mount]) -> Iterator[str]:
+def _mounts(mounts: Sequence[BindMount]) -> Iterator[str]:
     for mount in sorted(mounts, key=lambda mount: mount.target):
         if mount.layer is not None:
             yield from ("--overlay-src", str(mount.source), "--overlay", *mount.layer, mount.target)

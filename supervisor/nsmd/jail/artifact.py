@@ -29,8 +29,8 @@ from nsmd.jail.process import BwrapJail
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.run_only import start_run_only
 from nsmd.jail.starting import (
-    Attempt,
     NotStartedError,
+    StartingJail,
     gate,
     jail_of,
     open_ends,
@@ -240,7 +240,7 @@ class ArtifactLauncher:
         except NotStartedError as error:
             raise _failure(plan.program, str(error)) from None
 
-    def _start(self, plan: _Plan) -> Attempt:
+    def _start(self, plan: _Plan) -> StartingJail:
         """Start the program; blocks for some 2 ms."""
         with ExitStack() as ours, ExitStack() as theirs:
             ends = open_ends(plan.channel, ours, theirs)
@@ -268,7 +268,7 @@ class ArtifactLauncher:
             if not told:
                 os.close(ends.info_fd)
             ours.pop_all()
-        return Attempt(
+        return StartingJail(
             starter=starter,
             channel=ends.channel,
             stderr_fd=ends.stderr_fd,

@@ -21,9 +21,9 @@ from nsmd.jail.arguments import (
     FILTER_PATH,
     SYNTHETIC_FILES,
     TEMPLATE_PATH,
+    BindMount,
     FileData,
     JailContent,
-    Mount,
     agent_command,
     session_arguments,
     template_arguments,
@@ -40,8 +40,8 @@ from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import (
-    Attempt,
     NotStartedError,
+    StartingJail,
     gate,
     jail_of,
     memory_file,
@@ -62,7 +62,7 @@ from nsmd.model.values import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class JailPlan:
     """Jail for bwrap to start.
 
     Attributes:
@@ -172,7 +172,7 @@ class BwrapLauncher:
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
         with self._copy_place(spec) as copy:
             jail = await self._launch(
-                Plan(
+                JailPlan(
                     command=agent_command(environment, limits, host_network=full),
                     arguments=partial(session_arguments, sizes=spec.sizes),
                     channel=socket.SOCK_STREAM,
@@ -244,7 +244,7 @@ class BwrapLauncher:
         python = spec.agent_python
         imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
         return await self._launch(
-            Plan(
+            JailPlan(
                 command=template_command(spec),
                 arguments=template_arguments,
                 channel=socket.SOCK_SEQPACKET,
@@ -264,7 +264,7 @@ class BwrapLauncher:
             )
         )
 
-    async def _launch(self, plan: Plan) -> BwrapJail:
+    async def _launch(self, plan: JailPlan) -> BwrapJail:
         try:
             attempt = self._start(plan)
         except OSError as error:
@@ -282,7 +282,7 @@ class BwrapLauncher:
             return source_of(sandbox_agent)  # both versions of Python will run it
         return await self._agent_code.for_python(environment.agent_python)
 
-    def _start(self, plan: Plan) -> Attempt:
+    def _start(self, plan: JailPlan) -> StartingJail:
         """Start bwrap; blocks for some 2 ms."""
         program = self._program()
         with ExitStack() as ours, ExitStack() as theirs:
@@ -330,14 +330,14 @@ class BwrapLauncher:
                 ],
             )
             ours.pop_all()
-        return Attempt(
+        return StartingJail(
             starter=starter,
             channel=ends.channel,
             stderr_fd=ends.stderr_fd,
             info_fd=ends.info_fd,
         )
 
-    def _arguments(self, plan: Plan, content: JailContent) -> list[str]:
+    def _arguments(self, plan: JailPlan, content: JailContent) -> list[str]:
         return plan.arguments(content)
 
     def _spawn(
@@ -359,12 +359,12 @@ class BwrapLauncher:
         )
 
     def _mounts(
-        self, plan: Plan, program: Bubblewrap, owned: ExitStack
-    ) -> tuple[list[str], list[int], list[Mount]]:
+        self, plan: JailPlan, program: Bubblewrap, owned: ExitStack
+    ) -> tuple[list[str], list[int], list[BindMount]]:
         """Collect the mounts beyond the base system, with the command before bwrap's and its
         descriptors. Descriptors go to `owned`."""
-        mounts: list[Mount] = [
-            Mount(source=self.user.way_to(bind.source), target=bind.target)
+        mounts: list[BindMount] = [
+            BindMount(source=self.user.way_to(bind.source), target=bind.target)
             for bind in needed_binds(plan.binds, plan.project)
         ]
         if plan.project is not None:
@@ -372,12 +372,12 @@ class BwrapLauncher:
             owned.callback(os.close, directory)
             if plan.copy is not None:
                 place, layer = plan.project.mount_point, (CHANGED, WORK)
-                mounts.append(Mount(source=PROJECT, target=place, layer=layer))
+                mounts.append(BindMount(source=PROJECT, target=place, layer=layer))
                 handed = [directory, *plan.copy.inherited]
                 return plan.copy.command(directory, self.user), handed, mounts
             # A descriptor is exactly what was checked. Older versions take a path, a moment later.
             source = directory if program.binds_descriptors else path
-            mounts.append(Mount(source=source, target=plan.project.mount_point))
+            mounts.append(BindMount(source=source, target=plan.project.mount_point))
         return [], [], mounts
 
     def _scanned_host(self) -> HostSystem:
@@ -406,7 +406,7 @@ class BwrapLauncher:
         return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
 
 
-def _files(plan: Plan, owned: ExitStack) -> list[FileData]:
+def _files(plan: JailPlan, owned: ExitStack) -> list[FileData]:
     made = dict((*SYNTHETIC_FILES, *(network_files() if plan.host_network else ())))
     contents = {**plan.programs, **{path: text.encode() for path, text in made.items()}}
     return [

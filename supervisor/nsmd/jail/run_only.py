@@ -30,7 +30,7 @@ from nsmd.jail.user import JailUser
 from nsmd.model.head_tail import HeadTail
 from nsmd.model.policy import Policy, jail_variables
 from nsmd.model.values import JailSpec, Remarks, SessionLimits
-from sandbox.framing import FrameReader, encode_frame
+from sandbox.framing import MessageReader, encode_frame
 
 CAPABILITIES = ("execute.timeout", "execute.result", "interrupt")
 
@@ -211,7 +211,7 @@ class _Standin:
                 "capabilities": list(CAPABILITIES),
             }
         )
-        reader = FrameReader()
+        reader = MessageReader()
         while True:
             while (frame := reader.next_message()) is not None:
                 if not await self._take(frame, executions):

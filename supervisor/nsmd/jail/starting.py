@@ -54,7 +54,7 @@ class NotStartedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class StartingJail:
     """A program that was started to make a jail, and our ends of its descriptors.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ends:
     """Both ends of a program's descriptors.
 
     Attributes:
-        channel, info_fd, stderr_fd: as in `Attempt`.
+        channel, info_fd, stderr_fd: as in `StartingJail`.
         agent_end, info_end: the program's ends.
     """
 
@@ -216,7 +216,7 @@ def gate(group: int | None) -> Sequence[str]:
     return () if group is None else _GATE
 
 
-async def _let_in(attempt: Attempt, group: int) -> None:
+async def _let_in(attempt: StartingJail, group: int) -> None:
     """Move a program that waits at its gate into a control group, and open the gate."""
 
     def move() -> None:
@@ -230,7 +230,7 @@ async def _let_in(attempt: Attempt, group: int) -> None:
         attempt.channel.send(b"\n")
 
 
-async def jail_of(attempt: Attempt, speaker: str, group: int | None = None) -> BwrapJail:
+async def jail_of(attempt: StartingJail, speaker: str, group: int | None = None) -> BwrapJail:
     """Return the jail of an attempt, once its agent speaks.
 
     Args:
@@ -258,7 +258,7 @@ async def jail_of(attempt: Attempt, speaker: str, group: int | None = None) -> B
     raise NotStartedError(f"{await discard(jail)}{silence}")
 
 
-async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
+async def _adopt(attempt: StartingJail, info_fd: int) -> BwrapJail:
     """Open a pidfd of the jail's PID 1 as soon as bwrap tells it."""
     with ExitStack() as owned:
         owned.callback(os.close, attempt.stderr_fd)
@@ -284,7 +284,7 @@ async def _adopt(attempt: Attempt, info_fd: int) -> BwrapJail:
         return _jail(attempt, pid, pidfd)
 
 
-async def _adopt_speaking(attempt: Attempt, speaker: str) -> BwrapJail:
+async def _adopt_speaking(attempt: StartingJail, speaker: str) -> BwrapJail:
     """Find the jail's PID 1 when its agent speaks: it exists by then."""
     with ExitStack() as owned:
         owned.callback(os.close, attempt.stderr_fd)
@@ -315,7 +315,7 @@ _NO_JAIL = """
 What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
 
 
-def _jail(attempt: Attempt, pid: int, pidfd: int) -> BwrapJail:
+def _jail(attempt: StartingJail, pid: int, pidfd: int) -> BwrapJail:
     return BwrapJail(
         starter=attempt.starter,
         pid=pid,

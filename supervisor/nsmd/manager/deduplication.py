@@ -11,7 +11,7 @@ from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
 from nsmd.fdstore.fates import Fates
 from nsmd.model import names
 from nsmd.model.values import RunRequest
-from nsmd.sessions.ended import Executions
+from nsmd.sessions.ended import ExecutionIndex
 from nsmd.sessions.execution import Execution
 
 _CHECK = "Check what it has done (its variables, its files) before you run it again."
@@ -25,7 +25,7 @@ class Deduplication:
         fates: knowledge about executions of earlier supervisors.
     """
 
-    def __init__(self, executions: Executions, fates: Fates) -> None:
+    def __init__(self, executions: ExecutionIndex, fates: Fates) -> None:
         self._executions = executions
         self._fates = fates
 

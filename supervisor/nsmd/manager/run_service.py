@@ -49,7 +49,7 @@ from nsmd.model.limits import (
 from nsmd.model.settings import Settings
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import (
-    Client,
+    ClientIdentity,
     Environment,
     JailSpec,
     OutputSink,
@@ -115,7 +115,7 @@ class RunService:
         self._executions = session_manager.executions
         self.retries = Deduplication(session_manager.executions, session_manager.fates)
         self._measure = measure
-        self._comers = Prewarm(provider, self._spec, session_manager.pool.expect)
+        self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
         provider.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class RunService:
 
     # Queries.
 
-    def environments(self, client: Client) -> Sequence[Environment]:
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         return self.provider.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -144,7 +144,7 @@ class RunService:
     def inherit(self) -> Sequence[str]:
         return self.provider.inherit
 
-    async def look(self, client: Client | None = None) -> None:
+    async def look(self, client: ClientIdentity | None = None) -> None:
         await self.provider.look(client)
 
     def _environments_changed(self) -> None:
@@ -198,14 +198,14 @@ class RunService:
             except BadProjectError:
                 mount = None  # the client learns that when it asks for something
             if mount is not None:
-                self.expect(Client(name="", scope="", project=mount, sources=sources))
+                self.expect(ClientIdentity(name="", scope="", project=mount, sources=sources))
             yield
 
-    def expect(self, client: Client) -> None:
-        self._comers.expect(client)
+    def expect(self, client: ClientIdentity) -> None:
+        self._prewarm.expect(client)
 
     def greet(self, program: str, scope: str) -> None:
-        self._comers.greet(program, scope)
+        self._prewarm.greet(program, scope)
 
     # Running code.
 
@@ -456,7 +456,9 @@ class RunService:
         self._directory.give_name(created)
         return created, self.session_manager.ended.begin(client.scope, name)
 
-    def _new_session(self, client: Client, environment: Environment, name: str | None) -> Session:
+    def _new_session(
+        self, client: ClientIdentity, environment: Environment, name: str | None
+    ) -> Session:
         spec = self._spec(environment, client.project)
         if client.network is not None:
             spec = replace(spec, network=client.network)
@@ -474,7 +476,7 @@ class RunService:
             own=self.provider.catalog.own_of(client, environment),
         )
         session = self.session_manager.take(spec, tenancy, confined=client.bound is not None)
-        self._comers.used(client, environment.name)
+        self._prewarm.used(client, environment.name)
         return session
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:

@@ -29,11 +29,11 @@ from nsmd.model.values import Artifact, JailSpec, Tenancy
 from nsmd.network import Gateway
 from nsmd.pool.pool import Memory, Pool
 from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
-from nsmd.restart.load import Takeover
-from nsmd.restart.reattach import Resumption
+from nsmd.restart.load import LoadedState
+from nsmd.restart.reattach import Reattachment
 from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier
-from nsmd.sessions.ended import EndedSessions, Executions
+from nsmd.sessions.ended import EndedSessions, ExecutionIndex
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
@@ -55,11 +55,11 @@ class SessionManager:
         memory: memory that spares may use; None for no limit.
         shares: shares of the supervisor's descriptors; None for no limit.
         gateway: proxy of sessions that have a network.
-        keeper: enforces the limits of whole sessions; None if nothing does.
+        enforcer: enforces the limits of whole sessions; None if nothing does.
         events: gets the events of sessions and executions.
-        book: keeps sessions for the next supervisor; None if nothing does.
-        ends: remembers names of sessions, and how they ended, for that supervisor; None if nothing
-            does.
+        session_store: keeps sessions for the next supervisor; None if nothing does.
+        ended_files: remembers names of sessions, and how they ended, for that supervisor; None if
+            nothing does.
 
     Attributes:
         closing: no new work is accepted.
@@ -83,24 +83,24 @@ class SessionManager:
         memory: Memory | None = None,
         shares: Shares | None = None,
         gateway: Gateway | None = None,
-        keeper: LimitEnforcer | None = None,
+        enforcer: LimitEnforcer | None = None,
         events: Events | None = None,
-        book: SessionStore | None = None,
-        ends: EndedSessionFiles | None = None,
+        session_store: SessionStore | None = None,
+        ended_files: EndedSessionFiles | None = None,
     ) -> None:
         self.closing = self.leaving = False
         self.events = events or Events()
         self.directory = SessionIndex()
-        self.executions = Executions()
+        self.executions = ExecutionIndex()
         self.fates = Fates()
         self.transcripts = TranscriptStore()
         self.catch_up: Callable[[], None] = lambda: None
-        self._book = book or SessionStore(NoStore())
-        self._ends = ends
-        self.ended = EndedSessions(ends)
-        self._resumption = Resumption(self.fates, self.executions)
+        self._session_store = session_store or SessionStore(NoStore())
+        self._ended_files = ended_files
+        self.ended = EndedSessions(ended_files)
+        self._reattachment = Reattachment(self.fates, self.executions)
         self._launcher = launcher
-        self._keeper = keeper
+        self._enforcer = enforcer
         self._nursery = sessions
         self._shares = shares
         self._limits = session_limits(settings)
@@ -115,7 +115,7 @@ class SessionManager:
         self.pool = Pool(settings.pool, self._start, upkeep, memory, events=self.events)
 
     def __repr__(self) -> str:
-        return f"<Fleet {self.directory!r}>"
+        return f"<SessionManager {self.directory!r}>"
 
     def configure(self, settings: Settings) -> None:
         self._limits = replace(
@@ -159,7 +159,7 @@ class SessionManager:
             turn.is_for(session)
         session.claim(tenancy)
         if session.link is not None:  # else it is kept as soon as it is ready
-            self._book.keep(session)
+            self._session_store.keep(session)
         return session
 
     def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
@@ -187,41 +187,41 @@ class SessionManager:
             timers=self._timers,
             gateway=self.gateway,
             nursery=self._nursery,
-            keeper=self._keeper,
+            enforcer=self._enforcer,
             events=self.events,
             earlier=earlier,
         )
         self.directory.add(session)
         return session
 
-    async def take_up(self, takeover: Takeover, *, all_seen: bool = True) -> None:
+    async def take_up(self, loaded_state: LoadedState, *, all_seen: bool = True) -> None:
         """Take over the sessions of an earlier supervisor. Returns when their agents have said what
         they run, or have taken too long.
 
         Args:
-            takeover: the sessions.
+            loaded_state: the sessions.
             all_seen: False if a holder that does not answer may have further sessions.
         """
         sessions: list[Session] = []
-        for found in takeover.found:
+        for found in loaded_state.found:
             tenancy = _in_its_project(found.record.tenancy, found.spec)
             session = self._make(found.spec, found.record.id, found.earlier)
-            self._book.begin_after(session, found.names, found.record, found.earlier)
+            self._session_store.begin_after(session, found.names, found.record, found.earlier)
             session.claim(tenancy)
             if tenancy.name is not None:
                 self.directory.give_name(session)
             sessions.append(session)
-        for record in takeover.gone:
+        for record in loaded_state.gone:
             tenancy = record.tenancy
             if tenancy.name is not None:
                 why = "while there was no supervisor"
                 self.ended.add(tenancy.scope, tenancy.name, why, lost=True)
-        if self._ends is not None and all_seen:
-            self._ends.take_up(self.directory.names, self.ended.restore)
-        self._resumption.begin(takeover, sessions)
+        if self._ended_files is not None and all_seen:
+            self._ended_files.take_up(self.directory.names, self.ended.restore)
+        self._reattachment.begin(loaded_state, sessions)
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
-        await self._resumption.settle()
+        await self._reattachment.settle()
         if sessions:
             outlived = max(session.taken_up for session in sessions)
             self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
@@ -243,7 +243,7 @@ class SessionManager:
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         live = [session for session in self.directory if session.live]
-        return self._book.everything(live)
+        return self._session_store.everything(live)
 
     def leave(self) -> None:
         """Accept no new work, and leave every session as it is."""
@@ -259,19 +259,19 @@ class SessionManager:
 
     def session_ready(self, session: Session) -> None:
         if session.tenancy is not None:
-            self._book.keep(session)
+            self._session_store.keep(session)
         self.pool.ready(session)
 
     def session_changed(self, session: Session) -> None:
-        if session in self._book:
-            self._book.keep(session)
+        if session in self._session_store:
+            self._session_store.keep(session)
 
     def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
-        self._book.keep(session)
-        self._resumption.resumed(session, resumed)
+        self._session_store.keep(session)
+        self._reattachment.resumed(session, resumed)
 
     def execution_resumed(self, session: Session, noted: Noted) -> Execution:
-        return self._resumption.execution(session, noted)
+        return self._reattachment.execution(session, noted)
 
     def session_ended(self, session: Session) -> None:
         named, tenancy = self.directory.remove(session), session.tenancy
@@ -281,8 +281,8 @@ class SessionManager:
             reason = SHUT_DOWN if self.closing else session.end_reason
             lost = self.closing or session.lost
             self.ended.add(tenancy.scope, tenancy.name, reason, lost=lost)
-        self._book.drop(session)
-        self._resumption.ended(session)
+        self._session_store.drop(session)
+        self._reattachment.ended(session)
         self.pool.forget(session)
         self._places.given_back()
         if tenancy is None or tenancy.name is None:

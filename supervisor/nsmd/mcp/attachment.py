@@ -14,11 +14,11 @@ from nsm._version import program_version
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.ports import Programs, Runner
+from nsmd.mcp.ports import HostPrograms, Runner
 from nsmd.mcp.render import MAX_RESULT_CHARS
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.limits import Variables
-from nsmd.model.values import Client
+from nsmd.model.values import ClientIdentity
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ async def serve_attachment(
     client_limits: ClientLimits | None = None,
     confined: bool = False,
     ending: Callable[[], bool] = lambda: False,
-    programs: Programs | None = None,
+    programs: HostPrograms | None = None,
 ) -> None:
     """Serve one MCP client behind a shim until either is gone.
 
@@ -76,7 +76,9 @@ async def serve_attachment(
             if client_limits is not None:
                 attach = attach.kept_to(client_limits, confined=confined)
             if attach.project is not None:
-                runner.expect(Client(name="", scope="", project=attach.project, bound=attach.bound))
+                runner.expect(
+                    ClientIdentity(name="", scope="", project=attach.project, bound=attach.bound)
+                )
             if not attach.confined:
                 await stack.enter_async_context(
                     runner.attached(

@@ -12,12 +12,12 @@ from mcp_types import Tool, ToolAnnotations
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge import wording
-from nsmd.bridge.values import Caller, Ended
+from nsmd.bridge.values import Caller, ProgramEnd
 from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, began_before_s, number_of, wants_progress
 from nsmd.mcp.outcomes import outcome_of
 from nsmd.mcp.output_lines import LineFeed
-from nsmd.mcp.ports import Programs
+from nsmd.mcp.ports import HostPrograms
 from nsmd.mcp.render import META_KEY, ToolReply
 from nsmd.mcp.text import clean, head_and_tail, shares
 from nsmd.model.values import StreamName
@@ -31,7 +31,7 @@ class ProgramTools:
         max_result_chars: most characters of a result.
     """
 
-    def __init__(self, programs: Programs, max_result_chars: int) -> None:
+    def __init__(self, programs: HostPrograms, max_result_chars: int) -> None:
         self._programs = programs
         self._max_chars = max_result_chars
 
@@ -109,7 +109,7 @@ class ProgramTools:
         )
         return self._render(await outcome_of(call, ctx, feed))
 
-    def _render(self, ended: Ended) -> ToolReply:
+    def _render(self, ended: ProgramEnd) -> ToolReply:
         # Each stream has its share, like those of `run`.
         stdout, stderr = clean(ended.stdout), clean(ended.stderr)
         grants = shares([len(stdout), len(stderr)], self._max_chars)
@@ -135,7 +135,7 @@ def _cut(text: str, grant: int, omitted_before: int) -> tuple[str, int]:
     return cut, omitted
 
 
-def _extras(ended: Ended, omitted_chars: int) -> dict[str, Any]:
+def _extras(ended: ProgramEnd, omitted_chars: int) -> dict[str, Any]:
     return {
         "exit_code": ended.exit_code,
         "signal": ended.signal,

@@ -1,6 +1,6 @@
 """Identity of a caller from the SDK's context of a request. HEAVY: imports `mcp`.
 
-Behind a shim, a request's own context is the router's `Call`. Other transports have another
+Behind a shim, a request's own context is the router's `McpRequest`. Other transports have another
 context: their requests have no numbers, and if a handler is cancelled, the client cancelled the
 request, unless the transport knows better.
 """
@@ -14,16 +14,16 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 
 from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.ports import TAKEN_BACK
-from nsmd.mcp.router import Call
+from nsmd.mcp.router import McpRequest
 
 Context = ServerRequestContext[Any, Any]
 
 _MAX_CLIENT_CHARS = 64
 
 
-def call_of(ctx: Context) -> Call | None:
+def call_of(ctx: Context) -> McpRequest | None:
     """The router's own context of a request."""
-    return ctx.request if isinstance(ctx.request, Call) else None
+    return ctx.request if isinstance(ctx.request, McpRequest) else None
 
 
 def number_of(ctx: Context) -> Number | None:

@@ -44,7 +44,7 @@ _MEDIA = ("image/", "audio/", "video/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownDisplays:
     """All displays of an execution.
 
     Attributes:
@@ -63,7 +63,7 @@ def show(
     *,
     room_chars: int = MAX_IMAGES_CHARS,
     failed: bool = False,
-) -> Shown:
+) -> ShownDisplays:
     """Show the displays of an execution.
 
     Args:
@@ -75,7 +75,7 @@ def show(
     """
     album = _Album(min(room_chars, MAX_IMAGES_CHARS), failed=failed)
     lines = [line for bundle in bundles for line in _lines(bundle, album)]
-    return Shown(
+    return ShownDisplays(
         text="".join(line_end(line) for line in lines),
         images=tuple(album.images),
         omitted_images=album.omitted,

@@ -42,15 +42,15 @@ from nsmd.mcp.callers import (
     wants_progress,
 )
 from nsmd.mcp.line_numbers import Number
-from nsmd.mcp.listed import Listed, View
+from nsmd.mcp.listed import ListedTools, View
 from nsmd.mcp.outcomes import outcome_of, render_failure, submit_patiently
-from nsmd.mcp.ports import NoPrograms, Programs, Runner
+from nsmd.mcp.ports import HostPrograms, NoPrograms, Runner
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
-from nsmd.mcp.roots import Roots
-from nsmd.mcp.router import Call, Era, Router
+from nsmd.mcp.roots import ClientRoots
+from nsmd.mcp.router import Era, McpRequest, Router
 from nsmd.mcp.text import clean
-from nsmd.model.values import Client, ProjectMount, RunRequest, RunResult
+from nsmd.model.values import ClientIdentity, ProjectMount, RunOutcome, RunRequest
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """Key of the tool's metadata that lifts the limit which some clients set on results."""
@@ -68,7 +68,7 @@ async def serve(
     runner: Runner,
     *,
     max_result_chars: int,
-    programs: Programs | None,
+    programs: HostPrograms | None,
 ) -> None:
     """Serve one client until it is gone (`nsmd.mcp.attachment.serve_attachment`)."""
     endpoint = Endpoint(attach, runner, max_result_chars, programs)
@@ -101,7 +101,7 @@ class Endpoint:
         attach: Attach,
         runner: Runner,
         max_result_chars: int,
-        programs: Programs | None = None,
+        programs: HostPrograms | None = None,
         *,
         way: Way = "mcp",
     ) -> None:
@@ -112,13 +112,15 @@ class Endpoint:
         self._tools = ProgramTools(self._programs, max_result_chars)
         self._had_programs = False
         self._way: Way = way
-        self._roots = Roots()
+        self._roots = ClientRoots()
         self._mount: tuple[str | None, ProjectMount] | None = None
         self._described: tuple[ProjectMount | None] | None = None  # set once the tools were listed
         self._info = {"name": _NAME, "version": __version__}
-        self._passed: tuple[object, Client] | None = None  # envelope of a call, and its client
+        self._passed: tuple[object, ClientIdentity] | None = (
+            None  # envelope of a call, and its client
+        )
         self._forgotten = 0
-        self._listed = Listed(self._view)
+        self._listed = ListedTools(self._view)
         self.server = self._make_server()
 
     async def announce(
@@ -139,7 +141,7 @@ class Endpoint:
         self._forgotten += 1
 
     def answer_at_once(
-        self, call: Call, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
+        self, call: McpRequest, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
     ) -> bool:
         """Answer a tool call in the fast way, now or later; False if it needs the general way.
 
@@ -170,7 +172,7 @@ class Endpoint:
             return True
         call.execution = execution
 
-        def executed(outcome: RunResult | NsmError) -> None:
+        def executed(outcome: RunOutcome | NsmError) -> None:
             answer(self._result(self._render(outcome, arguments), modern))
 
         execution.tell(executed)
@@ -290,7 +292,7 @@ class Endpoint:
 
     def _has_programs(self) -> bool:
         """Return whether the client may start programs now, under any name."""
-        has = self._tools.visible(self._caller(Client(name="", scope="")))
+        has = self._tools.visible(self._caller(ClientIdentity(name="", scope="")))
         self._had_programs |= has
         return has
 
@@ -316,7 +318,7 @@ class Endpoint:
         return self._render(await outcome_of(execution, ctx, feed), arguments)
 
     def _request(
-        self, client: Client, arguments: RunArguments, number: Number | None
+        self, client: ClientIdentity, arguments: RunArguments, number: Number | None
     ) -> RunRequest:
         return RunRequest(
             client=client,
@@ -329,7 +331,7 @@ class Endpoint:
             again=number is not None and number.again_s is not None,
         )
 
-    def _render(self, outcome: RunResult | NsmError, arguments: RunArguments) -> ToolReply:
+    def _render(self, outcome: RunOutcome | NsmError, arguments: RunArguments) -> ToolReply:
         if isinstance(outcome, NsmError):
             return render_error(outcome)
         try:
@@ -341,11 +343,11 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001  # as above
             return render_failure(error, describe.TOOL_NAME)
 
-    async def _client(self, ctx: Context) -> Client:
+    async def _client(self, ctx: Context) -> ClientIdentity:
         project, _ = await self._project(ctx)
         return self._client_with(ctx, project)
 
-    def _caller(self, client: Client) -> Caller:
+    def _caller(self, client: ClientIdentity) -> Caller:
         attach = self._attach
         return Caller(
             client=client.name,
@@ -356,14 +358,14 @@ class Endpoint:
             writable=attach.writable,
         )
 
-    def _view(self, client: Client) -> View:
+    def _view(self, client: ClientIdentity) -> View:
         """Return the view that a client would get now."""
         return tuple(self._runner.environments(client)), self._has_programs()
 
-    def _client_with(self, ctx: Context, project: ProjectMount | None) -> Client:
+    def _client_with(self, ctx: Context, project: ProjectMount | None) -> ClientIdentity:
         name = client_name(ctx)
         attach = self._attach
-        return Client(
+        return ClientIdentity(
             name=name,
             scope=attach.scope or f"{name}:{clean(project.path) if project else '-'}",
             project=project,

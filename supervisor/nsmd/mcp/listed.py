@@ -18,7 +18,7 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from nsmd.mcp.callers import Context, call_of
-from nsmd.model.values import Client, Environment
+from nsmd.model.values import ClientIdentity, Environment
 
 MAX_STREAMS = 16
 """Largest number of streams of one client; one is enough."""
@@ -42,7 +42,7 @@ Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
 Send = Callable[[JSONRPCMessage], Awaitable[None]]
 
 
-class Listed:
+class ListedTools:
     """List of tools that each client got.
 
     Args:
@@ -52,19 +52,19 @@ class Listed:
         listen: the handler of `subscriptions/listen`.
     """
 
-    def __init__(self, view: Callable[[Client], View]) -> None:
+    def __init__(self, view: Callable[[ClientIdentity], View]) -> None:
         self._view = view
         self._bus = InMemorySubscriptionBus()
         self.listen = ListenHandler(
             self._bus, max_subscriptions=MAX_STREAMS, max_buffered_events=MAX_STREAMS
         )
-        self._client: Client | None = None
+        self._client: ClientIdentity | None = None
         self._told: View = (), False
         self._shook_hands = False
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         self._changed = trio.Event()
 
-    def note(self, ctx: Context, client: Client, view: View) -> None:
+    def note(self, ctx: Context, client: ClientIdentity, view: View) -> None:
         """Note what the client got."""
         if call_of(ctx) is not None or self._client is None:
             self._client, self._told = client, view

@@ -17,7 +17,7 @@ import trio
 
 from nsm.wire.errors import InternalError
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.ports import Programs, Runner
+from nsmd.mcp.ports import HostPrograms, Runner
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ a supervisor use it, shorter than a person needs to open the next one.
 """
 
 
-class Serve(Protocol):
+class ServeClient(Protocol):
     """`nsmd.mcp.endpoint.serve`."""
 
     async def __call__(
@@ -38,7 +38,7 @@ class Serve(Protocol):
         runner: Runner,
         *,
         max_result_chars: int,
-        programs: Programs | None,
+        programs: HostPrograms | None,
     ) -> None:
         """Serve one client until it is gone."""
 
@@ -50,7 +50,7 @@ class EndpointLoader:
         serve: the function itself if it is already loaded, as in tests.
     """
 
-    def __init__(self, serve: Serve | None = None) -> None:
+    def __init__(self, serve: ServeClient | None = None) -> None:
         self._wanted = trio.Event()
         self._done = trio.Event()
         self._serve = serve
@@ -79,7 +79,7 @@ class EndpointLoader:
             log.info("MCP endpoint ready after %.1f s", trio.current_time() - began)
         self._done.set()
 
-    async def serve(self) -> Serve:
+    async def serve(self) -> ServeClient:
         """The loaded function; waits for it.
 
         Raises:
@@ -95,8 +95,8 @@ class EndpointLoader:
         return self._serve
 
 
-def _import_serve() -> Serve:
-    serve = cast("Serve", importlib.import_module("nsmd.mcp.endpoint").serve)
+def _import_serve() -> ServeClient:
+    serve = cast("ServeClient", importlib.import_module("nsmd.mcp.endpoint").serve)
     # A quarter of a million objects that stay for good. Scanning them again and again cost a tenth
     # of all calls; each time one call waited for 50 ms.
     gc.freeze()

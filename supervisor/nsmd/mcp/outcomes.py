@@ -14,7 +14,7 @@ from nsmd.environments.pending import patiently
 from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, report, taken_back
 from nsmd.mcp.output_lines import LineFeed
-from nsmd.mcp.ports import Execution, Handle
+from nsmd.mcp.ports import Handle, RunHandle
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error
 
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 async def submit_patiently(
-    submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
-) -> Execution:
+    submit: Callable[[], RunHandle], ctx: Context, feed: ProgressFeed | None
+) -> RunHandle:
     """Submit a call when its environment is ready."""
     if feed is None:
         return await patiently(submit)
-    execution: Execution | NsmError
+    execution: RunHandle | NsmError
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run, partial(report, ctx))
         try:

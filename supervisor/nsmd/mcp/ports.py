@@ -10,15 +10,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import NoReturn, Protocol, TypeVar
 
 from nsm.wire.errors import NsmError, UnknownProgramError
-from nsmd.bridge.values import Caller, Ended, OnLine, Program
+from nsmd.bridge.values import Caller, OnLine, Program, ProgramEnd
 from nsmd.bridge.wording import program_not_found
 from nsmd.model.values import (
-    Client,
+    ClientIdentity,
     Environment,
     OutputSink,
     ProjectMount,
+    RunOutcome,
     RunRequest,
-    RunResult,
     Sources,
 )
 
@@ -53,12 +53,12 @@ class Handle(Protocol[T_co]):
         """
 
 
-class Execution(Handle[RunResult], Protocol):
+class RunHandle(Handle[RunOutcome], Protocol):
     """Handle of a submitted run."""
 
     id: str
 
-    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+    def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
         """Call a function with the answer instead of waiting; it neither waits nor raises. Only
         one.
         """
@@ -67,7 +67,7 @@ class Execution(Handle[RunResult], Protocol):
 class Runner(Protocol):
     """Interface of the run service: runs code, and knows the environments."""
 
-    def submit(self, request: RunRequest, on_output: OutputSink | None) -> Execution:
+    def submit(self, request: RunRequest, on_output: OutputSink | None) -> RunHandle:
         """Queue one piece of code; quick.
 
         Raises:
@@ -75,7 +75,7 @@ class Runner(Protocol):
         """
         ...
 
-    def environments(self, client: Client) -> Sequence[Environment]:
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         """Environments of a client at this moment, in display order; some may have a `problem`."""
         ...
 
@@ -87,7 +87,7 @@ class Runner(Protocol):
         """
         ...
 
-    async def look(self, client: Client) -> None:
+    async def look(self, client: ClientIdentity) -> None:
         """Look for a client's environments again: one may have appeared just now."""
 
     @property
@@ -123,16 +123,16 @@ class Runner(Protocol):
         """
         ...
 
-    def expect(self, client: Client) -> None:
+    def expect(self, client: ClientIdentity) -> None:
         """Announce a client whose project is known, so that spares are kept for it; quick."""
         ...
 
 
-ProgramCall = Handle[Ended]
+ProgramCall = Handle[ProgramEnd]
 """Handle of a requested program."""
 
 
-class Programs(Protocol):
+class HostPrograms(Protocol):
     """Programs of the host, and rights to start them."""
 
     def programs(self, caller: Caller) -> Sequence[Program]:

@@ -15,9 +15,9 @@ from nsm.jsonlines import MAX_LINE_BYTES
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError
 from nsm.wire.images import Image
 from nsmd.mcp import displays
-from nsmd.mcp.displays import Shown
+from nsmd.mcp.displays import ShownDisplays
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size
-from nsmd.model.values import Interpreter, Outcome, RunResult
+from nsmd.model.values import Interpreter, Outcome, RunOutcome
 
 MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""
@@ -81,7 +81,7 @@ class ToolReply:
 
 
 def render_result(
-    result: RunResult, *, max_chars: int = MAX_RESULT_CHARS, name_chosen: bool = False
+    result: RunOutcome, *, max_chars: int = MAX_RESULT_CHARS, name_chosen: bool = False
 ) -> ToolReply:
     """Make the reply for an executed call, with any exit code.
 
@@ -144,10 +144,10 @@ _DEFAULT_HINTS: Mapping[type[NsmError], str] = {
 }
 
 
-def _show(outcome: Outcome, max_chars: int) -> Shown:
+def _show(outcome: Outcome, max_chars: int) -> ShownDisplays:
     """Select the displays, with as many images as fit into the line of the result."""
     if not outcome.displays:
-        return Shown(text="", images=(), omitted_images=0)
+        return ShownDisplays(text="", images=(), omitted_images=0)
     text_bytes = _MAX_ESCAPED_BYTES * min(len(outcome.stdout) + len(outcome.stderr), max_chars)
     room = MAX_LINE_BYTES - _LINE_RESERVE_BYTES - text_bytes
     return displays.show(outcome.displays, room_chars=room, failed=outcome.exit_code != 0)
@@ -170,7 +170,7 @@ def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
     return body, sum(omitted for _, omitted in cut)
 
 
-def _session_notes(result: RunResult, name_chosen: bool) -> list[str]:
+def _session_notes(result: RunOutcome, name_chosen: bool) -> list[str]:
     """Describe the session that ran the code."""
     notes: list[str] = []
     name = result.session_name
@@ -195,7 +195,7 @@ def _session_notes(result: RunResult, name_chosen: bool) -> list[str]:
     return notes
 
 
-def _image_notes(result: RunResult, omitted: int) -> list[str]:
+def _image_notes(result: RunOutcome, omitted: int) -> list[str]:
     if not omitted:
         return []
     left_out = "1 image" if omitted == 1 else f"{omitted} images"
@@ -209,7 +209,7 @@ def _image_notes(result: RunResult, omitted: int) -> list[str]:
     return [note]
 
 
-def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
+def _outcome_notes(result: RunOutcome, omitted_chars: int) -> list[str]:
     """Describe the outcome: no line, or one."""
     outcome = result.outcome
     said: list[str] = []
@@ -227,7 +227,7 @@ def _outcome_notes(result: RunResult, omitted_chars: int) -> list[str]:
     return ["; ".join(said)] if said else []
 
 
-def _longer(result: RunResult) -> list[str]:
+def _longer(result: RunOutcome) -> list[str]:
     """Advice for code that was stopped at its time limit: how to run for longer."""
     longest_s = result.longest_s
     if not result.outcome.timed_out or longest_s is None:
@@ -241,7 +241,7 @@ def _longer(result: RunResult) -> list[str]:
     return [f"for longer work {how} in {where}, and look at it in later calls"]
 
 
-def _truncation(result: RunResult, omitted_chars: int) -> list[str]:
+def _truncation(result: RunOutcome, omitted_chars: int) -> list[str]:
     said: list[str] = []
     for stream, truncation in sorted(result.outcome.truncated.items()):
         note = f"{stream} truncated, {size(truncation.omitted_bytes)} left out"
@@ -258,7 +258,7 @@ def _truncation(result: RunResult, omitted_chars: int) -> list[str]:
     return said
 
 
-def _extras(result: RunResult, omitted_chars: int) -> dict[str, Any]:
+def _extras(result: RunOutcome, omitted_chars: int) -> dict[str, Any]:
     outcome = result.outcome
     return {
         "exit_code": outcome.exit_code,

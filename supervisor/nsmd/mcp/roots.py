@@ -20,7 +20,7 @@ it.
 """
 
 
-class Roots:
+class ClientRoots:
     """The client's first root: requested once, and again after a change."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ from mcp_types import (
 from nsm import jsonlines
 from nsmd.mcp import json_limits, line_numbers, wire
 from nsmd.mcp.line_numbers import Number
-from nsmd.mcp.ports import Execution
+from nsmd.mcp.ports import RunHandle
 from nsmd.model.read_rate import TURN, ReadRate
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Era(enum.Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class McpRequest:
     """A request under way; handlers find it as `ctx.request`.
 
     Attributes:
@@ -85,7 +85,7 @@ class Call:
     era: Era
     meta: object = None
     cancelled: bool = False
-    execution: Execution | None = None
+    execution: RunHandle | None = None
     number: Number | None = None
 
 
@@ -107,7 +107,7 @@ class Router:
         self._server = endpoint.server
         self._nursery: trio.Nursery | None = None
         self._inputs: dict[Era, MemoryObjectSendStream[SessionMessage | Exception]] = {}
-        self._calls: dict[RequestId, Call] = {}
+        self._calls: dict[RequestId, McpRequest] = {}
         self._out, self._queued = trio.open_memory_channel[bytes](_QUEUED_LINES)
         # Ids of our own requests contain it: after a restart of the supervisor, a late answer to
         # the old one's request must not count as an answer to ours.
@@ -208,7 +208,7 @@ class Router:
     async def _read(self, first_bytes: bytes) -> None:
         buffer = jsonlines.LineBuffer()
         chunk = first_bytes
-        pace = ReadRate()
+        read_rate = ReadRate()
         while True:
             lines = 0
             for line in buffer.feed(chunk):
@@ -216,7 +216,7 @@ class Router:
                 lines += 1
                 if lines % TURN == 0:
                     await trio.lowlevel.checkpoint()
-            await pace.taken(lines)
+            await read_rate.taken(lines)
             try:
                 chunk = bytes(await self._stream.receive_some(_CHUNK_BYTES))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -237,7 +237,7 @@ class Router:
             await self.send(wire.misshapen(line, why))
             return
         for message in wire.decode(line):
-            if isinstance(message, wire.Refusal):
+            if isinstance(message, wire.ErrorAnswer):
                 await self.send(wire.error_message(message))
             else:
                 await self._route(message, number)
@@ -258,7 +258,7 @@ class Router:
     async def _route_request(self, request: JSONRPCRequest, number: Number | None) -> None:
         if request.id in self._calls:
             why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
-            refusal = wire.Refusal(id=request.id, code=INVALID_REQUEST, message=why)
+            refusal = wire.ErrorAnswer(id=request.id, code=INVALID_REQUEST, message=why)
             # Not by `send`: that would end the first one.
             await self._queue(wire.error_message(refusal))
             return
@@ -266,7 +266,7 @@ class Router:
             await self.send(wire.too_many(request, MAX_CALLS))
             return
         meta = (request.params or {}).get("_meta")
-        call = Call(era=_era_of(request), meta=meta, number=number)
+        call = McpRequest(era=_era_of(request), meta=meta, number=number)
         self._calls[request.id] = call
         if request.method != "tools/call":
             self._endpoint.forget()
@@ -278,7 +278,7 @@ class Router:
         request = request.model_copy(update={"id": _sdk_id(request.id)})
         await self._inputs[call.era].send(SessionMessage(request, metadata))
 
-    def _answer_at_once(self, request: JSONRPCRequest, call: Call) -> bool:
+    def _answer_at_once(self, request: JSONRPCRequest, call: McpRequest) -> bool:
         def answer(result: dict[str, Any]) -> None:
             # A cancelled call gets no answer, and another one may have its id by now.
             if not call.cancelled:

@@ -37,7 +37,7 @@ MAX_BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ErrorAnswer:
     """Answer in place of serving a message.
 
     Attributes:
@@ -51,7 +51,7 @@ class Refusal:
     message: str
 
 
-def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
+def decode(line: bytes) -> list[JSONRPCMessage | ErrorAnswer]:
     """Decode the messages of a line: one, or those of a batch; each is valid or refused.
 
     Malformed notifications and responses are dropped: nobody waits for an answer to them.
@@ -63,7 +63,7 @@ def decode(line: bytes) -> list[JSONRPCMessage | Refusal]:
         parsed = jsonlines.parse(line)
     except ValueError as error:
         known = jsonlines.unread_id(line)
-        return [Refusal(id=known, code=PARSE_ERROR, message=f"Parse error: {error}")]
+        return [ErrorAnswer(id=known, code=PARSE_ERROR, message=f"Parse error: {error}")]
     items = cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
     if not items:
         return [_invalid("an empty batch")]
@@ -97,7 +97,7 @@ def _line(message: JSONRPCMessage) -> bytes:
         return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode() + b"\n"
 
 
-def error_message(refusal: Refusal) -> JSONRPCError:
+def error_message(refusal: ErrorAnswer) -> JSONRPCError:
     """Make the message of a refusal."""
     return JSONRPCError(
         jsonrpc="2.0",
@@ -131,7 +131,7 @@ def misshapen(line: bytes, why: str) -> JSONRPCMessage:
 def misshapen_error(body: bytes, why: str) -> JSONRPCError:
     """Make the same as an error for any request: HTTP has a status for it."""
     known = jsonlines.request_id(jsonlines.outline(jsonlines.ends_of(body)))
-    return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(_misshapen(why))))
+    return error_message(ErrorAnswer(id=known, code=INVALID_REQUEST, message=str(_misshapen(why))))
 
 
 def _misshapen(why: str) -> BadRequestError:
@@ -177,7 +177,7 @@ def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRP
     """
     if known is not None and method == "tools/call":
         return JSONRPCResponse(jsonrpc="2.0", id=known, result=_error_result(error))
-    return error_message(Refusal(id=known, code=INVALID_REQUEST, message=str(error)))
+    return error_message(ErrorAnswer(id=known, code=INVALID_REQUEST, message=str(error)))
 
 
 def _error_result(error: NsmError) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _error_result(error: NsmError) -> dict[str, Any]:
     return {**result_map(render_error(error)), "resultType": "complete"}
 
 
-def _message(item: object) -> list[JSONRPCMessage | Refusal]:
+def _message(item: object) -> list[JSONRPCMessage | ErrorAnswer]:
     if not isinstance(item, dict):
         return [_invalid("a message must be an object")]
     fields = cast("dict[str, Any]", item)
@@ -203,12 +203,12 @@ def _message(item: object) -> list[JSONRPCMessage | Refusal]:
     return [_invalid("neither a method nor a result", jsonlines.request_id(fields))]
 
 
-def _request(fields: dict[str, Any]) -> JSONRPCRequest | Refusal:
+def _request(fields: dict[str, Any]) -> JSONRPCRequest | ErrorAnswer:
     known = jsonlines.request_id(fields)
     if known is None:
         return _invalid("id must be a string or a whole number")
     if not isinstance(fields.get("params", {}), dict | None):
-        return Refusal(id=known, code=INVALID_PARAMS, message="params must be an object")
+        return ErrorAnswer(id=known, code=INVALID_PARAMS, message="params must be an object")
     try:
         return JSONRPCRequest.model_validate(fields)
     except ValidationError as error:
@@ -216,5 +216,5 @@ def _request(fields: dict[str, Any]) -> JSONRPCRequest | Refusal:
         return _invalid(f"{wrong or 'message'} is not as JSON-RPC 2.0 has it", known)
 
 
-def _invalid(why: str, known: RequestId | None = None) -> Refusal:
-    return Refusal(id=known, code=INVALID_REQUEST, message=f"Invalid request: {why}")
+def _invalid(why: str, known: RequestId | None = None) -> ErrorAnswer:
+    return ErrorAnswer(id=known, code=INVALID_REQUEST, message=f"Invalid request: {why}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 
-class State(Enum):
+class SessionState(Enum):
     """State of a session. `nsm ps` shows these values."""
 
     STARTING = "starting"
@@ -20,7 +20,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Event(Enum):
+class LifecycleEvent(Enum):
     """Event in the life of a session."""
 
     READY = "the agent is ready"
@@ -50,11 +50,11 @@ class Effect(Enum):
 class LifecycleError(AssertionError):
     """An event that cannot occur in that state: a bug of nsm."""
 
-    def __init__(self, state: State, event: Event) -> None:
+    def __init__(self, state: SessionState, event: LifecycleEvent) -> None:
         super().__init__(f"event {event.name} is impossible in state {state.name}")
 
 
-_S, _E, _F = State, Event, Effect
+_S, _E, _F = SessionState, LifecycleEvent, Effect
 
 _OVER = (_S.ENDING, (_F.DISARM_IDLE, _F.KILL))
 _IGNORED_WHILE_ENDING = (
@@ -69,7 +69,7 @@ _IGNORED_WHILE_ENDING = (
     _E.LOST,
 )
 
-TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]] = {
+TABLE: Mapping[tuple[SessionState, LifecycleEvent], tuple[SessionState, tuple[Effect, ...]]] = {
     # A session may be claimed and given work while it still starts. The work waits, and is
     # announced again by a SUBMITTED of its own after READY.
     (_S.STARTING, _E.SUBMITTED): (_S.STARTING, ()),
@@ -97,7 +97,7 @@ TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]] = {
 }
 
 
-def advance(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+def advance(state: SessionState, event: LifecycleEvent) -> tuple[SessionState, tuple[Effect, ...]]:
     """Return the next state, and the effects to carry out.
 
     Raises:

@@ -36,7 +36,7 @@ class ReadRate:
         self._filled_s = trio.current_time()
 
     def __repr__(self) -> str:
-        return f"<Pace {self._tokens:.0f} of {self._burst:.0f}>"
+        return f"<ReadRate {self._tokens:.0f} of {self._burst:.0f}>"
 
     async def taken(self, messages: int) -> None:
         """Wait until so many messages may be taken."""

@@ -257,7 +257,7 @@ class HttpSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxSettings(_Table):
+class BoxDefaults(_Table):
     """`[box]`: defaults of `nsm box` and `claudebox`.
 
     The supervisor only checks it; `nsmbox.model.settings` reads it and explains the keys.
@@ -288,6 +288,6 @@ class Settings(_Table):
     mcp: McpSettings = field(default_factory=McpSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
-    box: BoxSettings = field(default_factory=BoxSettings)
+    box: BoxDefaults = field(default_factory=BoxDefaults)
     bridge: BridgeSettings = field(default_factory=BridgeSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

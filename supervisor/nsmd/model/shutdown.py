@@ -32,7 +32,7 @@ class Shutdown:
         self._asked, self._end_asked = trio.Event(), trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Ending {self.how or 'not yet'}>"
+        return f"<Shutdown {self.how or 'not yet'}>"
 
     def ask(self, how: How) -> None:
         """Ask the supervisor to end. May be repeated."""

@@ -279,7 +279,7 @@ class TemplateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class ClientIdentity:
     """Client of a request, with what decides about names and projects.
 
     Attributes:
@@ -381,7 +381,7 @@ class Tenancy:
 
     Attributes:
         name: name of the session; None for a one-shot.
-        scope, client: as in `Client`.
+        scope, client: as in `ClientIdentity`.
         idle_timeout_s, max_lifetime_s: seconds.
         own: sources of its environment, if only its client has it; None if everybody has it.
     """
@@ -393,7 +393,7 @@ class Tenancy:
     max_lifetime_s: float
     own: Sources | None = None
 
-    def is_for(self, client: Client) -> bool:
+    def is_for(self, client: ClientIdentity) -> bool:
         """Return whether a client of its scope may run code in it: it must have its environment."""
         own = self.own
         return own is None or (client.sources is not None and client.sources.has(own))
@@ -420,7 +420,7 @@ class RunRequest:
             known that it never ran; else its result is the answer.
     """
 
-    client: Client
+    client: ClientIdentity
     env: str
     code: str
     session: str | None = None
@@ -470,7 +470,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunOutcome:
     """An outcome, with facts that only the supervisor knows.
 
     Attributes:

@@ -19,7 +19,7 @@ network        the network of one session, as it is now
 
 from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
-from nsmd.network.listener import Listener, ListenerError
+from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.network import SessionNetwork
 
-__all__ = ["AllowedHosts", "Gateway", "Listener", "ListenerError", "SessionNetwork"]
+__all__ = ["AllowedHosts", "Gateway", "ListenerError", "NamespaceListener", "SessionNetwork"]

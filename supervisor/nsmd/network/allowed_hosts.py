@@ -12,8 +12,8 @@ from nsmd.model.host_rules import Address, AllowList, Host
 from nsmd.model.values import NetworkMode, NetworkRule
 from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, Gateway
-from nsmd.network.listener import Listener, ListenerError
-from nsmd.network.resolver import FewAtOnce, Reach, Resolve, may_stay
+from nsmd.network.listener import ListenerError, NamespaceListener
+from nsmd.network.resolver import FewAtOnce, ReachableHosts, Resolve, may_stay
 from nsmd.network.serving import serve
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class AllowedHosts:
             if mode == "off" or not may_stay(allowed, host, port, address):
                 scope.cancel()
 
-    async def accept(self, listener: Listener) -> None:
+    async def accept(self, listener: NamespaceListener) -> None:
         """Serve requests on a socket until cancelled.
 
         Raises:
@@ -111,7 +111,7 @@ class AllowedHosts:
         raise failure
 
     async def _accept_until_it_fails(
-        self, listener: Listener, nursery: trio.Nursery
+        self, listener: NamespaceListener, nursery: trio.Nursery
     ) -> ListenerError:
         self._look_up = FewAtOnce(self._gateway.resolver)
         places = self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
@@ -140,9 +140,9 @@ class AllowedHosts:
 
     # For `ProxyPolicy`.
 
-    def reach(self) -> Reach:
+    def reach(self) -> ReachableHosts:
         allowed = self._allowed if self.mode == "allow" else None
-        return Reach(allowed, self._look_up or self._gateway.resolver)
+        return ReachableHosts(allowed, self._look_up or self._gateway.resolver)
 
     def decided(
         self,

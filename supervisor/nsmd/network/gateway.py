@@ -20,7 +20,7 @@ MAX_ACCEPTING = 64
 """Threads in accept(2) at once, each for microseconds unless a socket was made to block."""
 
 
-class Place:
+class ConnectionSlot:
     """Slot of one connection, held until it is over.
 
     Attributes:
@@ -65,11 +65,11 @@ class Gateway:
     def __repr__(self) -> str:
         return f"<Gateway {self.room.borrowed_tokens} connections>"
 
-    def take_place(self) -> Place | None:
+    def take_place(self) -> ConnectionSlot | None:
         """Take a slot for a connection; None if there is not even room for an error."""
         for limiter, busy in ((self.room, False), (self.refusing, True)):
             try:
-                return Place(limiter, busy=busy)
+                return ConnectionSlot(limiter, busy=busy)
             except trio.WouldBlock:
                 continue
         return None

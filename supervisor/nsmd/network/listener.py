@@ -30,7 +30,7 @@ class ListenerError(Exception):
     """The socket is not one that our agent passes, or has stopped working."""
 
 
-class Listener:
+class NamespaceListener:
     """A listening socket in a session's network namespace.
 
     The process that passed it may still have it and change how it behaves, above all make it block:
@@ -152,7 +152,7 @@ def _checked_port(listener: socket.socket) -> int:
     """Check the socket. Returns its port.
 
     Raises:
-        ListenerError: as for `Listener`.
+        ListenerError: as for `NamespaceListener`.
     """
     options = {
         socket.SO_DOMAIN: socket.AF_INET,

@@ -19,7 +19,7 @@ from nsmd.model.host_rules import AllowList, HostRule
 from nsmd.model.values import NetworkMode, NetworkRule
 from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
-from nsmd.network.listener import Listener, ListenerError
+from nsmd.network.listener import ListenerError, NamespaceListener
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class SessionNetwork(AllowedHosts):
         super().__init__(f"session {session_id}", rule, gateway=gateway)
         self._earlier_listener = listener
         self._changed = changed
-        self._listening: Listener | None = None
+        self._listening: NamespaceListener | None = None
         self._session_id = session_id
         self._requests = requests
         self._nursery = nursery
@@ -179,30 +179,30 @@ class SessionNetwork(AllowedHosts):
             return
         self._begin(partial(self._listener, self._link, question))
 
-    async def _take_up(self) -> Listener:
+    async def _take_up(self) -> NamespaceListener:
         """Continue with the existing listener: the session's code knows it already."""
         descriptor, self._earlier_listener = self._earlier_listener, None
         assert descriptor is not None
-        return Listener(descriptor)
+        return NamespaceListener(descriptor)
 
     def _close_earlier(self) -> None:
         descriptor, self._earlier_listener = self._earlier_listener, None
         if descriptor is not None:
             os.close(descriptor)
 
-    def _begin(self, find: Callable[[], Awaitable[Listener]]) -> None:
+    def _begin(self, find: Callable[[], Awaitable[NamespaceListener]]) -> None:
         self._problem = ""
         opening, scope = self._opening, self._scope = trio.Event(), trio.CancelScope()
         self._nursery.start_soon(self._run, find, opening, scope, name=repr(self))
 
     async def _run(
         self,
-        find: Callable[[], Awaitable[Listener]],
+        find: Callable[[], Awaitable[NamespaceListener]],
         opening: trio.Event,
         scope: trio.CancelScope,
     ) -> None:
         """Own the listener from the request for it to the session's end."""
-        listener: Listener | None = None
+        listener: NamespaceListener | None = None
         try:
             with scope:
                 listener = await find()
@@ -229,7 +229,7 @@ class SessionNetwork(AllowedHosts):
         log.warning("session %s has no proxy: %s", self._session_id, problem)
 
     @staticmethod
-    async def _listener(link: AgentLink, question: Question) -> Listener:
+    async def _listener(link: AgentLink, question: Question) -> NamespaceListener:
         try:
             await question.wait(LISTEN_TIMEOUT_S)
         except NoAnswerError:
@@ -237,4 +237,4 @@ class SessionNetwork(AllowedHosts):
         descriptor = link.claim_descriptor()
         if descriptor is None:
             raise ListenerError("did not come with the answer")
-        return Listener(descriptor)
+        return NamespaceListener(descriptor)

@@ -72,7 +72,7 @@ class FewAtOnce:
             return await self._resolver(name)
 
 
-class Reach:
+class ReachableHosts:
     """Hosts that a session's code may reach now.
 
     Args:

@@ -12,7 +12,7 @@ import trio
 from nsmd.model.host_rules import Address, Host, show_host
 from nsmd.network.decisions import Protocol, Verdict
 from nsmd.network.refusal import RefusedError, http_response
-from nsmd.network.resolver import Reach, connect
+from nsmd.network.resolver import ReachableHosts, connect
 from nsmd.network.socks import VERSION as SOCKS_5
 from nsmd.network.socks import SocksProxy
 
@@ -35,7 +35,7 @@ PIECE_BYTES = 64 * 1024
 class ProxyPolicy(Interface):
     """Interface to the session's network, which decides and records."""
 
-    def reach(self) -> Reach:
+    def reach(self) -> ReachableHosts:
         """Return the hosts that code may reach now."""
         ...
 
@@ -70,7 +70,7 @@ class ProxyPolicy(Interface):
         ...
 
 
-async def serve(client: trio.SocketStream, keeper: ProxyPolicy, *, busy: bool = False) -> None:
+async def serve(client: trio.SocketStream, policy: ProxyPolicy, *, busy: bool = False) -> None:
     """Serve one connection, and close it.
 
     Args:
@@ -78,17 +78,17 @@ async def serve(client: trio.SocketStream, keeper: ProxyPolicy, *, busy: bool = 
     """
     async with client:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await _serve(client, keeper, busy)
+            await _serve(client, policy, busy)
 
 
-async def _serve(client: trio.SocketStream, keeper: ProxyPolicy, busy: bool) -> None:
+async def _serve(client: trio.SocketStream, policy: ProxyPolicy, busy: bool) -> None:
     with trio.move_on_after(REQUEST_TIMEOUT_S) as patience:
         first = await client.receive_some(PIECE_BYTES)
         if not first:
             return
         kind = _Socks if first[0] == SOCKS_5 else _Web
-        conversation = kind(client, keeper)
-        await conversation.run(first, busy, patience)
+        proxy = kind(client, policy)
+        await proxy.run(first, busy, patience)
 
 
 class _Conversation(ABC):
@@ -96,9 +96,9 @@ class _Conversation(ABC):
 
     protocol: Protocol
 
-    def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
+    def __init__(self, client: trio.SocketStream, policy: ProxyPolicy) -> None:
         self._client = client
-        self._keeper = keeper
+        self._policy = policy
         self._open = trio.CancelScope()
 
     async def run(self, first: bytes, busy: bool, patience: trio.CancelScope) -> None:
@@ -121,21 +121,21 @@ class _Conversation(ABC):
             server, address = await self._reach(host, port)
         except RefusedError as refused:
             shown = show_host(host) if host else ""
-            self._keeper.decided(self.protocol, shown, port, refused.verdict, refused.detail)
+            self._policy.decided(self.protocol, shown, port, refused.verdict, refused.detail)
             await self._refuse(refused)
             return
-        self._keeper.decided(self.protocol, show_host(host), port, "allowed", address=str(address))
+        self._policy.decided(self.protocol, show_host(host), port, "allowed", address=str(address))
         async with server:
             with self._open:
                 self._note_life()
-                forget = self._keeper.watch(host, port, address, self._open)
+                forget = self._policy.watch(host, port, address, self._open)
                 try:
                     await self._pass_on(server)
                 finally:
                     forget()
 
     async def _reach(self, host: Host, port: int) -> tuple[trio.SocketStream, Address]:
-        addresses = await self._keeper.reach().addresses(host, port)
+        addresses = await self._policy.reach().addresses(host, port)
         try:
             return await connect(addresses, port)
         except OSError as error:
@@ -149,11 +149,11 @@ class _Conversation(ABC):
 
     def _sent(self, size: int) -> None:
         self._note_life()
-        self._keeper.sent(size)
+        self._policy.sent(size)
 
     def _received(self, size: int) -> None:
         self._note_life()
-        self._keeper.received(size)
+        self._policy.received(size)
 
     async def _refuse(self, refused: RefusedError) -> None:
         with trio.move_on_after(LINGER_S):
@@ -191,8 +191,8 @@ class _Conversation(ABC):
 class _Socks(_Conversation):
     protocol: Protocol = "socks5"
 
-    def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
-        super().__init__(client, keeper)
+    def __init__(self, client: trio.SocketStream, policy: ProxyPolicy) -> None:
+        super().__init__(client, policy)
         self._proxy = SocksProxy()
 
     async def _request(self, first: bytes) -> tuple[Host, int] | None:
@@ -216,8 +216,8 @@ class _Socks(_Conversation):
 class _Web(_Conversation):
     protocol: Protocol = "http"
 
-    def __init__(self, client: trio.SocketStream, keeper: ProxyPolicy) -> None:
-        super().__init__(client, keeper)
+    def __init__(self, client: trio.SocketStream, policy: ProxyPolicy) -> None:
+        super().__init__(client, policy)
         # Saves 10 ms at the start of every supervisor; most never need it.
         from nsmd.network.web_proxy import WebProxy  # noqa: PLC0415
 

@@ -21,7 +21,7 @@ from typing import Protocol
 import trio
 
 from nsmd.model.events import Events, Happening
-from nsmd.model.lifecycle import State
+from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import MemoryPressureSettings
 from nsmd.pool.policy import CALM_PERCENT, HIGH_PERCENT, MemorySeen
 from nsmd.pool.pool import Memory
@@ -153,7 +153,7 @@ class Pressure:
 
     def _may_end(self, session: Session, now: float) -> bool:
         return (
-            session.state is State.IDLE
+            session.state is SessionState.IDLE
             and session.name is not None
             and now - session.active_s >= self._settings.idle_seconds
             and not session.transcript.followers

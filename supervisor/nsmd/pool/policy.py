@@ -124,7 +124,7 @@ class KindPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PoolPlan:
     """Actions for an observation.
 
     Attributes:
@@ -141,7 +141,7 @@ class Plan:
     again_s: float
 
 
-def plan(seen: Observation) -> Plan:
+def plan(seen: Observation) -> PoolPlan:
     """Decide how many spares of each kind there should be."""
     asked = [_asked(kind, seen.settings) for kind in seen.kinds]
     budget = _budget(seen)
@@ -166,7 +166,7 @@ def plan(seen: Observation) -> Plan:
         else KindPlan(wanted=got, why=f"{limit}; else {want.wanted}: {want.why}")
         for want, got in zip(asked, granted, strict=True)
     )
-    return Plan(
+    return PoolPlan(
         kinds=kinds,
         starts=tuple(starts),
         budget_bytes=budget,

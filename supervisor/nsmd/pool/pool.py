@@ -19,12 +19,12 @@ from typing import Protocol
 import trio
 
 from nsmd.model.events import EventKind, Events
-from nsmd.model.lifecycle import State
+from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import Environment, JailSpec
 from nsmd.pool import policy
 from nsmd.pool.demand import Demand, Refills
-from nsmd.pool.policy import KindPlan, KindSeen, MemorySeen, Observation, Plan
+from nsmd.pool.policy import KindPlan, KindSeen, MemorySeen, Observation, PoolPlan
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class Pool:
             kind.misses += 1
             self.misses += 1
             session = _oldest(kind.starting) or self._begin(spec, now, refill=False)
-        taken: EventKind = "pool_miss" if session.state is State.STARTING else "pool_hit"
+        taken: EventKind = "pool_miss" if session.state is SessionState.STARTING else "pool_hit"
         self._events.publish(taken, session=session.id, subject=session)
         self._unanswered[session] = now
         if self._short_s is None:
@@ -335,7 +335,7 @@ class Pool:
             if self._sleep is not None:
                 self._sleep.deadline = when_s
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> PoolPlan:
         now = trio.current_time()
         kinds = self.kinds
         plan = policy.plan(
@@ -350,7 +350,7 @@ class Pool:
         self._budget_bytes = plan.budget_bytes
         return plan
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _carry_out(self, plan: PoolPlan) -> None:
         now = trio.current_time()
         kinds = self.kinds
         if not self._unanswered:
@@ -449,7 +449,7 @@ def _nothing() -> None:
 def _newest(ready: list[Session]) -> Session | None:
     while ready:
         session = ready.pop()
-        if session.state is State.IDLE:  # else it is ending, and has not reported that yet
+        if session.state is SessionState.IDLE:  # else it is ending, and has not reported that yet
             return session
     return None
 
@@ -457,6 +457,6 @@ def _newest(ready: list[Session]) -> Session | None:
 def _oldest(starting: list[Session]) -> Session | None:
     while starting:
         session = starting.pop(0)
-        if session.state is State.STARTING:
+        if session.state is SessionState.STARTING:
             return session
     return None

@@ -12,7 +12,7 @@ import trio
 
 from nsm.wire.errors import BadProjectError
 from nsmd.environments.provider import Provider
-from nsmd.model.values import Client, Environment, JailSpec, ProjectMount
+from nsmd.model.values import ClientIdentity, Environment, JailSpec, ProjectMount
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ VISIT_S = 60.0
 tools.
 """
 
-MAX_COMERS = 256
+MAX_VISITORS = 256
 """The least recent one is forgotten."""
 
 
@@ -54,9 +54,9 @@ class Prewarm:
         self._provider = provider
         self._spec = spec
         self._expect = expect
-        self._habits = UsageHistory()
+        self._history = UsageHistory()
 
-    def expect(self, client: Client) -> None:
+    def expect(self, client: ClientIdentity) -> None:
         """Prepare for an MCP client of a project.
 
         Args:
@@ -64,19 +64,19 @@ class Prewarm:
         """
         if client.bound is None:
             self._provider.expect(client.project)
-        for env in self._habits.project_came(client.project):
+        for env in self._history.project_came(client.project):
             self._warm(env, client)
 
     def greet(self, program: str, scope: str) -> None:
         """Prepare for a program on the control socket: what it used the last times."""
-        for env, mount in self._habits.program_came(program, scope):
-            self._warm(env, Client(name=program, scope=scope, project=mount))
+        for env, mount in self._history.program_came(program, scope):
+            self._warm(env, ClientIdentity(name=program, scope=scope, project=mount))
 
-    def used(self, client: Client, env: str) -> None:
+    def used(self, client: ClientIdentity, env: str) -> None:
         """Note that a client has taken a session."""
-        self._habits.used(client, env)
+        self._history.used(client, env)
 
-    def _warm(self, env: str, client: Client) -> None:
+    def _warm(self, env: str, client: ClientIdentity) -> None:
         environment = self._provider.find_at_hand(client, env)
         if environment is None:
             return
@@ -98,9 +98,9 @@ class _Habit:
 
 
 @dataclass(slots=True)
-class _Comer:
+class _Visitor:
     came_s: float = -math.inf
-    habits: dict[str, _Habit] = field(default_factory=dict[str, _Habit])
+    history: dict[str, _Habit] = field(default_factory=dict[str, _Habit])
 
 
 class UsageHistory:
@@ -112,7 +112,7 @@ class UsageHistory:
     """
 
     def __init__(self) -> None:
-        self._comers: OrderedDict[str, _Comer] = OrderedDict()
+        self._visitors: OrderedDict[str, _Visitor] = OrderedDict()
 
     def project_came(self, project: ProjectMount | None) -> list[str]:
         """A client of a project connected. Returns the environments that it will probably use."""
@@ -126,40 +126,40 @@ class UsageHistory:
         """
         return self._came(_of_program(program, scope), {})
 
-    def used(self, client: Client, env: str) -> None:
+    def used(self, client: ClientIdentity, env: str) -> None:
         """A client has taken a session."""
-        for comer in (_of_project(client.project), _of_program(client.name, client.scope)):
-            habits = self._comer(comer).habits
-            habit = habits.get(env)
+        for visitor in (_of_project(client.project), _of_program(client.name, client.scope)):
+            history = self._visitor(visitor).history
+            habit = history.get(env)
             if habit is None:
-                habit = habits[env] = _Habit(0.0)
+                habit = history[env] = _Habit(0.0)
             habit.used, habit.project = True, client.project
 
     def _came(
-        self, comer: str, guesses: Mapping[str, float]
+        self, visitor: str, guesses: Mapping[str, float]
     ) -> list[tuple[str, ProjectMount | None]]:
-        known, now = self._comer(comer), trio.current_time()
+        known, now = self._visitor(visitor), trio.current_time()
         if math.isinf(known.came_s):
             for env, share in guesses.items():
-                habit = known.habits.setdefault(env, _Habit(0.0))
+                habit = known.history.setdefault(env, _Habit(0.0))
                 habit.share = max(habit.share, share)
         elif now - known.came_s > VISIT_S:
-            for habit in known.habits.values():
+            for habit in known.history.values():
                 habit.share += NEWEST * (habit.used - habit.share)
                 habit.used = False
         known.came_s = now
         return [
-            (env, habit.project) for env, habit in known.habits.items() if habit.share >= LIKELY
+            (env, habit.project) for env, habit in known.history.items() if habit.share >= LIKELY
         ]
 
-    def _comer(self, name: str) -> _Comer:
-        known = self._comers.get(name)
+    def _visitor(self, name: str) -> _Visitor:
+        known = self._visitors.get(name)
         if known is None:
-            known = self._comers[name] = _Comer()
-            if len(self._comers) > MAX_COMERS:
-                self._comers.popitem(last=False)
+            known = self._visitors[name] = _Visitor()
+            if len(self._visitors) > MAX_VISITORS:
+                self._visitors.popitem(last=False)
         else:
-            self._comers.move_to_end(name)
+            self._visitors.move_to_end(name)
         return known
 
 

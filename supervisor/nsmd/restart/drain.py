@@ -37,7 +37,7 @@ clients, which takes a millisecond or two.
 _FINISHED = ("execution_finished", "program_ended")
 
 
-class Unfinished(Protocol):
+class UnfinishedWork(Protocol):
     """Code or a program that runs, or waits for its turn."""
 
     def interrupt(self) -> None:
@@ -52,7 +52,7 @@ class Busy(Protocol):
         """Bus of events, which says what finishes."""
         ...
 
-    def unfinished(self) -> Sequence[Unfinished]:
+    def unfinished(self) -> Sequence[UnfinishedWork]:
         """List what runs or waits."""
         ...
 
@@ -67,9 +67,9 @@ class Work:
     """
 
     events: Events
-    kinds: Sequence[Callable[[], Sequence[Unfinished]]]
+    kinds: Sequence[Callable[[], Sequence[UnfinishedWork]]]
 
-    def unfinished(self) -> Sequence[Unfinished]:
+    def unfinished(self) -> Sequence[UnfinishedWork]:
         return [each for kind in self.kinds for each in kind()]
 
 
@@ -185,7 +185,7 @@ class Drain:
         next_change: set at the next change of anything here, and replaced.
     """
 
-    def __init__(self, left: Sequence[Unfinished], timeout_s: float, then: How | None) -> None:
+    def __init__(self, left: Sequence[UnfinishedWork], timeout_s: float, then: How | None) -> None:
         self._left = set(left)
         self.due_s = trio.current_time() + timeout_s
         self.then: How | None = then

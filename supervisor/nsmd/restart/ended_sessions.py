@@ -23,7 +23,7 @@ from nsmd.fdstore import records
 from nsmd.fdstore.records import EndRecord, RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.restart.session_store import boot_id
-from nsmd.sessions.ended import Ended
+from nsmd.sessions.ended import SessionEnd
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class EndedSessionFiles:
         """Note that a session has this name now."""
         self._write(EndRecord(scope=scope, name=name, reason="", at_s=0.0, boot=boot_id()))
 
-    def keep(self, scope: str, name: str, ended: Ended) -> None:
+    def keep(self, scope: str, name: str, ended: SessionEnd) -> None:
         """Note that a session of that name has ended."""
         at_s = ended.at_s - trio.current_time() + time.monotonic()
         self._write(
@@ -80,7 +80,7 @@ class EndedSessionFiles:
     def take_up(
         self,
         live: Container[tuple[str, str]],
-        tell: Callable[[str, str, Ended], None],
+        tell: Callable[[str, str, SessionEnd], None],
     ) -> None:
         """Report how sessions of an earlier supervisor ended, the earliest first.
 
@@ -96,7 +96,11 @@ class EndedSessionFiles:
             age_s = max(0.0, now_s - record.at_s) if known else 0.0
             lost = record.lost or not record.reason
             reason = record.reason or UNATTENDED
-            tell(record.scope, record.name, Ended(reason=reason, at_s=current_s - age_s, lost=lost))
+            tell(
+                record.scope,
+                record.name,
+                SessionEnd(reason=reason, at_s=current_s - age_s, lost=lost),
+            )
 
     def _records(self) -> Iterator[EndRecord]:
         try:

@@ -34,7 +34,7 @@ SESSION, SPEC = "session-", "spec-"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedSession:
     """A live session, with its record and descriptors.
 
     Attributes:
@@ -48,7 +48,7 @@ class Found:
 
 
 @dataclass(slots=True, kw_only=True)
-class Takeover:
+class LoadedState:
     """Sessions and descriptors that an earlier supervisor has left.
 
     Attributes:
@@ -59,39 +59,39 @@ class Takeover:
         newer: number of sessions of a newer nsm, which stay in the store.
     """
 
-    found: list[Found] = field(default_factory=list[Found])
+    found: list[LoadedSession] = field(default_factory=list[LoadedSession])
     gone: list[SessionRecord] = field(default_factory=list[SessionRecord])
     over: list[str] = field(default_factory=list[str])
     specs: list[str] = field(default_factory=list[str])
     newer: int = 0
 
 
-def sort_out(kept: Kept) -> Takeover:
+def sort_out(kept: Kept) -> LoadedState:
     """Read and check the records. Descriptors of sessions that are not taken over are closed.
 
     Args:
         kept: descriptors by name; this takes those whose names begin with `SESSION` or `SPEC`.
     """
-    takeover = Takeover()
+    loaded_state = LoadedState()
     specs: dict[str, SpecRecord] = {}
     for name, descriptors in kept.items():
         if name.startswith(SPEC):
-            _read_spec(name, descriptors, specs, takeover)
+            _read_spec(name, descriptors, specs, loaded_state)
     entries: dict[str, _Entry] = {}
     for name, descriptors in kept.items():
         if name.startswith(SESSION):
             entries.setdefault(session_id_of(name), _Entry()).add(name, descriptors)
     for entry in entries.values():
-        entry.sort_out(specs, takeover)
-    if not takeover.newer:  # else it may belong to one of those
-        used = {found.record.spec for found in takeover.found}
-        takeover.over += [name for name in takeover.specs if name not in used]
-        takeover.specs = [name for name in takeover.specs if name in used]
-    return takeover
+        entry.sort_out(specs, loaded_state)
+    if not loaded_state.newer:  # else it may belong to one of those
+        used = {found.record.spec for found in loaded_state.found}
+        loaded_state.over += [name for name in loaded_state.specs if name not in used]
+        loaded_state.specs = [name for name in loaded_state.specs if name in used]
+    return loaded_state
 
 
 def _read_spec(
-    name: str, descriptors: Sequence[int], specs: dict[str, SpecRecord], takeover: Takeover
+    name: str, descriptors: Sequence[int], specs: dict[str, SpecRecord], loaded_state: LoadedState
 ) -> None:
     for descriptor in descriptors:
         data = records.read_file(descriptor)
@@ -105,9 +105,9 @@ def _read_spec(
         except RecordError as error:
             log.warning("what was kept as %s cannot be read: %s", name, error)
     if name in specs:
-        takeover.specs.append(name)
+        loaded_state.specs.append(name)
     else:
-        takeover.over.append(name)
+        loaded_state.over.append(name)
 
 
 class _Entry:
@@ -123,13 +123,13 @@ class _Entry:
         self._names.append(name)
         self._left += descriptors
 
-    def sort_out(self, specs: Mapping[str, SpecRecord], takeover: Takeover) -> None:
+    def sort_out(self, specs: Mapping[str, SpecRecord], loaded_state: LoadedState) -> None:
         """Decide whether to take the session over, report its end, or end it."""
         try:
             record = self._record()
         except NewerRecordError as error:
             log.warning("%s is left alone: %s", self._names[0], error)
-            takeover.newer += 1
+            loaded_state.newer += 1
             self._close()
             return
         spec = specs.get(record.spec) if record is not None else None
@@ -137,11 +137,11 @@ class _Entry:
             self._problem = f"what it runs in ({record.spec}) is not known"
         found = self._found(record, spec) if record is not None and spec is not None else None
         if found is not None:
-            takeover.found.append(found)
+            loaded_state.found.append(found)
             return
-        takeover.over += self._names
+        loaded_state.over += self._names
         if record is not None:
-            takeover.gone.append(record)
+            loaded_state.gone.append(record)
         self._end()
 
     def _record(self) -> SessionRecord | None:
@@ -168,7 +168,7 @@ class _Entry:
                 best = record
         return best
 
-    def _found(self, record: SessionRecord, kept: SpecRecord) -> Found | None:
+    def _found(self, record: SessionRecord, kept: SpecRecord) -> LoadedSession | None:
         """Return the session, if it lives and everything that it needs is there."""
         pidfd = next((each for each in self._left if pid_of(each) is not None), None)
         if pidfd is None or has_ended(pidfd):
@@ -205,7 +205,7 @@ class _Entry:
         jail.template_pid, jail.outdated = record.template, record.outdated
         now_s = time.monotonic()
         age_s = max(0.0, now_s - record.created_s) if record.boot == boot_id() else 0.0
-        return Found(
+        return LoadedSession(
             tuple(self._names),
             record,
             kept.spec,

@@ -10,9 +10,9 @@ import trio
 
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
-from nsmd.model.values import Client, RunRequest
-from nsmd.restart.load import Takeover
-from nsmd.sessions.ended import Executions
+from nsmd.model.values import ClientIdentity, RunRequest
+from nsmd.restart.load import LoadedState
+from nsmd.sessions.ended import ExecutionIndex
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
 
@@ -24,7 +24,7 @@ stopped delays nobody for longer.
 """
 
 
-class Resumption:
+class Reattachment:
     """Reattachment of sessions: their executions under way, and the answers to wait for.
 
     Args:
@@ -32,19 +32,19 @@ class Resumption:
         executions: gets the executions under way.
     """
 
-    def __init__(self, fates: Fates, executions: Executions) -> None:
+    def __init__(self, fates: Fates, executions: ExecutionIndex) -> None:
         self._fates = fates
         self._executions = executions
         self._awaited: set[Session] = set()
         self._settled = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Resumption that awaits {len(self._awaited)} sessions>"
+        return f"<Reattachment that awaits {len(self._awaited)} sessions>"
 
-    def begin(self, takeover: Takeover, sessions: Sequence[Session]) -> None:
+    def begin(self, loaded_state: LoadedState, sessions: Sequence[Session]) -> None:
         """Note that these sessions were taken over, and their agents are being asked."""
         self._awaited = set(sessions)
-        self._fates.lost_one_shots = any(each.tenancy.name is None for each in takeover.gone)
+        self._fates.lost_one_shots = any(each.tenancy.name is None for each in loaded_state.gone)
 
     async def settle(self) -> None:
         """Wait until all of them have answered, ended, or taken too long."""
@@ -67,7 +67,7 @@ class Resumption:
             # Another agent claims it, too. `Deduplication` finds out to which of them it was sent.
             execution_id = f"{session.id}.{noted.id}"
         request = RunRequest(
-            client=Client(
+            client=ClientIdentity(
                 name=_text(note.get("client"), tenancy.client),
                 scope=_text(note.get("scope"), tenancy.scope),
             ),

@@ -69,7 +69,7 @@ class Earlier:
     taken_up: int
 
 
-class Listener(Protocol):
+class SessionCallbacks(Protocol):
     """Interface to the session that owns this one."""
 
     def agent_ready(self, link: AgentLink) -> None:
@@ -110,7 +110,7 @@ class AgentSession:
         limits: limits to send to the agent.
         starts: entered while the jail is launched, but not during the preparation.
         nursery: for tasks that write what an agent does not read at once.
-        keeper: confines the jail before code runs in it; None for no limits of whole sessions.
+        enforcer: confines the jail before code runs in it; None for no limits of whole sessions.
         earlier: a jail to take over instead of a launch.
 
     Attributes:
@@ -122,8 +122,8 @@ class AgentSession:
 
     __slots__ = (
         "_earlier",
+        "_enforcer",
         "_group",
-        "_keeper",
         "_launcher",
         "_limits",
         "_listener",
@@ -142,13 +142,13 @@ class AgentSession:
         self,
         session_id: str,
         spec: JailSpec,
-        listener: Listener,
+        listener: SessionCallbacks,
         *,
         launcher: Launcher,
         limits: SessionLimits,
         starts: StartLimiter,
         nursery: trio.Nursery,
-        keeper: LimitEnforcer | None = None,
+        enforcer: LimitEnforcer | None = None,
         earlier: Earlier | None = None,
     ) -> None:
         self.jail: Jail | None = None
@@ -156,7 +156,7 @@ class AgentSession:
         self._group: Group | None = None
         self.pid = 0
         self.confinement: Confinement | None = None
-        self._keeper = keeper
+        self._enforcer = enforcer
         self.policy: Policy | None = None
         self._session_id = session_id
         self._spec = spec
@@ -189,8 +189,8 @@ class AgentSession:
                 return
             self.jail, self.pid, self.policy = jail, jail.pid, jail.policy
             try:
-                if self._keeper is not None:
-                    self.confinement = await self._confine(self._keeper, jail)
+                if self._enforcer is not None:
+                    self.confinement = await self._confine(self._enforcer, jail)
                 if earlier is None:
                     await self._converse(jail)
                 else:
@@ -198,10 +198,10 @@ class AgentSession:
             finally:
                 await self._see_off(jail)
 
-    async def _confine(self, keeper: LimitEnforcer, jail: Jail) -> Confinement:
+    async def _confine(self, enforcer: LimitEnforcer, jail: Jail) -> Confinement:
         if self._earlier is None:
-            return await keeper.confine(self._session_id, jail, self._spec, self._group)
-        return keeper.adopt(self._session_id, jail, self._spec, self._earlier.group)
+            return await enforcer.confine(self._session_id, jail, self._spec, self._group)
+        return enforcer.adopt(self._session_id, jail, self._spec, self._earlier.group)
 
     async def _launch(self) -> Jail | None:
         try:
@@ -219,8 +219,8 @@ class AgentSession:
 
     async def _launch_in_group(self) -> Jail:
         """Start the jail, in its control group if it has one."""
-        if self._keeper is not None:
-            self._group = await self._keeper.make_group(self._session_id, self._spec)
+        if self._enforcer is not None:
+            self._group = await self._enforcer.make_group(self._session_id, self._spec)
         if self._group is None:
             return await self._launcher.launch(self._spec)
         try:

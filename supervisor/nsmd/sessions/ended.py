@@ -22,7 +22,7 @@ MAX_RESULT_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class SessionEnd:
     """End of a session: the reason, and the time on trio's clock (seconds).
 
     Attributes:
@@ -45,7 +45,7 @@ class EndStore(Protocol):
     def began(self, scope: str, name: str) -> None:
         """Note that a session has this name now."""
 
-    def keep(self, scope: str, name: str, ended: Ended) -> None:
+    def keep(self, scope: str, name: str, ended: SessionEnd) -> None:
         """Note that a session of that name has ended."""
 
     def forget(self, scope: str, name: str) -> None:
@@ -56,28 +56,28 @@ class EndedSessions:
     """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
 
     Args:
-        keeper: remembers them for the next supervisor; None for no such memory.
+        store: remembers them for the next supervisor; None for no such memory.
     """
 
-    def __init__(self, keeper: EndStore | None = None) -> None:
-        self._keeper = keeper
-        self._ends: OrderedDict[tuple[str, str], Ended] = OrderedDict()
+    def __init__(self, store: EndStore | None = None) -> None:
+        self._store = store
+        self._ends: OrderedDict[tuple[str, str], SessionEnd] = OrderedDict()
 
     def add(self, scope: str, name: str, reason: str, *, lost: bool = False) -> None:
         """Note that a session of that name has ended."""
-        ended = Ended(reason=reason, at_s=trio.current_time(), lost=lost)
+        ended = SessionEnd(reason=reason, at_s=trio.current_time(), lost=lost)
         self.restore(scope, name, ended)
-        if self._keeper is not None:
-            self._keeper.keep(scope, name, ended)
+        if self._store is not None:
+            self._store.keep(scope, name, ended)
 
-    def restore(self, scope: str, name: str, ended: Ended) -> None:
+    def restore(self, scope: str, name: str, ended: SessionEnd) -> None:
         """Note that a session has ended under an earlier supervisor."""
         self._ends[scope, name] = ended
         self._ends.move_to_end((scope, name))
         if len(self._ends) > MAX_ENDED:
             oldest, _ = self._ends.popitem(last=False)
-            if self._keeper is not None:
-                self._keeper.forget(*oldest)
+            if self._store is not None:
+                self._store.forget(*oldest)
 
     def begin(self, scope: str, name: str) -> str | None:
         """Note that a session of that name begins.
@@ -85,13 +85,13 @@ class EndedSessions:
         Returns:
             How the last session of that name ended, in words; given only once.
         """
-        if self._keeper is not None:
-            self._keeper.began(scope, name)
+        if self._store is not None:
+            self._store.began(scope, name)
         ended = self._ends.pop((scope, name), None)
         return None if ended is None else ended.words()
 
 
-class Executions:
+class ExecutionIndex:
     """Executions by id: those under way, and the results of finished ones while there is room."""
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ from nsmd.model.values import (
     Outcome,
     Output,
     OutputSink,
+    RunOutcome,
     RunRequest,
-    RunResult,
 )
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class Execution:
         self._sent_s: float | None = None
         self._decided = 0  # decisions about its session's network when it was sent
         self._queued_behind = False
-        self._tell: Callable[[RunResult | NsmError], None] | None = None
+        self._tell: Callable[[RunOutcome | NsmError], None] | None = None
         self._finished: trio.Event | None = None  # made when somebody waits
-        self._answer: RunResult | NsmError | None = None
+        self._answer: RunOutcome | NsmError | None = None
 
     def __repr__(self) -> str:
         state = "done" if self.done else "running" if self._sent_s is not None else "queued"
@@ -109,7 +109,7 @@ class Execution:
         return 0.0 if self._sent_s is None else max(0.0, now - self._sent_s)
 
     @property
-    def answer(self) -> RunResult | NsmError | None:
+    def answer(self) -> RunOutcome | NsmError | None:
         """Answer; None until it is there."""
         return self._answer
 
@@ -126,7 +126,7 @@ class Execution:
     @property
     def answer_bytes(self) -> int:
         """Approximate size of the answer in memory; the code is dropped when the answer comes."""
-        if not isinstance(self._answer, RunResult):
+        if not isinstance(self._answer, RunOutcome):
             return 1000 + len(str(self._answer))
         outcome = self._answer.outcome
         words = len(outcome.restart_reason) + sum(
@@ -147,14 +147,14 @@ class Execution:
         """True if a caller still waits for the answer."""
         return self._callers > 0
 
-    async def wait(self) -> RunResult:
+    async def wait(self) -> RunOutcome:
         """Wait for the answer. Cancelling the waiter does not cancel the execution.
 
         Raises:
             NsmError: there is no outcome, for example because the session ended.
         """
         await self.wait_done()
-        if isinstance(self._answer, RunResult):
+        if isinstance(self._answer, RunOutcome):
             return self._answer
         assert self._answer is not None
         # A copy for each waiter: a traceback holds the waiter's frames, code included, and the
@@ -170,7 +170,7 @@ class Execution:
             self._finished = trio.Event()
         await self._finished.wait()
 
-    def tell(self, function: Callable[[RunResult | NsmError], None]) -> None:
+    def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
         """Call a function with the answer instead of waiting; at once if the answer is there. Only
         one.
 
@@ -261,14 +261,14 @@ class Execution:
             self.request = replace(self.request, code="")
         self._on_finished(self)
 
-    def _result(self, outcome: Outcome) -> RunResult:
+    def _result(self, outcome: Outcome) -> RunOutcome:
         waited = 0.0
         if self._queued_behind:
             waited = (self._sent_s or trio.current_time()) - self._submitted_s
         environment = self.session.spec.environment
         if self.origin.notes:
             outcome = replace(outcome, notes=(*self.origin.notes, *outcome.notes))
-        return RunResult(
+        return RunOutcome(
             outcome=outcome,
             execution_id=self.id,
             env=self.origin.env,

@@ -32,7 +32,7 @@ from nsmd.host.timer import Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy
 from nsmd.jail.cgroups import Confinement, LimitEnforcer
 from nsmd.model.events import Events
-from nsmd.model.lifecycle import Effect, Event, State, advance
+from nsmd.model.lifecycle import Effect, LifecycleEvent, SessionState, advance
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, SessionLimits, Tenancy
 from nsmd.network import Gateway, SessionNetwork
@@ -82,11 +82,11 @@ class Session:
     # There may be a thousand: so no dictionary each, and rarely needed parts are made on demand.
     __slots__ = (
         "__weakref__",
-        "_conversation",
-        "_disuse",
+        "_agent_session",
         "_earlier",
         "_events",
         "_failure",
+        "_idle_timer",
         "_limits",
         "_link",
         "_over",
@@ -122,7 +122,7 @@ class Session:
         timers: Timers,
         gateway: Gateway,
         nursery: trio.Nursery,
-        keeper: LimitEnforcer | None = None,
+        enforcer: LimitEnforcer | None = None,
         events: Events | None = None,
         earlier: Earlier | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class Session:
         self._earlier = earlier
         self.id = session_id
         self.spec = spec
-        self.state = State.STARTING
+        self.state = SessionState.STARTING
         self.tenancy: Tenancy | None = None
         self.born_s = self.created_s = self.active_s = trio.current_time()
         self.ready_s: float | None = None
@@ -142,7 +142,7 @@ class Session:
         self._watcher = watcher
         self._failure: NsmError | None = None
         self._link: AgentLink | None = None
-        self._disuse = IdleTimer(timers, self)
+        self._idle_timer = IdleTimer(timers, self)
         self.runs = ExecutionQueue(
             self, spec.environment, limits=limits, timers=timers, events=self._events
         )
@@ -159,7 +159,7 @@ class Session:
         )
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
-        self._conversation = AgentSession(
+        self._agent_session = AgentSession(
             session_id,
             spec,
             self,
@@ -167,7 +167,7 @@ class Session:
             limits=limits,
             starts=start_limiter,
             nursery=nursery,
-            keeper=keeper,
+            enforcer=enforcer,
             earlier=earlier,
         )
 
@@ -177,12 +177,12 @@ class Session:
     @property
     def pid(self) -> int:
         """Process id of its jail's PID 1 on the host; 0 before there is one."""
-        return self._conversation.pid
+        return self._agent_session.pid
 
     @property
     def jail(self) -> Jail | None:
         """Jail of the session; None before there is one, and after."""
-        return self._conversation.jail
+        return self._agent_session.jail
 
     @property
     def link(self) -> AgentLink | None:
@@ -192,17 +192,17 @@ class Session:
     @property
     def policy(self) -> Policy | None:
         """Policy with which it began; None before it has a jail."""
-        return self._conversation.policy
+        return self._agent_session.policy
 
     @property
     def confinement(self) -> Confinement | None:
         """Limits as they are enforced; None before it has a jail."""
-        return self._conversation.confinement
+        return self._agent_session.confinement
 
     @property
     def project_copy(self) -> ProjectCopy | None:
         """Changes in an overlay of the project; None in other modes."""
-        return self._conversation.project_copy
+        return self._agent_session.project_copy
 
     def remarks(self) -> Sequence[str]:
         """Notes on how it started, each returned once."""
@@ -226,7 +226,7 @@ class Session:
     @property
     def live(self) -> bool:
         """True while it can take work."""
-        return self.state is not State.ENDING and self.state is not State.ENDED
+        return self.state is not SessionState.ENDING and self.state is not SessionState.ENDED
 
     # For other parts. All of it is synchronous: the session's task does the rest.
 
@@ -240,9 +240,9 @@ class Session:
         if earlier is not None:
             self.created_s = earlier.created_s
             self.transcript.opened_earlier(self.active_s - self.created_s)
-        self._disuse.claimed(tenancy, self.active_s - self.created_s)
-        if self.state is State.IDLE:
-            self._disuse.begin()
+        self._idle_timer.claimed(tenancy, self.active_s - self.created_s)
+        if self.state is SessionState.IDLE:
+            self._idle_timer.begin()
         self._events.publish("session_claimed", session=self.id, subject=self)
 
     def submit(self, execution: Execution) -> None:
@@ -260,7 +260,7 @@ class Session:
                 hint="Wait for some to finish, or use another session name.",
             )
         self.runs.add(execution)
-        self._feed(Event.SUBMITTED)
+        self._feed(LifecycleEvent.SUBMITTED)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
         """Interrupt one execution, or the running one.
@@ -292,9 +292,9 @@ class Session:
     def note_activity(self) -> None:
         """Note that the session is in use even if nothing runs: its idle time starts again."""
         self.active_s = trio.current_time()
-        self._disuse.used()
-        if self.state is State.IDLE:
-            self._disuse.begin()
+        self._idle_timer.used()
+        if self.state is SessionState.IDLE:
+            self._idle_timer.begin()
 
     def distrust(self, what: str) -> NsmError:
         """End the session because its agent lies; returns the error that says so."""
@@ -303,21 +303,21 @@ class Session:
 
     def end(self, reason: str) -> None:
         """End the session; the first reason given is kept. Idempotent."""
-        if self.state in (State.ENDING, State.ENDED):
+        if self.state in (SessionState.ENDING, SessionState.ENDED):
             return
         self.end_reason = reason
-        self._feed(Event.END)
+        self._feed(LifecycleEvent.END)
 
     def end_if_unused(self, reason: str) -> None:
         """End it if nothing runs in it. The agent is asked about background work; if it cannot
         tell, nothing happens.
         """
-        if self.state is State.IDLE and self.offers("status"):
-            self._disuse.doubt(reason)
+        if self.state is SessionState.IDLE and self.offers("status"):
+            self._idle_timer.doubt(reason)
 
     async def wait_ended(self) -> None:
         """Wait until nothing of the session is left."""
-        if self.state is not State.ENDED:
+        if self.state is not SessionState.ENDED:
             self._over = self._over or trio.Event()
             await self._over.wait()
 
@@ -327,25 +327,25 @@ class Session:
         """Own the jail from launch to its last process; returns when the session is over."""
         journald.about(session=self.id, client="")
         try:
-            await self._conversation.run()
+            await self._agent_session.run()
         except Exception:  # a bug of ours costs this session and not a thousand others
             log.exception("session %s failed", self.id)
             self.end("an error inside the supervisor")
         finally:
             # Cancelled (shutdown) or crashed: waiting callers still get an answer.
             self.end("the supervisor is shutting down")
-            self._feed(Event.GONE)
+            self._feed(LifecycleEvent.GONE)
 
     def agent_ready(self, link: AgentLink) -> None:
         self._link = link
         self.requests.open(link.capabilities)
         self.network.opened(link)
         self.ready_s = trio.current_time()
-        self._feed(Event.READY)
+        self._feed(LifecycleEvent.READY)
         self._events.publish("session_ready", session=self.id, subject=self)
         self._watcher.session_ready(self)
         if self.runs.queued:
-            self._feed(Event.SUBMITTED)
+            self._feed(LifecycleEvent.SUBMITTED)
 
     def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
         assert self._earlier is not None, "only what was taken up is resumed"
@@ -360,16 +360,16 @@ class Session:
         self.network.opened(link)
         running = self.runs.running
         if running is None:
-            self._feed(Event.READY)
+            self._feed(LifecycleEvent.READY)
         else:
-            self._feed(Event.RESUMED)
+            self._feed(LifecycleEvent.RESUMED)
             self.runs.go_on(running, note)
         self._watcher.session_resumed(self, resumed)
         self._events.publish("session_taken_up", session=self.id, subject=self)
         if self.name is None and running is None:
             self.end("no code of the one-shot was under way when its supervisor ended")
         elif self.runs.queued and self.runs.running is None:
-            self._feed(Event.SUBMITTED)
+            self._feed(LifecycleEvent.SUBMITTED)
 
     def agent_gone(self) -> None:
         self._link = None
@@ -377,10 +377,10 @@ class Session:
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
         """Handle the loss of the agent; known facts stay."""
-        if self.state in (State.ENDING, State.ENDED):
+        if self.state in (SessionState.ENDING, SessionState.ENDED):
             return
         self.end_reason, self._failure, self.lost = reason, failure, True
-        self._feed(Event.LOST)
+        self._feed(LifecycleEvent.LOST)
 
     def post(self, frame: Mapping[str, object], /) -> None:
         """Send a frame to the agent, if it is still there."""
@@ -401,7 +401,7 @@ class Session:
                 if not self.runs.refused(frame) and not self.requests.refused(frame):
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
-                self._disuse.told(frame, idle=self.state is State.IDLE)
+                self._idle_timer.told(frame, idle=self.state is SessionState.IDLE)
             case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
             case _:
@@ -416,7 +416,7 @@ class Session:
         if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
             self.end("one-shot finished")
             return
-        self._feed(Event.ANSWERED_MORE if self.runs.queued else Event.ANSWERED)
+        self._feed(LifecycleEvent.ANSWERED_MORE if self.runs.queued else LifecycleEvent.ANSWERED)
 
     def offers(self, capability: str) -> bool:
         """Return whether its agent is there and has this capability."""
@@ -425,14 +425,14 @@ class Session:
     # For `IdleTimer`.
 
     def idle_expired(self) -> None:
-        self._feed(Event.IDLE_EXPIRED)
+        self._feed(LifecycleEvent.IDLE_EXPIRED)
 
     def still_active(self) -> None:
-        self._feed(Event.STILL_ACTIVE)
+        self._feed(LifecycleEvent.STILL_ACTIVE)
 
     # Effects of the table.
 
-    def _feed(self, event: Event) -> None:
+    def _feed(self, event: LifecycleEvent) -> None:
         self.state, effects = advance(self.state, event)
         for effect in effects:
             self._carry_out(effect)
@@ -442,13 +442,13 @@ class Session:
             case Effect.SEND_NEXT:
                 self.runs.send_next()
             case Effect.ARM_IDLE:
-                self._disuse.begin()
+                self._idle_timer.begin()
             case Effect.DISARM_IDLE:
-                self._disuse.stop()
+                self._idle_timer.stop()
             case Effect.ASK_ACTIVITY:
-                self._disuse.ask(can_tell=self.offers("status"))
+                self._idle_timer.ask(can_tell=self.offers("status"))
             case Effect.KILL:
-                self._conversation.end()
+                self._agent_session.end()
             case Effect.FAIL_ALL:
                 error = self._failure or self.ended_error()
                 self.runs.fail(error)
@@ -460,7 +460,7 @@ class Session:
 
     def _report(self) -> None:
         self.runs.close()
-        self._disuse.close()
+        self._idle_timer.close()
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)

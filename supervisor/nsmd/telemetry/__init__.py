@@ -14,7 +14,7 @@ page        the documentation page of the metrics
 
 from __future__ import annotations
 
-from nsmd.telemetry.ring import Ring, Told
+from nsmd.telemetry.ring import Ring, RingEvent
 from nsmd.telemetry.telemetry import Surroundings, Telemetry, Traffic
 
-__all__ = ["Ring", "Surroundings", "Telemetry", "Told", "Traffic"]
+__all__ = ["Ring", "RingEvent", "Surroundings", "Telemetry", "Traffic"]

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from nsm.wire.errors import NsmError
 from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.values import Ended
+from nsmd.bridge.values import ProgramEnd
 from nsmd.model.events import Events, Happening
-from nsmd.model.values import RunResult
+from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 from nsmd.telemetry import families as f
@@ -37,9 +37,9 @@ MAX_ENVIRONMENTS = 100
 """Largest number of environments with a label of their own."""
 
 
-def outcome_of(answer: RunResult | NsmError | None) -> ExecutionOutcome:
+def outcome_of(answer: RunOutcome | NsmError | None) -> ExecutionOutcome:
     """Outcome of an execution in a word."""
-    if not isinstance(answer, RunResult):
+    if not isinstance(answer, RunOutcome):
         return "lost"
     outcome = answer.outcome
     if outcome.timed_out:
@@ -144,7 +144,7 @@ class Counts:
             self._took(f.LATENCY, happening.at_s - submitted_s, env, outcome_of(answer))
         if sent_s is not None and not execution.earlier:
             self._took(f.WAIT, sent_s - submitted_s, env)
-        if isinstance(answer, RunResult) and answer.denials:
+        if isinstance(answer, RunOutcome) and answer.denials:
             self._add(f.DENIALS, env)
         for limit in execution.limit_events:
             self._add(f.LIMITS_HIT, limit.kind, limit.enforced_by, by=limit.times)
@@ -220,7 +220,7 @@ class Counts:
         call, outcome = happening.subject, happening.facts["outcome"]
         assert isinstance(call, ProgramCall), "that is what ends"
         self._add(f.PROGRAM_CALLS, outcome)
-        if isinstance(call.answer, Ended):
+        if isinstance(call.answer, ProgramEnd):
             self._took(f.PROGRAM_TIME, call.answer.duration_s, outcome)
 
 

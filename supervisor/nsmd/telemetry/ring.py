@@ -17,7 +17,7 @@ import trio
 from nsmd.audit.recorder import NOT_TOLD
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.model.events import EventKind, Happening
-from nsmd.model.values import Client
+from nsmd.model.values import ClientIdentity
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 from nsmd.telemetry.counts import outcome_of
@@ -46,7 +46,7 @@ _OPERATION = ("client", "op", "error")
 _NO_FACTS: Mapping[str, Any] = {}
 
 
-class Told(NamedTuple):
+class RingEvent(NamedTuple):
     """One event.
 
     Attributes:
@@ -103,7 +103,9 @@ class Ring:
                 names, about = _SESSION, (env, tenancy.name, tenancy.client)
         elif isinstance(subject, ProgramCall):
             names, about = _PROGRAM, (subject.id, subject.asked.caller.client)
-        elif isinstance(subject, Client):  # of an operation, whose arguments may be anything
+        elif isinstance(
+            subject, ClientIdentity
+        ):  # of an operation, whose arguments may be anything
             names, about = _OPERATION, (subject.name, facts["op"], facts.get("error"))
             facts = _NO_FACTS
         self._kept.append((happening.kind, time(), happening.session, names, about, facts))
@@ -111,7 +113,7 @@ class Ring:
             self._more.set()
             self._more = None
 
-    def after(self, number: int) -> Sequence[Told]:
+    def after(self, number: int) -> Sequence[RingEvent]:
         """Events after that number, as far as they are kept; oldest first."""
         if number >= self.count:
             return ()
@@ -128,11 +130,11 @@ class Ring:
             await self._more.wait()
 
 
-def _told(number: int, kept: _Kept) -> Told:
+def _told(number: int, kept: _Kept) -> RingEvent:
     kind, at, session, names, about, more = kept
     facts: dict[str, Any] = dict(zip(names, about, strict=True))
     facts |= more
-    return Told(number, kind, at, session, {name: _plain(facts[name]) for name in facts})
+    return RingEvent(number, kind, at, session, {name: _plain(facts[name]) for name in facts})
 
 
 def _plain(value: object) -> object:

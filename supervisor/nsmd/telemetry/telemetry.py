@@ -13,7 +13,7 @@ from nsm._version import __version__
 from nsmd.manager.run_service import RunService
 from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
-from nsmd.model.values import Client
+from nsmd.model.values import ClientIdentity
 from nsmd.telemetry import families as f
 from nsmd.telemetry.counts import Counts
 from nsmd.telemetry.families import FAMILIES, Family, Labels, Readings, Value
@@ -102,7 +102,7 @@ class Telemetry:
     def _for_everyone(self, name: str) -> bool:
         # A client without an entry of its own sees the environments for everyone.
         catalog = self._run_service.provider.catalog
-        return name == SHELL or name in catalog.view(Client(name="", scope="")).names
+        return name == SHELL or name in catalog.view(ClientIdentity(name="", scope="")).names
 
     def read(self) -> dict[Family, Mapping[Labels, Value]]:
         """Read every family with its present values; those of the process are 0. Takes about a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import samples
-from nsm.checks import Check, render_text
+from nsm.checks import HostCheck, render_text
 from nsm.cli.render import formats
 from nsm.cli.render.environments import environments_table
 from nsm.cli.render.sessions import ended_table, sessions_table
@@ -60,7 +60,7 @@ def tables(width: int | None) -> dict[str, str]:
         "stats": stats.render(read(Stats, samples.stats()), width),
         "doctor": render_text(
             [
-                Check(
+                HostCheck(
                     name="sandboxes",
                     status="warn",
                     detail="/home/ada/work is wrong " * 20,

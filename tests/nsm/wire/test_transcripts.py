@@ -14,13 +14,13 @@ from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.results import Truncation
 from nsm.wire.sessions import Check, Completions, FileInfo, FilePiece, OpenFile
 from nsm.wire.transcripts import (
+    DisplayedValue,
     EndedRow,
     ExecutionEnd,
     ExecutionStart,
     LogEnd,
     OutputPiece,
     SessionStart,
-    Shown,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_the_end_of_an_execution() -> None:
         ),
     )
     assert isinstance(end, ExecutionEnd)
-    assert end.displays == (Shown({"text/plain": "42"}, {"image/png": 9000}),)
+    assert end.displays == (DisplayedValue({"text/plain": "42"}, {"image/png": 9000}),)
     assert end.truncated == {"stdout": Truncation(5, None)}
     assert end.error is None
 

@@ -13,7 +13,7 @@ import pytest
 
 from nsmd.app.service_manager import (
     LISTEN_VARIABLES,
-    Passed,
+    PassedDescriptors,
     ServiceManagerError,
     take_passed,
     tell,
@@ -50,7 +50,7 @@ def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
             client.connect(str(tmp_path / "s"))
             connection, _ = taken.accept()
             connection.close()
-    assert take_passed(environment) == Passed()
+    assert take_passed(environment) == PassedDescriptors()
     assert (tmp_path / "s").exists()  # it is the service manager's
 
 
@@ -64,7 +64,7 @@ def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_for_us_is_left_alone(environment: dict[str, str]) -> None:
-    assert take_passed(environment, first_fd=-1) == Passed()
+    assert take_passed(environment, first_fd=-1) == PassedDescriptors()
     assert not set(LISTEN_VARIABLES) & set(environment)
 
 
@@ -90,7 +90,7 @@ def test_there_may_be_no_socket_beside_what_was_kept() -> None:
     with open(os.devnull, "rb") as kept:
         environment = passed() | {"LISTEN_FDNAMES": "session-a"}
         taken = take_passed(environment, first_fd=kept.fileno())
-        assert taken == Passed(None, {"session-a": [kept.fileno()]})
+        assert taken == PassedDescriptors(None, {"session-a": [kept.fileno()]})
 
 
 @pytest.mark.parametrize("count", ["2", "-1", "many"])

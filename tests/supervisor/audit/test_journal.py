@@ -13,7 +13,7 @@ import trio.testing
 from nsmd.audit import journal as journal_module
 from nsmd.audit import open_journal
 from nsmd.audit.audit_file import AuditFile
-from nsmd.audit.journal import GATHER_S, Journal, Record, rfc3339
+from nsmd.audit.journal import GATHER_S, AuditRecord, Journal, rfc3339
 from nsmd.model.settings import AuditSettings
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def record(event: str, code: str | None = None) -> Record:
-    return Record(1234567890.25, {"event": event}, code)
+def record(event: str, code: str | None = None) -> AuditRecord:
+    return AuditRecord(1234567890.25, {"event": event}, code)
 
 
 async def test_lines_are_written_together_and_in_order(

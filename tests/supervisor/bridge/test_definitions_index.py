@@ -16,7 +16,7 @@ from nsmd.bridge import definitions_index as shelves
 from nsmd.bridge.definitions_index import (
     MAX_DEFINITIONS,
     DefinitionsIndex,
-    Found,
+    DefinitionsScan,
     open_definitions,
     read_directory,
     render,
@@ -214,9 +214,9 @@ async def test_a_look_that_hangs_holds_up_nobody(
     monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", 0.01)
     goes_on = threading.Event()
 
-    def hang(_: str) -> Found:
+    def hang(_: str) -> DefinitionsScan:
         goes_on.wait(TIMEOUT_S)
-        return Found()
+        return DefinitionsScan()
 
     monkeypatch.setattr(shelves, "read_directory", hang)
     try:
@@ -230,7 +230,7 @@ async def test_a_look_that_hangs_holds_up_nobody(
 async def test_a_fault_of_ours_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: str) -> Found:
+    def fail(_: str) -> DefinitionsScan:
         raise RecursionError
 
     monkeypatch.setattr(shelves, "read_directory", fail)
@@ -240,8 +240,10 @@ async def test_a_fault_of_ours_is_a_problem(
 
 
 def test_where_nothing_can_be_watched(tmp_path: Path) -> None:
-    shelf = DefinitionsIndex(str(tmp_path), keeper=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    shelf.take(Found(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left")
+    shelf = DefinitionsIndex(str(tmp_path), watcher=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    shelf.take(
+        DefinitionsScan(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left"
+    )
     assert [render(problem) for problem in shelf.problems] == [
         "/x.md: bad",
         f"{tmp_path}: no watches are left; it is looked at when somebody runs `nsm bridge ls`",

@@ -16,7 +16,7 @@ import bridge_programs
 from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.stop import Stop
-from nsmd.bridge.values import Ended
+from nsmd.bridge.values import ProgramEnd
 from nsmd.host.processes import children_of, processes
 from processes import Watched, ending
 
@@ -45,10 +45,10 @@ def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path / "gate")
 
 
-async def ended_by(gate: Gate, code: str, why: Any = "cancelled", **more: Any) -> Ended:
+async def ended_by(gate: Gate, code: str, why: Any = "cancelled", **more: Any) -> ProgramEnd:
     """Run a piece of code that tells processes through the gate; have it stopped; all are gone."""
     stop = Stop()
-    found: list[Ended] = []
+    found: list[ProgramEnd] = []
 
     async def run() -> None:
         found.append(await outcome_of_shell(code, stop=stop, **more))
@@ -192,7 +192,7 @@ async def test_what_it_leaves_behind_goes_on(gate: Gate, tmp_path: Path) -> None
     written, go = tmp_path / "written", tmp_path / "go"
     os.mkfifo(go)
     database = f"echo $$ >{gate.path}; cat {go}; head -c 300000 /dev/zero; echo $? >{written}"
-    found: list[Ended] = []
+    found: list[ProgramEnd] = []
 
     async def run() -> None:
         found.append(await outcome_of_shell(f"(setsid sh -c '{database}' &) ; echo up; exit 0"))
@@ -241,7 +241,7 @@ async def test_what_holds_no_output_is_not_waited_for() -> None:
 async def test_a_killed_monitor_takes_its_program_along(gate: Gate) -> None:
     """The program, by the kernel; those in its session by the supervisor."""
     code = f"sleep 100 & echo $$ $! >{gate.path}; wait"
-    found: list[Ended] = []
+    found: list[ProgramEnd] = []
 
     async def run() -> None:
         found.append(await outcome_of_shell(code))
@@ -270,7 +270,7 @@ async def test_a_monitor_that_its_program_has_stopped_ends_it_nevertheless(gate:
 
 
 async def test_a_killed_program(gate: Gate) -> None:
-    found: list[Ended] = []
+    found: list[ProgramEnd] = []
 
     async def run() -> None:
         found.append(await outcome_of_shell(f"echo $$ >{gate.path}; exec sleep 100"))

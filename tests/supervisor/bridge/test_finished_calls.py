@@ -10,18 +10,20 @@ from nsm.wire.errors import BadRequestError
 from nsmd.bridge import finished_calls as module
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.finished_calls import MAX_KEPT, FinishedCalls
-from nsmd.bridge.values import Asked, Ended
+from nsmd.bridge.values import ProgramEnd, RecordedCall
 
 KEPT_OF_ONE = 100_000
 
 
 def over(nursery: trio.Nursery, name: str, output: str | None) -> ProgramCall:
     """A call that is over; None: it was refused."""
-    asked = Asked(id=name, caller=ANYONE, program="deploy", arguments=("x" * 1000,))
+    asked = RecordedCall(id=name, caller=ANYONE, program="deploy", arguments=("x" * 1000,))
     call = ProgramCall(asked, None, nursery)
     call.started = output is not None
     refused = BadRequestError("The call was refused.")
-    call.settle(refused if output is None else Ended(exit_code=0, stdout=output, stderr=output))
+    call.settle(
+        refused if output is None else ProgramEnd(exit_code=0, stdout=output, stderr=output)
+    )
     return call
 
 

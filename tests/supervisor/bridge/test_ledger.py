@@ -21,7 +21,7 @@ from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge import rate_limit, recovery
 from nsmd.bridge.ledger import Ledger, open_ledger
-from nsmd.bridge.values import Asked, Caller, Ended
+from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "audit.log"
 
 
-def asked(call_id: str = "a", *arguments: str, scope: str = "box-1") -> Asked:
+def asked(call_id: str = "a", *arguments: str, scope: str = "box-1") -> RecordedCall:
     caller = Caller(client="claude-code", scope=scope, way="mcp", peer=(77, 1000))
-    return Asked(id=call_id, caller=caller, program="deploy", arguments=arguments)
+    return RecordedCall(id=call_id, caller=caller, program="deploy", arguments=arguments)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ async def test_a_call_has_a_start_and_an_end(path: Path) -> None:
         await ledger.begin(call)
         (start,) = lines(path)  # before the program is started
         assert await ledger.fate("x1", "box-1") == "under-way"
-        await ledger.end(call, Ended(exit_code=3, duration_s=1.25, left=2))
+        await ledger.end(call, ProgramEnd(exit_code=3, duration_s=1.25, left=2))
         assert await ledger.fate("x1", "box-1") == "ended"
     _, end = lines(path)
     supervisor = start["supervisor"]
@@ -149,8 +149,8 @@ async def test_it_is_on_disk_before_begin_returns(
         synced.clear()
         await ledger.begin(asked("b"))
         assert synced == [str(path)]
-        await ledger.end(asked("a"), Ended(exit_code=0))
-        await ledger.end(asked("b"), Ended(exit_code=0))
+        await ledger.end(asked("a"), ProgramEnd(exit_code=0))
+        await ledger.end(asked("b"), ProgramEnd(exit_code=0))
 
 
 async def test_starts_that_come_together_are_synced_once(
@@ -238,12 +238,12 @@ async def test_a_start_that_was_cut_anywhere_did_not_happen(
         full.room = room
         with pytest.raises(AuditFailedError, match="No space left"):
             await ledger.begin(asked("b"))
-        await ledger.end(call, Ended(exit_code=0))
+        await ledger.end(call, ProgramEnd(exit_code=0))
         assert story(path) == [("start", "a", None)]
         full.room = None
         await ledger.begin(asked("c"))  # and with it what could not be written before
         assert ledger.problem == ""
-        await ledger.end(asked("c"), Ended(exit_code=0))
+        await ledger.end(asked("c"), ProgramEnd(exit_code=0))
         assert await ledger.fate("b", "box-1") == "never"
     assert [(event, call_id) for event, call_id, _ in story(path)] == [
         ("start", "a"),
@@ -274,7 +274,7 @@ async def test_a_fault_of_ours_refuses_calls_and_ends_nothing_else(
             with pytest.raises(AuditFailedError, match=str(problem)):
                 await ledger.begin(asked("b"))
             assert str(problem) in ledger.problem
-        await ledger.end(asked("a"), Ended(exit_code=0))
+        await ledger.end(asked("a"), ProgramEnd(exit_code=0))
         assert ledger.problem == ""
     assert story(path) == [("start", "a", None), ("end", "a", None)]
 
@@ -286,7 +286,7 @@ async def test_an_end_that_found_no_room_is_written_later(
     async with open_ledger(str(path), max_mb=1) as ledger:
         await ledger.begin(asked())
         full.room = 5
-        await ledger.end(asked(), Ended(exit_code=0))  # does not raise: the program has run
+        await ledger.end(asked(), ProgramEnd(exit_code=0))  # does not raise: the program has run
         assert "No space left" in ledger.problem
         await trio.sleep(ledger_module.RETRY_S * 10)
         assert [event for event, *_ in story(path)] == ["start"]
@@ -312,7 +312,7 @@ async def test_a_start_that_is_perhaps_lost_is_none(
             await ledger.begin(asked("a"))
         broken[0] = False
         await ledger.begin(asked("b"))
-        await ledger.end(asked("b"), Ended(exit_code=0))
+        await ledger.end(asked("b"), ProgramEnd(exit_code=0))
     assert sorted(story(path)) == [
         ("end", "a", "not-started"),
         ("end", "b", None),
@@ -338,17 +338,17 @@ async def test_a_file_that_is_removed_under_a_start_refuses_the_call(
                 await ledger.begin(asked("a"))
         await ledger.begin(asked("b"))
         assert ("start", "b", None) in story(path)
-        await ledger.end(asked("b"), Ended(exit_code=0))
+        await ledger.end(asked("b"), ProgramEnd(exit_code=0))
 
 
 async def test_a_file_that_was_taken_away_in_between_is_made_anew(path: Path) -> None:
     async with open_ledger(str(path), max_mb=1) as ledger:
         await ledger.begin(asked("a"))
-        await ledger.end(asked("a"), Ended(exit_code=0))
+        await ledger.end(asked("a"), ProgramEnd(exit_code=0))
         path.unlink()
         await ledger.begin(asked("b"))
         path.rename(path.with_name("taken"))
-        await ledger.end(asked("b"), Ended(exit_code=0))
+        await ledger.end(asked("b"), ProgramEnd(exit_code=0))
         assert ledger.problem == ""
     assert story(path) == [("end", "b", None)]
 
@@ -460,7 +460,7 @@ async def test_a_large_one_is_set_aside_and_nothing_is_deleted(path: Path) -> No
         for number in range(8):
             call = asked(str(number), "x" * 600_000)
             await ledger.begin(call)
-            await ledger.end(call, Ended(exit_code=0))
+            await ledger.end(call, ProgramEnd(exit_code=0))
         assert await ledger.fate("0", "box-1") == "ended"
     aside = sorted(int(each[len("audit.log.") :]) for each in beside(path) if "log." in each)
     assert aside == list(range(7, 15))
@@ -480,7 +480,7 @@ async def test_two_supervisors_write_and_rotate_together(path: Path) -> None:
             for number in range(12):
                 call = asked(f"{name}{number}", "x" * 200_000)
                 await ledger.begin(call)
-                await ledger.end(call, Ended(exit_code=0))
+                await ledger.end(call, ProgramEnd(exit_code=0))
 
         for ledger, name in ((first, "a"), (first, "b"), (second, "c"), (second, "d")):
             nursery.start_soon(work, ledger, name)
@@ -588,7 +588,7 @@ async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
         await ledger.begin(mine)
         assert await ledger.fate("a", "box-2") == "never"
         await ledger.begin(other)
-        await ledger.end(mine, Ended(exit_code=0))
+        await ledger.end(mine, ProgramEnd(exit_code=0))
         assert await ledger.fate("a", "box-2") == "under-way"
         await ledger.withdraw(other, "changed")
         assert await ledger.fate("a", "box-2") == "ended"

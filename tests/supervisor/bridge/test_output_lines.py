@@ -11,7 +11,7 @@ from nsmd.bridge.output_lines import (
     MAX_WAITING_CHARS,
     MAX_WAITING_LINES,
     PIECE_CHARS,
-    Lines,
+    OutputLines,
     Told,
     Waiting,
 )
@@ -29,7 +29,7 @@ def chunks(data: bytes, sizes: list[int]) -> list[bytes]:
 
 @given(text=TEXTS, sizes=st.lists(st.integers(0, 9), max_size=12))
 def test_however_it_comes(text: str, sizes: list[int]) -> None:
-    lines = Lines()
+    lines = OutputLines()
     found = [line for data in chunks(text.encode(), sizes) for line in lines.take(data)]
     found += lines.end()
     *whole, rest = text.split("\n")
@@ -38,14 +38,14 @@ def test_however_it_comes(text: str, sizes: list[int]) -> None:
 
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(0, 30), max_size=12))
 def test_any_bytes_are_some_text(data: bytes, sizes: list[int]) -> None:
-    lines = Lines()
+    lines = OutputLines()
     found = [line for chunk in chunks(data, sizes) for line in lines.take(chunk)] + lines.end()
     ends = data.count(b"\n")
     assert ends <= len(found) <= ends + 1
 
 
 def test_a_long_line_comes_in_pieces() -> None:
-    lines = Lines()
+    lines = OutputLines()
     line = "é" * (2 * PIECE_CHARS) + "x"
     data = line.encode()
     told = lines.take(data[:40_001]) + lines.take(data[40_001:] + b"\nshort\n")
@@ -56,7 +56,7 @@ def test_a_long_line_comes_in_pieces() -> None:
 
 
 def test_a_line_without_end_is_told_before_it_is_complete() -> None:
-    lines = Lines()
+    lines = OutputLines()
     pieces = [piece for _ in range(100) for piece in lines.take(b"\0" * 1000)]
     assert pieces == ["\0" * PIECE_CHARS] * (100_000 // PIECE_CHARS)
     assert lines.end() == ["\0" * (100_000 % PIECE_CHARS)]
@@ -64,7 +64,7 @@ def test_a_line_without_end_is_told_before_it_is_complete() -> None:
 
 
 def test_what_is_skipped_is_counted() -> None:
-    lines = Lines()
+    lines = OutputLines()
     assert lines.take(b"one\ntw") == ["one"]
     assert lines.skip(b"o\nthree\nfo") == 2
     assert lines.take(b"ur\n") == ["four"]
@@ -75,7 +75,7 @@ def test_what_is_skipped_is_counted() -> None:
 
 
 def test_skipping_a_line_without_end_keeps_nothing_of_it() -> None:
-    lines = Lines()
+    lines = OutputLines()
     skipped = sum(lines.skip(b"\xff" * 1000) for _ in range(1000))
     assert 100 <= skipped <= 1_000_000 // PIECE_CHARS
     assert len("".join(lines.end())) < PIECE_CHARS

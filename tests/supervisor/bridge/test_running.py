@@ -28,14 +28,14 @@ from nsmd.bridge.commands import open_command
 from nsmd.bridge.output_lines import PIECE_CHARS
 from nsmd.bridge.running import run
 from nsmd.bridge.stop import Stop
-from nsmd.bridge.values import Ended
+from nsmd.bridge.values import ProgramEnd
 
 
 async def test_what_it_prints_and_how_it_ends() -> None:
     told = Told()
     ended = await outcome_of_shell("echo one; echo two >&2; printf three; exit 3", on_line=told)
     assert told.lines == {"stdout": ["one", "three"], "stderr": ["two"]}
-    assert ended == Ended(
+    assert ended == ProgramEnd(
         exit_code=3, stdout="one\nthree", stderr="two\n", duration_s=ended.duration_s
     )
 

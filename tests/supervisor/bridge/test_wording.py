@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsmd.bridge import wording
-from nsmd.bridge.values import Ended, Program
+from nsmd.bridge.values import Program, ProgramEnd
 
 
 def program(name: str, description: str = "Does it.", documentation: str = "") -> Program:
@@ -106,7 +106,7 @@ def test_no_other_character_is_forbidden() -> None:
     ],
 )
 def test_results(ended: dict[str, Any], text: str) -> None:
-    assert wording.result_text(Ended(**ended)) == text
+    assert wording.result_text(ProgramEnd(**ended)) == text
 
 
 def test_a_name_that_is_not_found() -> None:
@@ -150,12 +150,14 @@ def test_the_page_has_the_words() -> None:
     block = re.search(r"(?s)the first line says what:\n\n```text\n(.*?)```", page)
     assert block is not None
     assert block[1].splitlines() == [
-        wording.result_text(Ended(exit_code=0)),
-        wording.result_text(Ended(exit_code=1, stderr="no such place: prodution\n")),
-        wording.result_text(Ended(exit_code=None, signal=11, stderr="reading the list of hosts\n")),
-        wording.result_text(Ended(exit_code=None, signal=15, why_stopped="timeout")),
+        wording.result_text(ProgramEnd(exit_code=0)),
+        wording.result_text(ProgramEnd(exit_code=1, stderr="no such place: prodution\n")),
         wording.result_text(
-            Ended(exit_code=None, signal=15, why_stopped="cancelled", duration_s=2.0)
+            ProgramEnd(exit_code=None, signal=11, stderr="reading the list of hosts\n")
+        ),
+        wording.result_text(ProgramEnd(exit_code=None, signal=15, why_stopped="timeout")),
+        wording.result_text(
+            ProgramEnd(exit_code=None, signal=15, why_stopped="cancelled", duration_s=2.0)
         ),
         wording.program_not_found("foo", ["deploy", "restart-db"]),
         wording.invalid_character(";"),

@@ -13,17 +13,17 @@ from nsmd.doctor.bridge import check_bridge
 from nsmd.model.settings import BridgeSettings, HttpSettings, Settings
 
 if TYPE_CHECKING:
-    from nsm.checks import Check
+    from nsm.checks import HostCheck
 
 ON = Settings(bridge=BridgeSettings(enabled=True))
 AUDIT = "/home/me/.local/state/nsm/audit.log"
 
 
-def programs(world: World) -> Check:
+def programs(world: World) -> HostCheck:
     return named(check_bridge(world.host, ON), "programs of the bridge")
 
 
-def audit(world: World) -> Check:
+def audit(world: World) -> HostCheck:
     return named(check_bridge(world.host, ON), "audit of the bridge")
 
 

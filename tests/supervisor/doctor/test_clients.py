@@ -14,13 +14,13 @@ from nsmd.doctor import jsonc
 from nsmd.doctor.clients import PLACES, check_clients
 
 if TYPE_CHECKING:
-    from nsm.checks import Check
+    from nsm.checks import HostCheck
 
 OURS = "/opt/nsm/bin/nsm-mcp"
 GOOD: dict[str, Any] = {"command": OURS, "args": []}
 
 
-def one(world: World) -> Check:
+def one(world: World) -> HostCheck:
     (row,) = check_clients(world.host)
     return row
 

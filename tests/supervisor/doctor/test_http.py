@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from nsm.checks import Check
+    from nsm.checks import HostCheck
 
 HTTP: Mapping[str, Any] = samples.status()["http"]
 LISTEN = "127.0.0.1:7643"
@@ -37,11 +37,11 @@ def nobody(path: str) -> None:
     del path
 
 
-def row(world: World, listen: str = LISTEN) -> Check:
+def row(world: World, listen: str = LISTEN) -> HostCheck:
     return named(check_http(world.host, on(listen), say=nobody), NAME)
 
 
-def said(world: World, **changes: Any) -> Check:
+def said(world: World, **changes: Any) -> HostCheck:
     facts: Mapping[str, Any] = {**HTTP, "problem": "", **changes}
     return named(check_http(world.host, on(), say=lambda _: facts), NAME)
 
@@ -113,7 +113,7 @@ def test_a_socket_where_others_could_put_theirs(world: World) -> None:
 
 
 def test_the_token(world: World) -> None:
-    def token() -> Check:
+    def token() -> HostCheck:
         return named(check_http(world.host, on(), say=nobody), "token of MCP over HTTP")
 
     assert (token().status, token().detail.endswith("once it is served")) == ("ok", True)

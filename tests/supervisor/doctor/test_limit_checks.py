@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.checks import Check
+from nsm.checks import HostCheck
 from nsmd.doctor.limit_checks import LimitsSeen, check_limits
 from nsmd.model.values import Enforcement
 
@@ -10,7 +10,7 @@ GROUPS = Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
 NONE = Enforcement(memory="watchdog", processes="rlimit", cpu="none", why="cgroup v2 is absent")
 
 
-def rows(seen: LimitsSeen, release: str = "6.1.0") -> dict[str, Check]:
+def rows(seen: LimitsSeen, release: str = "6.1.0") -> dict[str, HostCheck]:
     return {check.name: check for check in check_limits(seen, release)}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fake_nix import FakeNix
-from nsm.checks import Check, render_json, render_text
+from nsm.checks import HostCheck, render_json, render_text
 from nsm.paths import PathError
 from nsm.wire.errors import StartFailedError
 from nsmd.doctor.report import (
@@ -32,7 +32,7 @@ from nsmd.doctor.trials import (
 )
 from nsmd.environments.nix.program import find_nix
 from nsmd.jail.arguments import JailContent
-from nsmd.jail.launcher import Plan
+from nsmd.jail.launcher import JailPlan
 from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
 from nsmd.model.values import Environment
 from realjail import SYSTEM_PATH, environments, needs_bwrap, new_launcher
@@ -190,8 +190,8 @@ def test_a_runtime_directory_that_others_could_replace_is_found(
 
 
 CHECKS = [
-    Check(name="bubblewrap", status="ok", detail="0.12.0"),
-    Check(name="jails", status="fail", detail="one line\nand another", fix="mend it"),
+    HostCheck(name="bubblewrap", status="ok", detail="0.12.0"),
+    HostCheck(name="jails", status="fail", detail="one line\nand another", fix="mend it"),
 ]
 
 
@@ -363,7 +363,7 @@ def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
 ) -> None:
     launcher = new_launcher()
 
-    def closed(plan: Plan, content: JailContent) -> list[str]:
+    def closed(plan: JailPlan, content: JailContent) -> list[str]:
         return ["--disable-userns", *plan.arguments(content)]
 
     monkeypatch.setattr(launcher, "_arguments", closed)

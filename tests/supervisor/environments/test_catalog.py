@@ -10,14 +10,14 @@ import pytest
 
 from fakes import BASH, BROKEN, PYTHON
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
-from nsmd.environments.catalog import MAX_REMOVED, Catalog, Rank, Source
-from nsmd.model.values import Artifact, Client, Environment, EnvironmentProblem, Sources
+from nsmd.environments.catalog import MAX_REMOVED, Catalog, EnvironmentSource, Rank
+from nsmd.model.values import Artifact, ClientIdentity, Environment, EnvironmentProblem, Sources
 
-EVERYONE = Client(name="editor", scope="alice")
-OWN = Client(name="editor", scope="bob", sources=Sources(directory="/own", metadata="{}"))
+EVERYONE = ClientIdentity(name="editor", scope="alice")
+OWN = ClientIdentity(name="editor", scope="bob", sources=Sources(directory="/own", metadata="{}"))
 
-DIRECTORY = Source(rank=Rank.DIRECTORY)
-OWN_DIRECTORY = Source(rank=Rank.CLIENT_DIRECTORY, of="/own")
+DIRECTORY = EnvironmentSource(rank=Rank.DIRECTORY)
+OWN_DIRECTORY = EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/own")
 
 
 def built(name: str, where: str = "/d") -> Environment:
@@ -30,7 +30,7 @@ def built(name: str, where: str = "/d") -> Environment:
     )
 
 
-def names(catalog: Catalog, client: Client = EVERYONE) -> list[str]:
+def names(catalog: Catalog, client: ClientIdentity = EVERYONE) -> list[str]:
     return [environment.name for environment in catalog.environments(client)]
 
 
@@ -46,11 +46,11 @@ def test_the_higher_rank_wins_in_the_place_of_the_lower(
 ) -> None:
     caplog.set_level(logging.INFO, "nsmd.environments.catalog")
     catalog = Catalog([PYTHON, BASH])
-    ranks = [rank for rank in Rank if Source(rank=rank).only_for is None]
+    ranks = [rank for rank in Rank if EnvironmentSource(rank=rank).only_for is None]
     ranks.remove(Rank.CONFIGURED)
     assert ranks == [Rank.HOST, Rank.METADATA, Rank.BUILT, Rank.DIRECTORY]
     for rank in reversed(ranks[1:]):
-        catalog.put(Source(rank=rank), [built("python", f"/{rank.name}")])
+        catalog.put(EnvironmentSource(rank=rank), [built("python", f"/{rank.name}")])
     assert catalog.find(EVERYONE, "python").source == "/DIRECTORY/python"
     assert names(catalog) == ["python", "bash"]
     (row, _) = catalog.listed()
@@ -81,8 +81,8 @@ def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
         EVERYONE
     )  # views of clients that went must not pile up
     catalog.put(OWN_DIRECTORY, [built("python", "/own"), built("mine", "/own")])
-    catalog.put(Source(rank=Rank.CLIENT_METADATA, of="{}"), [built("meta")])
-    catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [built("theirs")])
+    catalog.put(EnvironmentSource(rank=Rank.CLIENT_METADATA, of="{}"), [built("meta")])
+    catalog.put(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/other"), [built("theirs")])
     assert names(catalog, OWN) == ["python", "meta", "mine"]
     assert catalog.view(OWN).hides == {"python": ("preset",)}
     assert [row.hides for row in catalog.listed() if row.only_for][1:] == [("preset",), (), ()]
@@ -163,7 +163,7 @@ def test_what_is_wrong_with_a_whole_source_is_told_who_asks_for_an_unknown_one()
     catalog = Catalog([PYTHON])
     why = "it is not valid JSON"
     problem = EnvironmentProblem(name=None, where="NIX_SANDBOX_METADATA", why=why)
-    catalog.put(Source(rank=Rank.CLIENT_METADATA, of="{}"), [], [problem])
+    catalog.put(EnvironmentSource(rank=Rank.CLIENT_METADATA, of="{}"), [], [problem])
     with pytest.raises(UnknownEnvironmentError, match=r"NIX_SANDBOX_METADATA: it is not valid J"):
         catalog.find(OWN, "science")
     with pytest.raises(UnknownEnvironmentError) as error:
@@ -220,7 +220,7 @@ class FakeShells:
         self.shells = shells
         self.changed: Callable[[], None] = lambda: None
 
-    def environment(self, client: Client) -> Environment | None:
+    def environment(self, client: ClientIdentity) -> Environment | None:
         return self.shells.get(client.name)
 
     def rows(self) -> Sequence[Environment]:
@@ -270,5 +270,7 @@ def test_a_list_of_everything_for_people() -> None:
 
 
 def test_a_password_in_a_clients_reference_is_not_shown_to_others() -> None:
-    source = Source(rank=Rank.CLIENT_BUILT, of="git+https://me:secret@example.org/envs#x")
+    source = EnvironmentSource(
+        rank=Rank.CLIENT_BUILT, of="git+https://me:secret@example.org/envs#x"
+    )
     assert source.only_for == "clients with git+https://...@example.org/envs#x in NIX_SANDBOX_ENVS"

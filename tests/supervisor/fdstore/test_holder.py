@@ -18,7 +18,7 @@ import trio.testing
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.fdstore import holder_store
-from nsmd.fdstore.holder_store import Found, HolderError, HolderStore, take
+from nsmd.fdstore.holder_store import HolderError, HolderStore, RunningHolder, take
 from processes import Watched, collect
 
 if TYPE_CHECKING:
@@ -35,19 +35,19 @@ class World:
         self.path = str(directory / "keeper.sock")
         self._stack = stack
 
-    def store(self, found: Found | None = None, *, linger_s: float = 60) -> HolderStore:
+    def store(self, found: RunningHolder | None = None, *, linger_s: float = 60) -> HolderStore:
         store = HolderStore(self.path, found=found, linger_s=linger_s)
         self._stack.callback(store.end)
         return store
 
-    def taken(self) -> Found:
+    def taken(self) -> RunningHolder:
         found = take(self.path)
         assert found is not None
         self._stack.callback(self._give_up, found)
         return found
 
     @staticmethod
-    def _give_up(found: Found) -> None:
+    def _give_up(found: RunningHolder) -> None:
         found.link.close()
         for fd in (fd for fds in found.kept.values() for fd in fds):
             os.close(fd)
@@ -434,7 +434,7 @@ def test_what_does_not_fit_is_refused(world: World) -> None:
 async def test_no_room_for_more_is_told(world: World) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    store = HolderStore(world.path, found=Found(link=ours, pid=os.getpid()))
+    store = HolderStore(world.path, found=RunningHolder(link=ours, pid=os.getpid()))
     with ours, theirs:
         theirs.send(b"lost session-a")
         async with trio.open_nursery() as nursery:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.host.process_stats import Process, processes_of, usage_of
+from nsmd.host.process_stats import JailProcess, processes_of, usage_of
 from processes import ending
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -182,7 +182,7 @@ def test_each_process_of_a_jail_is_told(tmp_path: Path) -> None:
     in_jail(tmp_path, 11, 2, b"\xff" * 9000)
     in_jail(tmp_path, 12, 3)
     found = processes_of(10, 100, str(tmp_path))
-    assert found[0] == Process(
+    assert found[0] == JailProcess(
         pid=10,
         inside=1,
         name="python3",

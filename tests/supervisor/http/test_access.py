@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.http.access import AccessCheck, Answer, Headers, Passed
+from nsmd.http.access import AccessCheck, AdmittedRequest, Answer, Headers
 from nsmd.http.token import TokenFile
 
 TOKEN = "t" * 43
@@ -36,7 +36,7 @@ def guard(secret: TokenFile) -> AccessCheck:
 
 def status(guard: AccessCheck, *headers: tuple[bytes, bytes], method: bytes = b"POST") -> int:
     verdict = guard.check(method, b"/mcp", headers)
-    return 200 if isinstance(verdict, Passed) else verdict.status
+    return 200 if isinstance(verdict, AdmittedRequest) else verdict.status
 
 
 def test_who_has_the_token_is_let_in(guard: AccessCheck) -> None:
@@ -106,7 +106,7 @@ def test_there_is_one_origin(guard: AccessCheck) -> None:
 def test_pages_of_configured_origins_may_ask_and_read(guard: AccessCheck) -> None:
     page = (b"origin", PAGE.encode())
     verdict = guard.check(b"POST", b"/mcp", [HOST, page, BEARER])
-    assert isinstance(verdict, Passed)
+    assert isinstance(verdict, AdmittedRequest)
     assert (b"access-control-allow-origin", PAGE.encode()) in verdict.headers
     before = guard.check(b"OPTIONS", b"/mcp", [HOST, page])
     assert isinstance(before, Answer)
@@ -120,7 +120,7 @@ def test_pages_of_configured_origins_may_ask_and_read(guard: AccessCheck) -> Non
 def test_of_our_own_pages_there_is_none_that_reads(guard: AccessCheck) -> None:
     own = (b"origin", b"http://localhost:7643")
     verdict = guard.check(b"POST", b"/mcp", [HOST, own, BEARER])
-    assert verdict == Passed()
+    assert verdict == AdmittedRequest()
     assert status(guard, HOST, own, method=b"OPTIONS") == HTTPStatus.UNAUTHORIZED
 
 
@@ -161,7 +161,7 @@ def test_with_it_what_is_not_there_is_said(guard: AccessCheck) -> None:
         verdict = guard.check(b"POST", target, [HOST, BEARER])
         assert isinstance(verdict, Answer), target
         assert verdict.status == HTTPStatus.NOT_FOUND
-    assert isinstance(guard.check(b"POST", b"/mcp?a=b", [HOST, BEARER]), Passed)
+    assert isinstance(guard.check(b"POST", b"/mcp?a=b", [HOST, BEARER]), AdmittedRequest)
     for method in (b"PUT", b"OPTIONS", b"CONNECT", b"HEAD"):
         assert status(guard, HOST, BEARER, method=method) == HTTPStatus.METHOD_NOT_ALLOWED
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from nsmd.http.listener import COMERS_BURST, COMERS_PER_S
+from nsmd.http.listener import CONNECTIONS_BURST, CONNECTIONS_PER_S
 from nsmd.model.read_rate import ReadRate
 
 
 async def test_after_a_burst_there_are_so_many_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    pace = ReadRate(COMERS_PER_S, COMERS_BURST)
-    for _ in range(COMERS_BURST + round(10 * COMERS_PER_S)):
+    pace = ReadRate(CONNECTIONS_PER_S, CONNECTIONS_BURST)
+    for _ in range(CONNECTIONS_BURST + round(10 * CONNECTIONS_PER_S)):
         await pace.taken(1)
     assert 9.9 < trio.current_time() <= 10

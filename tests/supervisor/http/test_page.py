@@ -19,7 +19,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     numbers = {what: [int(n) for n in re.findall(r"\b\d+\b", limit)] for what, limit in rows}
     assert numbers == {
         "connections": [HttpSettings().max_connections, 503],
-        "new connections": [listener.COMERS_BURST, listener.COMERS_PER_S],
+        "new connections": [listener.CONNECTIONS_BURST, listener.CONNECTIONS_PER_S],
         "head of a request": [
             connection.MAX_HEAD_BYTES // 1024,
             connection.MAX_HEAD_LINES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from nsmd.jail.arguments import (
+    BindMount,
     FileData,
     JailContent,
-    Mount,
     agent_command,
     session_arguments,
     template_arguments,
@@ -30,7 +30,7 @@ PYTHON = Environment(
 
 def arguments(
     host: HostSystem = MERGED,
-    mounts: tuple[Mount, ...] = (),
+    mounts: tuple[BindMount, ...] = (),
     files: tuple[FileData, ...] = (),
     sizes: JailSizes | None = None,
 ) -> list[str]:
@@ -72,7 +72,7 @@ def test_usr_is_shown_as_on_the_host() -> None:
 
 
 def test_nothing_is_bound_writable() -> None:
-    words = arguments(mounts=(Mount(source="/opt/py", target="/opt/py"),))
+    words = arguments(mounts=(BindMount(source="/opt/py", target="/opt/py"),))
     assert not {"--bind", "--dev-bind", "--bind-fd", "--bind-data"} & {*words}
 
 
@@ -85,9 +85,9 @@ def test_private_file_systems_have_their_sizes() -> None:
 def test_mount_points_come_before_the_root_is_closed_and_parents_before_children() -> None:
     words = arguments(
         mounts=(
-            Mount(source="/a/b", target="/a/b"),
-            Mount(source=9, target="/project"),
-            Mount(source="/a", target="/a"),
+            BindMount(source="/a/b", target="/a/b"),
+            BindMount(source=9, target="/project"),
+            BindMount(source="/a", target="/a"),
         ),
         files=(FileData(descriptor=8, target="/etc/passwd"),),
     )

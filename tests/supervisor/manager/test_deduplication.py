@@ -12,7 +12,7 @@ import trio.testing
 from fakes import FakeAgent, FakeJail
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
 from nsmd.agent_link.frames import Noted
-from nsmd.model.values import Client, Output, RunRequest
+from nsmd.model.values import ClientIdentity, Output, RunRequest
 from nsmd.sessions.execution import interrupted_early
 from run_service_bench import ALICE, BOB, bench
 
@@ -27,7 +27,7 @@ def request(
     *,
     again: bool = True,
     session: str | None = "a",
-    client: Client = ALICE,
+    client: ClientIdentity = ALICE,
 ) -> RunRequest:
     return RunRequest(
         client=client,

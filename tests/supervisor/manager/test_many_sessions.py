@@ -23,8 +23,8 @@ from nsmd.environments.provider import Provider
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import CONCURRENT_STARTS, SessionManager
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
-from nsmd.model.values import Client, RunRequest
-from sandbox.framing import FrameReader, encode_frame
+from nsmd.model.values import ClientIdentity, RunRequest
+from sandbox.framing import MessageReader, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -42,7 +42,7 @@ SESSION_KIB = 13
 class Bench:
     def __init__(self, run_service: RunService) -> None:
         self.run_service = run_service
-        self._client = Client(name="test", scope="test")
+        self._client = ClientIdentity(name="test", scope="test")
 
     async def run(self, session: str | None) -> None:
         request = RunRequest(client=self._client, env="python", code="x", session=session)
@@ -121,7 +121,7 @@ class Script:
     def answer(self) -> None:
         """Let the newest agent answer what it was asked."""
         end = self.jails[-1].agent_end
-        reader = FrameReader()
+        reader = MessageReader()
         reader.receive_data(end.recv(65536))
         while (frame := reader.next_message()) is not None:
             if frame["type"] == "execute":

@@ -24,7 +24,7 @@ from nsm.wire.errors import (
     UnknownSessionError,
     WrongEnvironmentError,
 )
-from nsmd.environments.catalog import Rank, Source
+from nsmd.environments.catalog import EnvironmentSource, Rank
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.manager.projects import check_project
 from nsmd.model.settings import Settings
@@ -347,7 +347,7 @@ async def test_a_replaced_project_directory_is_mounted_anew(
             await it.run(session="none", client=client)
 
 
-DIRECTORY = Source(rank=Rank.DIRECTORY)
+DIRECTORY = EnvironmentSource(rank=Rank.DIRECTORY)
 SCIENCE = Environment(
     name="science",
     interpreter="python",
@@ -413,7 +413,7 @@ async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.C
     own = Sources(directory="/own")
     async with bench() as it:
         it.run_service.provider.catalog.put(
-            Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE]
+            EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE]
         )
         client = dataclasses.replace(ALICE, sources=own)
         assert (await it.run(env="science", client=client)).env == "science"
@@ -427,8 +427,8 @@ async def test_a_session_is_for_those_who_have_its_environment(
     other = dataclasses.replace(SCIENCE, source="/other/science", description="Other")
     async with bench() as it:
         catalog = it.run_service.provider.catalog
-        catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
-        catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/other"), [other])
+        catalog.put(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
+        catalog.put(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/other"), [other])
         alice = dataclasses.replace(ALICE, sources=Sources(directory="/own"))
         first = await it.run(env="science", session="s", client=alice)
         # The same entry, and later one flake more.
@@ -442,7 +442,7 @@ async def test_a_session_is_for_those_who_have_its_environment(
         with pytest.raises(UnknownEnvironmentError):
             await it.run(env="science", session="s", client=ALICE)
         # It lives on, whatever becomes of its environment.
-        catalog.put(Source(rank=Rank.CLIENT_DIRECTORY, of="/own"), [])
+        catalog.put(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/own"), [])
         again = await it.run(env="science", session="s", client=alice)
         assert again.session_id == first.session_id
         # What everybody has, is everybody's.

@@ -20,7 +20,7 @@ from nsmd.manager.session_manager import CONCURRENT_STARTS
 from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
-from nsmd.restart.load import Found, Takeover
+from nsmd.restart.load import LoadedSession, LoadedState
 from nsmd.sessions.agent_session import Earlier
 from run_service_bench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
@@ -189,7 +189,9 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
                 [("cli", shop), ("cli", None), ("editor", shop)]
             )
         ]
-        await it.session_manager.take_up(Takeover(found=found, gone=[], over=[], specs=[], newer=0))
+        await it.session_manager.take_up(
+            LoadedState(found=found, gone=[], over=[], specs=[], newer=0)
+        )
         sessions = [it.run_service.find(each.record.id) for each in found]
         scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]
         assert scopes == ["cli:/home/user/shop", "cli:-", "editor"]
@@ -200,7 +202,7 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
 
 async def _kept(
     launcher: FakeLauncher, number: int, scope: str, project: ProjectMount | None, token: str
-) -> Found:
+) -> LoadedSession:
     """A session named work that an earlier supervisor has left."""
     its_spec = replace(spec(), project=project)
     jail = await launcher.launch(its_spec)
@@ -229,4 +231,4 @@ async def _kept(
         executions=3,
         taken_up=1,
     )
-    return Found((f"session-{record.id}",), record, its_spec, earlier)
+    return LoadedSession((f"session-{record.id}",), record, its_spec, earlier)

@@ -12,7 +12,7 @@ from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
-from nsmd.bridge.values import Ended
+from nsmd.bridge.values import ProgramEnd
 from nsmd.mcp import describe
 from nsmd.model.client_limits import ClientLimits
 
@@ -50,7 +50,7 @@ async def names(peer: Peer, *, modern: bool = False) -> list[str]:
 
 
 def succeed(started: FakeProgramCall) -> None:
-    started.answer(Ended(exit_code=0, stdout="deployed\n", duration_s=0.25))
+    started.answer(ProgramEnd(exit_code=0, stdout="deployed\n", duration_s=0.25))
 
 
 @ERAS
@@ -202,9 +202,9 @@ async def test_failures_are_results_that_say_what_to_do(modern: bool) -> None:
         if not modern:
             await peer.initialize()
         for answer, text in (
-            (Ended(exit_code=1, stderr="no host\n"), "Command failed (exit 1): no host"),
+            (ProgramEnd(exit_code=1, stderr="no host\n"), "Command failed (exit 1): no host"),
             (
-                Ended(exit_code=None, signal=15, why_stopped="timeout", stdout="step 1\n"),
+                ProgramEnd(exit_code=None, signal=15, why_stopped="timeout", stdout="step 1\n"),
                 "Timed out after 300 s\n[stdout]\nstep 1",
             ),
             (BadProgramError("It is not there.", hint="Build it."), "It is not there.\nBuild it."),
@@ -404,7 +404,7 @@ async def test_results_are_bounded_and_each_stream_has_its_share() -> None:
         await peer.attach()
         await peer.initialize()
         sent = await peer.start("tools/call", params("execute", {"program": "deploy"}))
-        flood = Ended(exit_code=0, stdout="o" * 60_000, stderr="e" * 60_000, stdout_omitted=7)
+        flood = ProgramEnd(exit_code=0, stdout="o" * 60_000, stderr="e" * 60_000, stdout_omitted=7)
         (await programs.next()).answer(flood)
         answer = await peer.receive()
         assert answer["id"] == sent
@@ -463,7 +463,7 @@ async def test_two_programs_at_once_and_code_beside_them() -> None:
             one = await programs.next()
             started[one.asked.name] = one
         assert text_of(await peer.call({"code": "x", "env": "python"})) == "x"
-        started["b"].answer(Ended(exit_code=0, stdout="b"))
+        started["b"].answer(ProgramEnd(exit_code=0, stdout="b"))
         assert (await peer.receive())["id"] == second
-        started["a"].answer(Ended(exit_code=0, stdout="a"))
+        started["a"].answer(ProgramEnd(exit_code=0, stdout="a"))
         assert (await peer.receive())["id"] == first

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.listed import MAX_SESSIONS, TELLING_TIMEOUT_S, Listed
-from nsmd.model.values import Client
+from nsmd.mcp.listed import MAX_SESSIONS, TELLING_TIMEOUT_S, ListedTools
+from nsmd.model.values import ClientIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,14 +48,16 @@ class Place:
     def __init__(self) -> None:
         self.view = NOTHING
         self.changed: Callable[[], None] = lambda: None
-        self.listed = Listed(lambda _: self.view)
+        self.listed = ListedTools(lambda _: self.view)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         self.changed = changed
         return lambda: None
 
     def lists(self, session: Session) -> None:
-        self.listed.note(session.context(), Client(name=session.name, scope="http"), self.view)
+        self.listed.note(
+            session.context(), ClientIdentity(name=session.name, scope="http"), self.view
+        )
 
     def change(self, view: View) -> None:
         self.view = view

@@ -16,10 +16,10 @@ from nsm.wire.errors import (
 )
 from nsm.wire.results import Truncation
 from nsmd.mcp.render import ToolReply, render_error, render_result, unlike_json
-from nsmd.model.values import Outcome, RunResult
+from nsmd.model.values import Outcome, RunOutcome
 
 
-def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) -> RunResult:
+def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) -> RunOutcome:
     outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)  # type: ignore[arg-type]
     return a_result(outcome)
 
@@ -30,7 +30,7 @@ def truncated(file: str | None = "/workspace/.nsm/out") -> dict[str, Truncation]
 
 TIMED_OUT = Outcome(stdout="", stderr="", exit_code=124, timed_out=True)
 
-GOLDEN: list[tuple[str, RunResult, str, bool]] = [
+GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
     ("output", ran("hi\n"), "hi\n", False),
     ("output without an end of line", ran("hi"), "hi", False),
     ("nothing", ran(), "(no output)\n", False),
@@ -210,7 +210,7 @@ GOLDEN: list[tuple[str, RunResult, str, bool]] = [
 @pytest.mark.parametrize(
     ("result", "text", "is_error"), [row[1:] for row in GOLDEN], ids=[row[0] for row in GOLDEN]
 )
-def test_results(result: RunResult, text: str, is_error: bool) -> None:
+def test_results(result: RunOutcome, text: str, is_error: bool) -> None:
     reply = render_result(result)
     assert reply.text == text
     assert reply.is_error is is_error

@@ -10,7 +10,7 @@ import trio
 from mcp_types import CallToolResult
 
 from fake_programs import FakeProgramCall, FakePrograms
-from nsmd.bridge.values import Ended
+from nsmd.bridge.values import ProgramEnd
 from sdk_bench import ERAS, Bench, Connect, running_bench, text_of
 from shim_process import shim
 
@@ -29,7 +29,7 @@ def connect(bench: Bench) -> Connect:
 
 
 def succeed(started: FakeProgramCall) -> None:
-    started.answer(Ended(exit_code=0, stdout=f"{started.asked.arguments}\n"))
+    started.answer(ProgramEnd(exit_code=0, stdout=f"{started.asked.arguments}\n"))
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -74,7 +74,7 @@ async def test_lines_come_as_progress(bench: Bench, connect: Connect, mode: str)
         started.on_line("stderr", "two")
         started.on_line("stdout", "three")
         await heard.wait()
-        started.answer(Ended(exit_code=3, stdout="one\nthree\n", stderr="two\n"))
+        started.answer(ProgramEnd(exit_code=3, stdout="one\nthree\n", stderr="two\n"))
     assert [message for _, message in told] == ["one", "[stderr] two", "three"]
     times = [progress for progress, _ in told]
     assert times == sorted(set(times))

@@ -22,7 +22,7 @@ from nsm.jsonlines import MAX_LINE_BYTES, TooLong
 from nsm.wire.images import decode
 from nsmd.mcp import wire
 from nsmd.mcp.render import ToolReply
-from nsmd.mcp.wire import Refusal
+from nsmd.mcp.wire import ErrorAnswer
 
 PARSE, REQUEST, PARAMS = -32700, -32600, -32602
 
@@ -66,7 +66,7 @@ REFUSED: list[tuple[bytes, object, int, str]] = [
 @pytest.mark.parametrize(("line", "known", "code", "says"), REFUSED)
 def test_refused(line: bytes, known: object, code: int, says: str) -> None:
     (refusal,) = wire.decode(line)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ErrorAnswer)
     assert (refusal.id, refusal.code) == (known, code)
     assert says in refusal.message
     sent = json.loads(wire.encode(wire.error_message(refusal)))
@@ -112,7 +112,7 @@ def test_a_batch_of_too_many_is_refused_as_one() -> None:
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     assert len(wire.decode(b"[" + b",".join([ping] * wire.MAX_BATCH) + b"]")) == wire.MAX_BATCH
     (refusal,) = wire.decode(b"[" + b",".join([ping] * (wire.MAX_BATCH + 1)) + b"]")
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ErrorAnswer)
     assert (refusal.id, refusal.message) == (
         None,
         "Invalid request: a batch of 1001 messages; at most 1000 are taken",
@@ -123,14 +123,14 @@ def test_a_batch_is_its_messages() -> None:
     line = b'[{"jsonrpc":"2.0","id":1,"method":"m"}, 7, {"jsonrpc":"2.0","method":"n"}]'
     request, refusal, notification = wire.decode(line)
     assert isinstance(request, JSONRPCRequest)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ErrorAnswer)
     assert isinstance(notification, JSONRPCNotification)
 
 
 @given(st.binary() | st.text().map(str.encode))
 def test_garbage_gives_refusals_and_nothing_else(line: bytes) -> None:
     for message in wire.decode(line):
-        assert isinstance(message, Refusal)
+        assert isinstance(message, ErrorAnswer)
 
 
 JSON_ANY = st.recursive(
@@ -155,7 +155,7 @@ JSON_ANY = st.recursive(
 )
 def test_any_object_is_served_refused_or_dropped(message: dict[str, Any]) -> None:
     for item in wire.decode(json.dumps(message).encode()):
-        if isinstance(item, Refusal):
+        if isinstance(item, ErrorAnswer):
             wire.encode(wire.error_message(item))
 
 

@@ -24,8 +24,8 @@ from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
 from nsmd.network import Gateway, SessionNetwork, listener, serving
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS
-from nsmd.network.listener import Listener, ListenerError
-from sandbox.framing import FrameReader, encode_frame
+from nsmd.network.listener import ListenerError, NamespaceListener
+from sandbox.framing import MessageReader, encode_frame
 from sandbox.linux import listen_on_loopback
 
 
@@ -42,7 +42,7 @@ class Bench:
         self.link = link
         self.agent = agent
         self.failure: Exception | None = None
-        self._reader = FrameReader()
+        self._reader = MessageReader()
 
     async def asked(self) -> dict[str, Any]:
         """The next frame for the agent."""
@@ -201,7 +201,7 @@ async def test_a_listener_that_is_made_to_block_holds_up_nobody(
     taken: list[trio.SocketStream] = []
 
     async def accept() -> None:
-        one = Listener(os.dup(made.fileno()))
+        one = NamespaceListener(os.dup(made.fileno()))
         try:
             taken.append(await one.accept(limiter))
         except ListenerError as error:
@@ -228,7 +228,7 @@ async def test_connections_of_a_listener_that_lingers_are_closed_at_once() -> No
     lingers = struct.pack("ii", 1, 3600)
     limiter = trio.CapacityLimiter(1)
     made = listen_on_loopback(0)
-    one = Listener(os.dup(made.fileno()))
+    one = NamespaceListener(os.dup(made.fileno()))
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, lingers)  # whoever passed it still can
     with made, socket.create_connection(made.getsockname()):
         taken = await one.accept(limiter)
@@ -245,7 +245,7 @@ def test_a_socket_that_is_refused_does_not_linger() -> None:
     ):
         passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
         with pytest.raises(ListenerError, match="is no TCP socket that listens"):
-            Listener(os.dup(passed.fileno()))
+            NamespaceListener(os.dup(passed.fileno()))
         assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
 
 

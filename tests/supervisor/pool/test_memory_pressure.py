@@ -13,7 +13,7 @@ import trio.testing
 from control_bench import bench
 from nsmd.model.events import Happening
 from nsmd.model.settings import MemoryPressureSettings
-from nsmd.model.values import Client, RunRequest
+from nsmd.model.values import ClientIdentity, RunRequest
 from nsmd.pool.memory_pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
 from nsmd.pool.policy import MemorySeen
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 PRESSED = MemorySeen(total_bytes=16 * GIB, available_bytes=GIB, pressure_percent=30.0, watched=True)
 CALM = MemorySeen(total_bytes=16 * GIB, available_bytes=8 * GIB, pressure_percent=0.0, watched=True)
-WORKER = Client(name="editor", scope="here")
+WORKER = ClientIdentity(name="editor", scope="here")
 
 
 @dataclass

@@ -19,7 +19,7 @@ from nsmd.pool.policy import (
     KindSeen,
     MemorySeen,
     Observation,
-    Plan,
+    PoolPlan,
     backoff_s,
     plan,
     refill_at,
@@ -64,7 +64,7 @@ USED = KindSeen(rate_per_s=0.01, burst=1.0, refill_s=0.05, idle_s=1.0, cost_byte
 PLENTY = MemorySeen(total_bytes=16 * GIB, available_bytes=8 * GIB, pressure_percent=0.0)
 
 
-def wanted(made: Plan) -> list[int]:
+def wanted(made: PoolPlan) -> list[int]:
     return [kind.wanted for kind in made.kinds]
 
 

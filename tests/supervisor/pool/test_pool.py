@@ -13,7 +13,7 @@ import trio.testing
 from fakes import BASH, PYTHON, FakeAgent, FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsm.wire.errors import StartFailedError
 from nsmd.host.timer import Timers
-from nsmd.model.lifecycle import State
+from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import SessionLimits
 from nsmd.network import Gateway
@@ -81,7 +81,7 @@ class Bench:
         return session
 
     def starting(self) -> int:
-        return [session.state for session in self.started].count(State.STARTING)
+        return [session.state for session in self.started].count(SessionState.STARTING)
 
 
 @asynccontextmanager
@@ -130,7 +130,7 @@ async def test_the_second_taker_finds_a_session_ready(autojump_clock: trio.abc.C
         assert it.pool.spares == 2
         second = it.pool.take(spec())
         assert second is not first
-        assert second.state is State.IDLE
+        assert second.state is SessionState.IDLE
         assert (it.pool.hits, it.pool.misses) == (1, 1)
 
 
@@ -170,10 +170,12 @@ async def test_refills_come_after_callers_and_one_or_two_at_a_time(
         most = 0
         while it.pool.spares < 6 or it.starting():
             await trio.sleep(0.005)
-            refilling = [s for s in it.started if s.state is State.STARTING and s not in callers]
+            refilling = [
+                s for s in it.started if s.state is SessionState.STARTING and s not in callers
+            ]
             if refilling:
                 most = max(most, len(refilling))
-                assert all(session.state is State.IDLE for session in callers)
+                assert all(session.state is SessionState.IDLE for session in callers)
         assert most == 2  # both processors, while there is none ready
         (kind,) = it.pool.kinds
         assert kind.refills.quantile(1.0) == pytest.approx(START_S, abs=0.01)
@@ -215,7 +217,7 @@ async def test_what_nobody_asks_for_is_given_up(autojump_clock: trio.abc.Clock) 
         assert it.pool.spares == 2
         await trio.sleep(2)
         assert it.pool.spares == 0
-        assert [session.state for session in it.started].count(State.ENDED) == 2
+        assert [session.state for session in it.started].count(SessionState.ENDED) == 2
         assert it.pool.kinds == ()
 
 
@@ -231,7 +233,7 @@ async def test_a_kind_that_is_expected_is_kept_ready_for_a_while(
     async with bench() as it:
         it.pool.expect(spec(BASH))
         await trio.sleep(FILLED_S)
-        assert it.pool.take(spec(BASH)).state is State.IDLE
+        assert it.pool.take(spec(BASH)).state is SessionState.IDLE
         it.pool.expect(spec(PYTHON))
         await trio.sleep(FILLED_S)
         assert [kind.spares for kind in it.pool.kinds] == [2, 1]

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsmd.model.values import Client, ProjectMount
-from nsmd.pool.prewarm import MAX_COMERS, VISIT_S, UsageHistory
+from nsmd.model.values import ClientIdentity, ProjectMount
+from nsmd.pool.prewarm import MAX_VISITORS, VISIT_S, UsageHistory
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
 PROJECT = ProjectMount(path="/src/words", mount_point="/project", device=1, inode=2)
-EDITOR = Client(name="editor", scope="editor:/src/words", project=PROJECT)
+EDITOR = ClientIdentity(name="editor", scope="editor:/src/words", project=PROJECT)
 
 
 async def test_a_new_project_is_expected_to_want_python_and_bash(mock_clock: MockClock) -> None:
@@ -41,7 +41,7 @@ async def test_coming_twice_at_once_is_one_visit(mock_clock: MockClock) -> None:
 async def test_a_program_is_expected_to_do_what_it_did(mock_clock: MockClock) -> None:
     habits = UsageHistory()
     assert habits.program_came("nsm", "cli") == []
-    shell = Client(name="nsm", scope="cli", project=PROJECT)
+    shell = ClientIdentity(name="nsm", scope="cli", project=PROJECT)
     habits.used(shell, "python")
     mock_clock.jump(VISIT_S + 1)
     assert habits.program_came("nsm", "cli") == [("python", PROJECT)]
@@ -52,10 +52,10 @@ async def test_a_program_is_expected_to_do_what_it_did(mock_clock: MockClock) ->
 
 async def test_comers_are_bounded(mock_clock: MockClock) -> None:
     habits = UsageHistory()
-    first = Client(name="first", scope="s")
+    first = ClientIdentity(name="first", scope="s")
     habits.program_came("first", "s")
     habits.used(first, "python")
-    for n in range(2 * MAX_COMERS):
+    for n in range(2 * MAX_VISITORS):
         habits.program_came(f"program {n}", "s")
     mock_clock.jump(VISIT_S + 1)
     assert habits.program_came("first", "s") == []

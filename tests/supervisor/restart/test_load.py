@@ -99,7 +99,7 @@ def spec_files() -> dict[str, list[int]]:
     return {SPEC_NAME: [records.memory_file(SPEC_DATA)]}
 
 
-def release(found: load.Found) -> None:
+def release(found: load.LoadedSession) -> None:
     found.earlier.jail.release()
     if found.earlier.listener is not None:
         os.close(found.earlier.listener)

@@ -22,8 +22,8 @@ from nsmd.jail.cgroups import SessionEnforcer, files
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of
 from nsmd.jail.cgroups.tree import GroupTree
-from nsmd.model.lifecycle import State
-from nsmd.model.values import Client, NetworkRule, RunRequest, SessionLimits, Tenancy
+from nsmd.model.lifecycle import SessionState
+from nsmd.model.values import ClientIdentity, NetworkRule, RunRequest, SessionLimits, Tenancy
 from nsmd.network import Gateway
 from nsmd.restart.reattach import execution_id_of
 from nsmd.sessions.agent_session import RESUME_TIMEOUT_S, Earlier
@@ -67,7 +67,9 @@ class Reviving(Watcher):
 def _execution(session: Session, execution_id: str, code: str) -> Execution:
     return Execution(
         execution_id,
-        RunRequest(client=Client(name="test", scope="s"), env="python", code=code, session="a"),
+        RunRequest(
+            client=ClientIdentity(name="test", scope="s"), env="python", code=code, session="a"
+        ),
         Origin(
             env="python",
             created=False,
@@ -135,7 +137,7 @@ async def taken_up(
         nursery.start_soon(it.session.run)
         yield it
         nursery.cancel_scope.cancel()
-    assert it.session.state is State.ENDED
+    assert it.session.state is SessionState.ENDED
     assert it.jail.released
 
 
@@ -163,7 +165,7 @@ async def _bench(
         gateway=Gateway(),
         timers=timers,
         nursery=nursery,
-        keeper=keeper,
+        enforcer=keeper,
         earlier=Earlier(
             jail=jail,
             token=TOKEN,
@@ -201,7 +203,7 @@ async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
 
     async with taken_up(script, created_s=500) as it:
         early = it.submit("early")
-        assert it.session.state is State.STARTING
+        assert it.session.state is SessionState.STARTING
         assert (await early.wait()).outcome.stdout == "early"
         assert (it.session.executions, it.session.taken_up) == (8, 2)
         assert (await it.submit("late").wait()).outcome.stdout == "late"
@@ -239,7 +241,7 @@ async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
 
     async with taken_up(script) as it:
         await it.back()
-        assert it.session.state is State.RUNNING
+        assert it.session.state is SessionState.RUNNING
         execution = it.watcher.executions["run"]
         assert execution.request.code == "slow"
         queued = it.submit("next")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pytest
 
     from nsmd.fdstore.store import DescriptorStore
-    from nsmd.restart.load import Found
+    from nsmd.restart.load import LoadedSession
     from nsmd.sessions.session import Session
 
 SPEC = JailSpec(
@@ -74,7 +74,7 @@ def book_with(store: Held) -> SessionStore:
     return SessionStore(cast("DescriptorStore", store))
 
 
-def taken_up(store: Held) -> Found:
+def taken_up(store: Held) -> LoadedSession:
     """Read the store as the next supervisor does, and own its contents."""
     (found,) = sort_out(
         {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()}

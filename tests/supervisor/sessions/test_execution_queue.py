@@ -13,7 +13,7 @@ from nsm.wire.errors import (
     InternalError,
     SessionEndedError,
 )
-from nsmd.model.lifecycle import State
+from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.idle import ANSWER_MARGIN_S
 from sessionbench import bench
@@ -76,7 +76,7 @@ async def test_an_answer_to_nothing_is_ignored(kind: str, autojump_clock: trio.a
         await trio.testing.wait_all_tasks_blocked()
         assert (await it.submit("x").wait()).outcome.stdout == "right"
         await trio.testing.wait_all_tasks_blocked()
-        assert it.session.state is State.IDLE
+        assert it.session.state is SessionState.IDLE
 
 
 async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -> None:

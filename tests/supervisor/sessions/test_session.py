@@ -22,7 +22,7 @@ from nsm.wire.errors import (
     UnknownOperationError,
 )
 from nsmd.agent_link.frames import MAX_STREAM_BYTES, CheckedFrame
-from nsmd.model.lifecycle import State
+from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.agent_session import START_TIMEOUT_S
 from sessionbench import TENANCY, Bench, bench
@@ -40,7 +40,7 @@ async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Cloc
         assert result.session_name == "a"
         assert result.waited_s == 0
         assert it.session.executions == 1
-        assert it.session.state is State.IDLE
+        assert it.session.state is SessionState.IDLE
 
 
 async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready(
@@ -48,7 +48,7 @@ async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready(
 ) -> None:
     async with bench() as it:
         executions = [it.submit(str(n)) for n in range(5)]
-        assert it.session.state is State.STARTING
+        assert it.session.state is SessionState.STARTING
         answers = [(await execution.wait()).outcome.stdout for execution in executions]
         assert answers == ["0", "1", "2", "3", "4"]
 
@@ -241,14 +241,14 @@ async def test_using_a_session_starts_its_idle_time_anew(autojump_clock: trio.ab
         for _ in range(5):
             await trio.sleep(90)
             await it.submit("x").wait()
-        assert it.session.state is State.IDLE
+        assert it.session.state is SessionState.IDLE
 
 
 async def test_a_running_execution_is_not_idle(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         it.submit("wait", timeout_s=500)
         await trio.sleep(400)
-        assert it.session.state is State.RUNNING
+        assert it.session.state is SessionState.RUNNING
 
 
 async def test_no_session_outlives_its_lifetime(autojump_clock: trio.abc.Clock) -> None:
@@ -262,7 +262,7 @@ async def test_no_session_outlives_its_lifetime(autojump_clock: trio.abc.Clock) 
 async def test_a_spare_waits_without_limit(autojump_clock: trio.abc.Clock) -> None:
     async with bench(tenancy=None) as it:
         await trio.sleep(10_000)
-        assert it.session.state is State.IDLE
+        assert it.session.state is SessionState.IDLE
         it.session.claim(TENANCY)
         await it.session.wait_ended()
         assert it.session.end_reason == "idle timeout"
@@ -280,7 +280,7 @@ async def test_a_one_shot_that_is_interrupted_while_it_starts_is_ended(
 ) -> None:
     async with bench() as it:
         execution = it.submit("x", one_shot=True)
-        assert it.session.state is State.STARTING
+        assert it.session.state is SessionState.STARTING
         execution.interrupt()
         assert (await execution.wait()).outcome.interrupted
         start = trio.current_time()
@@ -296,7 +296,7 @@ async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
         await trio.testing.wait_all_tasks_blocked()
         execution.abandon()
         await trio.testing.wait_all_tasks_blocked()
-        assert it.session.state is State.RUNNING
+        assert it.session.state is SessionState.RUNNING
         execution.interrupt()
         await execution.wait()
         it.submit("wait", one_shot=True).abandon()

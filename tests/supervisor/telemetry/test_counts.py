@@ -12,8 +12,8 @@ import trio.testing
 from control_bench import Bench, bench
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
 from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.values import Asked, Caller, Ended
-from nsmd.model.values import LimitEvent, RunResult, Sources, Tenancy
+from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
+from nsmd.model.values import LimitEvent, RunOutcome, Sources, Tenancy
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry import families as f
@@ -149,16 +149,16 @@ async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
 
 async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
     caller = Caller(client="agent", scope="box", way="mcp")
-    answers: dict[str, Ended | NsmError] = {
-        "ok": Ended(exit_code=0, duration_s=3.0),
-        "timeout": Ended(exit_code=None, why_stopped="timeout", duration_s=300.0),
+    answers: dict[str, ProgramEnd | NsmError] = {
+        "ok": ProgramEnd(exit_code=0, duration_s=3.0),
+        "timeout": ProgramEnd(exit_code=None, why_stopped="timeout", duration_s=300.0),
         "refused": BadRequestError("no"),
         "unaudited": AuditFailedError("no"),
     }
     async with bench() as it, trio.open_nursery() as nursery:
         assert values(it, f.PROGRAM_CALLS) == {}
         for outcome, answer in answers.items():
-            asked = Asked(id=outcome, caller=caller, program="deploy", arguments=())
+            asked = RecordedCall(id=outcome, caller=caller, program="deploy", arguments=())
             call = ProgramCall(asked, None, nursery)
             call.settle(answer)
             events = it.run_service.events
@@ -274,7 +274,7 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
     async with bench() as it:
         execution = await execution_of(it)
         answer = execution.answer
-        assert isinstance(answer, RunResult)
+        assert isinstance(answer, RunOutcome)
         object.__setattr__(answer, "denials", ("no network",))
         it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution

@@ -8,7 +8,7 @@ import trio.testing
 
 from control_bench import bench
 from nsmd.model.events import Events, Happening
-from nsmd.model.values import Client
+from nsmd.model.values import ClientIdentity
 from nsmd.telemetry import Ring
 
 
@@ -70,7 +70,7 @@ async def test_what_an_operation_was_given_is_not_told() -> None:
     """Arguments may be code, or a file."""
     events, ring = Events(), Ring()
     events.subscribe(ring.take)
-    client = Client(name="someone", scope="s")
+    client = ClientIdentity(name="someone", scope="s")
     secret = {"code": "password", "data": b"\0" * 10}
     events.publish("operation", subject=client, op="kill", arguments=secret)
     events.publish("operation", subject=client, op="complete", arguments=secret)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nsmbox.host.facts import Entry, Facts, Request, Tool
-from nsmbox.host.nsm_itself import Own
+from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
+from nsmbox.host.nsm_itself import NsmPaths
 from nsmbox.host.program_links import Links
 from nsmbox.profiles.profile import load
 from nsmbox.protection.git_repository import GitFacts, Identity
@@ -48,7 +48,7 @@ NODE = Tool(
     shown=(f"{HOME}/.nvm/versions/node/v22.3.0",),
 )
 
-OWN = Own(
+OWN = NsmPaths(
     python="/opt/python/bin/python3.12",
     library=("/opt/python/lib/python3.12",),
     packages=(
@@ -82,12 +82,12 @@ def facts(**other: Any) -> Facts:
             directory=PROJECT,
             variables=VARIABLES,
             system=(
-                Entry(path="/usr", source="/usr"),
-                Entry(path="/bin", link="usr/bin"),
-                Entry(path="/etc/passwd", source="/etc/passwd"),
-                Entry(path="/etc/resolv.conf", source="/run/systemd/resolve/stub-resolv.conf"),
+                HostPath(path="/usr", source="/usr"),
+                HostPath(path="/bin", link="usr/bin"),
+                HostPath(path="/etc/passwd", source="/etc/passwd"),
+                HostPath(path="/etc/resolv.conf", source="/run/systemd/resolve/stub-resolv.conf"),
             ),
-            state=(Entry(path=f"{HOME}/.claude", source=f"{HOME}/.claudebox"),),
+            state=(HostPath(path=f"{HOME}/.claude", source=f"{HOME}/.claudebox"),),
             links=Links(directories=("/usr/bin",), path=f"{HOME}/.cache/nsm/box-tools/1234"),
             command=("/run/nsm/bin/claude", "--dangerously-skip-permissions"),
             tools=(CLAUDE, NODE),
@@ -102,6 +102,6 @@ def facts(**other: Any) -> Facts:
     )
 
 
-def request(profile: str = "claude", **other: Any) -> Request:
+def request(profile: str = "claude", **other: Any) -> BoxRequest:
     """Make a request for a box."""
-    return replace(Request(profile=load(profile)), **other)
+    return replace(BoxRequest(profile=load(profile)), **other)

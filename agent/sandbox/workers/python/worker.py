@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 
-from sandbox.framing import READ_BYTES, FrameReader
+from sandbox.framing import READ_BYTES, MessageReader
 from sandbox.limits import apply_limits
 from sandbox.linux import dup_high, identity_of, set_handler
 from sandbox.shared_page import INTERRUPT
@@ -94,7 +94,7 @@ class PythonWorker:
             fd: identity_of(os.fstat(fd))
             for fd in (control_fd, self._out_fd, self._err_fd, self._null_fd)
         }
-        self._reader = FrameReader()
+        self._reader = MessageReader()
         self._poll = select.poll()
         self._poll.register(control_fd, select.POLLIN)
         self._linecache = linecache

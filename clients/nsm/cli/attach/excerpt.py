@@ -21,7 +21,7 @@ MAX_LINE_CHARS = 4 * 1024
 """An unfinished line that is longer is shown as it is."""
 
 
-class Lines:
+class OutputExcerpt:
     """Whole lines out of one execution's output, as they stand when they are whole.
 
     A progress bar writes its line over and over; only the last state counts.

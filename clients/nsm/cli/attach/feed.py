@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from nsm.cli.attach.excerpt import Excerpt, Lines
+from nsm.cli.attach.excerpt import Excerpt, OutputExcerpt
 from nsm.cli.render import formats, transcript
-from nsm.cli.render.transcript import Transcript
+from nsm.cli.render.transcript import TranscriptPrinter
 from nsm.cli.streams.escapes import colourless, harmless
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 
@@ -62,8 +62,8 @@ class Feed:
         self.running: ExecutionStart | None = None
         self.clients: list[str] = []
         self._sink = sink
-        self._transcript = Transcript()
-        self._lines, self._excerpt = Lines(), Excerpt()
+        self._transcript = TranscriptPrinter()
+        self._lines, self._excerpt = OutputExcerpt(), Excerpt()
         self._viewers: dict[str, Viewer] = {}
 
     @property
@@ -116,7 +116,7 @@ class Feed:
 
     def _start(self, start: ExecutionStart) -> None:
         self.running = start
-        self._lines, self._excerpt = Lines(), Excerpt()
+        self._lines, self._excerpt = OutputExcerpt(), Excerpt()
         if start.client not in self.clients:
             self.clients.append(start.client)
         viewer = self._viewers.get(start.execution_id)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INDENT = "    "
 
 
-class Actions(Protocol):
+class KeyActions(Protocol):
     """Actions of the prompt for its keys."""
 
     async def check(self, code: str) -> Check:
@@ -37,7 +37,7 @@ class Actions(Protocol):
         ...
 
 
-def bindings(actions: Actions) -> KeyBindings:
+def bindings(actions: KeyActions) -> KeyBindings:
     """The key bindings of a prompt."""
     keys = KeyBindings()
     at_prompt = has_focus(DEFAULT_BUFFER)

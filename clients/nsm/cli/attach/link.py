@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from nsm.client import operations
-from nsm.client.retry import RECONNECTED, Asked, LostError
+from nsm.client.retry import RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import BadRequestError, DisconnectedError, NotRunningError, NsmError
@@ -34,7 +34,7 @@ _RETRY_S = 0.1
 """There is nothing to wait for: a socket that nobody listens on does not tell when."""
 
 
-class Call:
+class PendingRequest:
     """A request on its way.
 
     Attributes:
@@ -51,7 +51,7 @@ class Call:
     ) -> None:
         self._link = link
         self.op = op
-        self.asked = Asked(op, args)
+        self.asked = RetriedCall(op, args)
         self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.on_event = on_event
         self.id = 0  # on the connection that there is; 0 before it was sent over one
@@ -94,8 +94,8 @@ class Link(asyncio.Protocol):
         self._hello = hello
         self._path = path
         self._protocol = ClientConnection()
-        self._calls: dict[int, Call] = {}
-        self._waiting: list[Call] = []  # for another connection
+        self._calls: dict[int, PendingRequest] = {}
+        self._waiting: list[PendingRequest] = []  # for another connection
         self._reopening: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -152,13 +152,13 @@ class Link(asyncio.Protocol):
         op: str,
         args: dict[str, Any] | None = None,
         on_event: Callable[[Event], object] | None = None,
-    ) -> Call:
+    ) -> PendingRequest:
         """Send a request.
 
         Args:
             on_event: called with what comes before the answer; it must not raise.
         """
-        call = Call(self, op, args or {}, on_event)
+        call = PendingRequest(self, op, args or {}, on_event)
         if self.lost.done():
             call.answer.set_exception(cast("BaseException", self.lost.exception()))
         elif self._reopening is not None:
@@ -167,7 +167,7 @@ class Link(asyncio.Protocol):
             self._send(call)
         return call
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: PendingRequest) -> None:
         call.id = self._protocol.new_id()
         try:
             data = self._protocol.send(Request(call.id, call.op, call.asked.args))
@@ -194,7 +194,7 @@ class Link(asyncio.Protocol):
         answer = self.begin(op, args).answer
         return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: PendingRequest) -> None:
         """Ask the supervisor to end a request early."""
         if self._calls.get(call.id) is call and not self.lost.done():
             self._write(self._protocol.send(Cancel(call.id)))
@@ -239,7 +239,7 @@ class Link(asyncio.Protocol):
         for call in waiting:
             self._ask_again(call)
 
-    def _ask_again(self, call: Call) -> None:
+    def _ask_again(self, call: PendingRequest) -> None:
         if call.answer.done():  # given up
             return
         if call.asked.arrived and call.on_event is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import OutputPiece
 
 
-class Own:
+class OwnExecution:
     """Shows one execution; see `nsm.cli.attach.feed.Viewer`.
 
     Attributes:

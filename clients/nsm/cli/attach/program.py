@@ -16,14 +16,14 @@ from nsm.cli.attach import tty
 from nsm.cli.attach.feed import Feed, label, others
 from nsm.cli.attach.history import FileHistory, history_path
 from nsm.cli.attach.link import Link
-from nsm.cli.attach.own_execution import Own
+from nsm.cli.attach.own_execution import OwnExecution
 from nsm.cli.attach.prompt import Prompt
-from nsm.cli.attach.screen import Screen
+from nsm.cli.attach.screen import AttachScreen
 from nsm.cli.files.pictures import Folder
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.streams.resumed_transcript import Continued
-from nsm.cli.targets import Found, tell_found
+from nsm.cli.targets import TargetSession, tell_found
 from nsm.client import operations
 from nsm.client.projects import current_project
 from nsm.startup import start
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from nsm.cli.attach.link import Call
+    from nsm.cli.attach.link import PendingRequest
     from nsm.wire.messages import Event
     from nsm.wire.transcripts import Entry
 
@@ -114,8 +114,8 @@ async def _attach(
     )
     try:
         with suppress(NsmError):  # the session may have ended, or the supervisor be an older one
-            tell_found(read(Found, await link.call("find", {"target": target})))
-        attachment = Attachment(link, Screen(sys.stdout), folder, timeout_s)
+            tell_found(read(TargetSession, await link.call("find", {"target": target})))
+        attachment = Attachment(link, AttachScreen(sys.stdout), folder, timeout_s)
         with ExitStack() as stack:
             handlers = {number: partial(attachment.die, number) for number in tty.ENDING_SIGNALS}
             stack.enter_context(tty.handled({**handlers, signal.SIGINT: attachment.interrupt}))
@@ -129,7 +129,9 @@ async def _attach(
 class Attachment:
     """A person's place in a session."""
 
-    def __init__(self, link: Link, screen: Screen, folder: Folder, timeout_s: float | None) -> None:
+    def __init__(
+        self, link: Link, screen: AttachScreen, folder: Folder, timeout_s: float | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._link = link
         self._screen = screen
@@ -141,7 +143,7 @@ class Attachment:
         self._session: asyncio.Future[SessionStart] = loop.create_future()
         self._early: list[Entry] | None = []
         self._prompt: Prompt | None = None
-        self._call: Call | None = None
+        self._call: PendingRequest | None = None
         self._given_up = asyncio.Event()
         self._impatience: asyncio.TimerHandle | None = None
 
@@ -244,7 +246,7 @@ class Attachment:
             self._tell(error)
             return
         running = self._feed.running
-        own = Own(self._screen, self._folder)
+        own = OwnExecution(self._screen, self._folder)
         self._feed.view(execution_id, own)
         call = self._call = self._link.begin("run_in", arguments)
         self._given_up.clear()
@@ -266,7 +268,7 @@ class Attachment:
             self._screen.lines("nsm: no longer waiting; it goes on")
             self._feed.unview(execution_id)
 
-    async def _finish(self, own: Own, call: Call) -> None:
+    async def _finish(self, own: OwnExecution, call: PendingRequest) -> None:
         error = call.answer.exception()
         if isinstance(error, SessionEndedError):
             await asyncio.wait({self._over}, timeout=TRANSCRIPT_GRACE_S)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nsm.cli.attach.feed import Feed
     from nsm.cli.attach.link import Link
-    from nsm.cli.attach.screen import Screen
+    from nsm.cli.attach.screen import AttachScreen
 
 CHECK_TIMEOUT_S = 1.0
 """How long Enter waits for the session's opinion; without one it runs the code."""
@@ -64,7 +64,7 @@ class Prompt:
         self,
         link: Link,
         feed: Feed,
-        screen: Screen,
+        screen: AttachScreen,
         *,
         session_id: str,
         name: str,

@@ -28,7 +28,7 @@ it.
 """
 
 
-class Screen:
+class AttachScreen:
     """The terminal's text, from the top down.
 
     Everything that comes from a session has to be harmless (`nsm.cli.streams.escapes`) already.

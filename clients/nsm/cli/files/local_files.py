@@ -44,7 +44,7 @@ class LinkError(FileError):
         )
 
 
-class Source(NamedTuple):
+class OpenedFile(NamedTuple):
     """An open file that is to be copied.
 
     Attributes:
@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def source(path: str, *, below: int | None = None) -> Generator[Source]:
+def source(path: str, *, below: int | None = None) -> Generator[OpenedFile]:
     """Open a file to be copied; ``-`` is standard input. Pipes and devices are read to their end.
 
     Args:
@@ -89,11 +89,11 @@ def source(path: str, *, below: int | None = None) -> Generator[Source]:
 
         if stat.S_ISREG(mode) and path != "-":
             # Bits by which a program runs as another user or group are not handed to a jail.
-            yield Source(os.fstat(descriptor).st_size, mode & 0o777, read)
+            yield OpenedFile(os.fstat(descriptor).st_size, mode & 0o777, read)
         elif below is not None:
             raise FileError(f"{path} is no regular file any more")
         else:
-            yield Source(None, None, read)
+            yield OpenedFile(None, None, read)
     finally:
         os.close(descriptor)
 

@@ -14,7 +14,7 @@ _EVERY_S = 0.2
 _NAME_CHARS = 40
 
 
-class Progress:
+class ProgressLine:
     """A line on standard error that comes late, changes, and goes.
 
     Args:

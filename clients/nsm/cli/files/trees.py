@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsm.cli import terminal
 from nsm.cli.files import operands
 from nsm.cli.files.local_files import LinkError, Target, check_room, source, told
-from nsm.cli.files.progress import Progress
+from nsm.cli.files.progress import ProgressLine
 from nsm.cli.render import formats
 from nsm.wire.errors import FileError
 from nsm.wire.sessions import DirectoryEntry
@@ -57,7 +57,7 @@ def upload(client: Client, copy: Upload) -> bool:
         def make(relative: str) -> None:
             client.make_directory(session, posixpath.join(root, relative))
 
-        def put(relative: str, progress: Progress) -> None:
+        def put(relative: str, progress: ProgressLine) -> None:
             with (
                 here.directory(posixpath.dirname(relative)) as directory,
                 source(os.path.join(here.path, relative), below=directory) as opened,
@@ -101,7 +101,7 @@ def download(client: Client, copy: Download, *, follow: bool) -> bool:
         with here.directory("") as top:
             check_room(here.path, top, tree.size)
 
-        def get(relative: str, progress: Progress) -> None:
+        def get(relative: str, progress: ProgressLine) -> None:
             local = os.path.join(name, relative)
             with (
                 here.directory(os.path.dirname(local)) as directory,
@@ -202,7 +202,9 @@ class Tree(NamedTuple):
     size: int
     failed: bool
 
-    def copy(self, make: Callable[[str], object], copy: Callable[[str, Progress], object]) -> bool:
+    def copy(
+        self, make: Callable[[str], object], copy: Callable[[str, ProgressLine], object]
+    ) -> bool:
         """Make the directories and copy the files; returns whether nothing failed.
 
         What fails is said in a line each, and the rest is copied.
@@ -220,7 +222,7 @@ class Tree(NamedTuple):
                     raise
                 missing.add(relative)
                 failed = _say(error)
-        progress = Progress(self.name, self.size)
+        progress = ProgressLine(self.name, self.size)
         for relative in self.files:
             if posixpath.dirname(relative) in missing:
                 continue

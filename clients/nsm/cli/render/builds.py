@@ -127,7 +127,7 @@ def _state(row: BuiltRow, progress: BuildProgress) -> str:
     return ", ".join([*parts, for_so_long])
 
 
-class Progress:
+class BuildProgressLine:
     """How builds come along, on standard error: a line that changes on a terminal; else a line for
     each phase."""
 

@@ -24,12 +24,12 @@ from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, Sess
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsm.wire.transcripts import Entry, LogEnd, Shown, StreamName
+    from nsm.wire.transcripts import DisplayedValue, Entry, LogEnd, StreamName
 
 CODE, STDOUT, STDERR = "> ", "  ", "! "
 
 
-class Transcript:
+class TranscriptPrinter:
     """The text of entries as they come; knows where the lines of output stand."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ def outcome(end: ExecutionEnd) -> str:
     return f"{shown}[{'; '.join(_facts(end))}]\n"
 
 
-def display(shown: Shown) -> str:
+def display(shown: DisplayedValue) -> str:
     """A displayed value: its plainest text, and what was left out of the transcript."""
     kind = next((kind for kind in ("text/plain", *shown.data) if kind in shown.data), None)
     text = "" if kind is None else _marked(STDOUT, harmless(shown.data[kind]))

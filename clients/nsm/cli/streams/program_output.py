@@ -18,7 +18,7 @@ _LINES_LEFT_OUT = re.compile(r"\[\.\.\. \d+ lines? left out \.\.\.]\n")
 LEFT_OUT = "some of it is left out: it came faster than it was read"
 
 
-class Told:
+class ShownOutput:
     """Shown part of one stream."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class Action(NamedTuple):
     session: str = ""
 
 
-class Text(NamedTuple):
+class BoardLine(NamedTuple):
     """One line on the screen."""
 
     style: Style
@@ -223,50 +223,52 @@ class Board:
 
     # What is shown.
 
-    def frame(self, columns: int, rows: int) -> list[Text]:
+    def frame(self, columns: int, rows: int) -> list[BoardLine]:
         """The screen's lines, at most `rows` of at most `columns` columns."""
-        above = [*self._above(), Text("plain", "")] if rows >= _LEAST_HEIGHT else []
+        above = [*self._above(), BoardLine("plain", "")] if rows >= _LEAST_HEIGHT else []
         body = self._body(columns, max(1, rows - len(above) - 2))
         lines = [*above, *body]
-        lines += [Text("plain", "")] * (rows - 1 - len(lines))
+        lines += [BoardLine("plain", "")] * (rows - 1 - len(lines))
         lines = [*lines[: max(0, rows - 1)], self._below()]
-        return [Text(line.style, cut(line.text, columns)) for line in lines]
+        return [BoardLine(line.style, cut(line.text, columns)) for line in lines]
 
-    def _above(self) -> list[Text]:
-        heading = Text("problem", self.away) if self.away else Text("title", self.heading)
+    def _above(self) -> list[BoardLine]:
+        heading = BoardLine("problem", self.away) if self.away else BoardLine("title", self.heading)
         chosen = f"sorted by {self.order}{', reversed' if self.reverse else ''}"
         if self.wanted and self._mode != "filter":
             having = f"{len(self._lines)} of {len(self._all)} having {self.wanted!r}"
             chosen += f"; {formats.visible(having)}"
-        return [heading, Text("plain", summary(self._all)), Text("plain", chosen)]
+        return [heading, BoardLine("plain", summary(self._all)), BoardLine("plain", chosen)]
 
-    def _body(self, columns: int, height: int) -> list[Text]:
+    def _body(self, columns: int, height: int) -> list[BoardLine]:
         if self._mode == "help":
-            return [Text("header", "keys"), *(Text("plain", line) for line in HELP)][: height + 1]
+            return [BoardLine("header", "keys"), *(BoardLine("plain", line) for line in HELP)][
+                : height + 1
+            ]
         if self._drawn is None or self._drawn[0] != columns:
             self._drawn = (columns, *table(self._lines, columns))
         _, header, texts = self._drawn
         self._page, place = height, self._place()
         last_first = max(0, len(texts) - height)
         self._first = min(max(self._first, place - height + 1), place, last_first)
-        shown = [Text("header", header)]
+        shown = [BoardLine("header", header)]
         for at in range(self._first, min(self._first + height, len(texts))):
             line = self._lines[at]
             style: Style = "running" if line.row.state == "running" else "plain"
-            shown.append(Text("selected" if at == place else style, texts[at]))
+            shown.append(BoardLine("selected" if at == place else style, texts[at]))
         if not texts:
-            shown.append(Text("plain", "Nothing to show." if self._all else "No sessions."))
+            shown.append(BoardLine("plain", "Nothing to show." if self._all else "No sessions."))
         return shown
 
-    def _below(self) -> Text:
+    def _below(self) -> BoardLine:
         if self._mode == "filter":
-            return Text("plain", f"having: {formats.visible(self.wanted)}_")
+            return BoardLine("plain", f"having: {formats.visible(self.wanted)}_")
         if self._mode == "kill":
             label = self.label_of(self.selected)
-            return Text("problem", f"End session {label} with all that runs in it? y/N")
+            return BoardLine("problem", f"End session {label} with all that runs in it? y/N")
         if self.message:
-            return Text("plain", self.message)
-        return Text("keys", KEYS)
+            return BoardLine("plain", self.message)
+        return BoardLine("keys", KEYS)
 
 
 def plain(lines: Sequence[Line], above: str, columns: int) -> str:

@@ -104,7 +104,7 @@ def watch(*, order: str, wanted: str, reverse: bool, delay_s: float) -> int:
     start.connect(paths.socket_path(), autostart=False).close()
     while True:
         try:
-            action = asyncio.run(Screen(board, delay_s).show())
+            action = asyncio.run(TopScreen(board, delay_s).show())
         except Died as death:
             tty.end_by(death.number)
             return EXIT_FAILED
@@ -127,7 +127,7 @@ def _visit(action: Action) -> None:
             sys.stdin.readline()
 
 
-class Screen:
+class TopScreen:
     """The table on the terminal, from one visit elsewhere to the next."""
 
     def __init__(self, board: Board, delay_s: float) -> None:

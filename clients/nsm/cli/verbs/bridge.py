@@ -12,7 +12,7 @@ from nsm import paths
 from nsm.cli import supervisor_program, terminal
 from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
 from nsm.cli.render import programs
-from nsm.cli.streams.program_output import Told
+from nsm.cli.streams.program_output import ShownOutput
 from nsm.cli.verbs import bridge_audit
 from nsm.client import operations
 from nsm.client.blocking import Client
@@ -167,8 +167,8 @@ class _Running:
         self._client = client
         self._as_json = as_json
         self._streams = {
-            "stdout": (sys.stdout.buffer, Told()),
-            "stderr": (sys.stderr.buffer, Told()),
+            "stdout": (sys.stdout.buffer, ShownOutput()),
+            "stderr": (sys.stderr.buffer, ShownOutput()),
         }
 
     def run(self, wanted: dict[str, object]) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from nsm.cli.audit_log import Line
-    from nsm.cli.options import Actions
+    from nsm.cli.options import Subparsers
 
 _EPILOG = """\
 Each call has a line when it starts, which is on disk before the program is, and one when it ends;
@@ -35,7 +35,7 @@ _STOPPED = {
 }
 
 
-def add(actions: Actions) -> None:
+def add(actions: Subparsers) -> None:
     """The action's options."""
     parser = actions.add("audit", "show who asked for what, and what came of it", _EPILOG)
     audit.add_choice(parser)

@@ -12,7 +12,7 @@ from nsm.cli import targets, terminal
 from nsm.cli.files import operands, trees
 from nsm.cli.files.local_files import LocalFileError, Target, source, write_all
 from nsm.cli.files.operands import Download, Local, Upload
-from nsm.cli.files.progress import Progress
+from nsm.cli.files.progress import ProgressLine
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.streams.escapes import Harmless
 from nsm.client.blocking import Client
@@ -118,7 +118,7 @@ def _copy(client: Client, copy: Upload | Download, *, follow: bool) -> bool:
 
 def _upload(client: Client, copy: Upload) -> None:
     with source(copy.source.path) as opened:
-        progress = Progress(str(copy.source), opened.size)
+        progress = ProgressLine(str(copy.source), opened.size)
 
         has_begun = False
 
@@ -156,7 +156,7 @@ def _download(client: Client, copy: Download, *, follow: bool) -> None:
     into = copy.into or os.path.isdir(path)
     if into:
         path = os.path.join(path, operands.file_name(copy.source))
-    progress = Progress(str(copy.source), None)
+    progress = ProgressLine(str(copy.source), None)
     with Target(path, follow=follow, into=into) as target:
 
         def write(data: bytes) -> None:
@@ -177,7 +177,7 @@ def _download(client: Client, copy: Download, *, follow: bool) -> None:
 def _print(client: Client, copy: Download) -> None:
     stdout = sys.stdout.fileno()
     if not sys.stdout.isatty():
-        progress = Progress(str(copy.source), None)
+        progress = ProgressLine(str(copy.source), None)
 
         def write(data: bytes) -> None:
             try:

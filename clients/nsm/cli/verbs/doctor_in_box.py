@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from nsm import paths
-from nsm.checks import Check, fail, ok, render_json, render_text, warn
+from nsm.checks import HostCheck, fail, ok, render_json, render_text, warn
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.client.blocking import Client
@@ -40,7 +40,7 @@ def show(*, as_json: bool) -> int:
     return EXIT_FAILED if any(check.status == "fail" for check in checks) else EXIT_OK
 
 
-def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
+def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[HostCheck]:
     """Check a box from its inside.
 
     Args:
@@ -66,14 +66,14 @@ def look(tools: str = paths.BOX_PROGRAMS) -> Iterator[Check]:
     yield from _network()
 
 
-def _programs_here(tools: str) -> Check:
+def _programs_here(tools: str) -> HostCheck:
     missing = [name for name in ("nsm", "nsm-mcp") if not shutil.which(name, path=tools)]
     if missing:
         return warn(f"not in {tools}: {', '.join(missing)}", of="programs")
     return ok(f"nsm and nsm-mcp are in {tools}", of="programs")
 
 
-def _code(client: Client) -> Iterator[Check]:
+def _code(client: Client) -> Iterator[HostCheck]:
     rows = client.envs()
     usable = [row for row in rows if row.available]
     for row in rows:
@@ -86,7 +86,7 @@ def _code(client: Client) -> Iterator[Check]:
     yield _trial(client, usable[0], usable)
 
 
-def _trial(client: Client, row: EnvironmentRow, usable: Sequence[EnvironmentRow]) -> Check:
+def _trial(client: Client, row: EnvironmentRow, usable: Sequence[EnvironmentRow]) -> HostCheck:
     try:
         result = client.run(
             _TRIALS.get(row.interpreter, "1"), env=row.name, timeout_s=_RUN_TIMEOUT_S
@@ -104,7 +104,7 @@ def _trial(client: Client, row: EnvironmentRow, usable: Sequence[EnvironmentRow]
     return ok(f"runs in {row.name}; there are {names}", of="code")
 
 
-def _bridge(client: Client) -> Iterator[Check]:
+def _bridge(client: Client) -> Iterator[HostCheck]:
     try:
         names = [row.name for row in client.bridge.programs().programs]
     except ForbiddenError:
@@ -113,7 +113,7 @@ def _bridge(client: Client) -> Iterator[Check]:
     yield ok(f"programs of the host: {', '.join(names) or 'none'}", of="bridge")
 
 
-def _network() -> Iterator[Check]:
+def _network() -> Iterator[HostCheck]:
     port = proxyvariables.PROXY_PORT
     if all(os.environ.get(name) == value for name, value in proxyvariables.WITHOUT_NETWORK):
         yield ok("none, as was asked for", of="network")

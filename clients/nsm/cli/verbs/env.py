@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _add(client: Client, options: argparse.Namespace) -> int:
-    with builds.Progress() as progress:
+    with builds.BuildProgressLine() as progress:
         row = client.builds.add(
             builds.absolute(options.reference),
             name=options.name,
@@ -102,7 +102,7 @@ def _add(client: Client, options: argparse.Namespace) -> int:
 
 def _update(client: Client, options: argparse.Namespace) -> int:
     before = {row.reference: row.path for row in client.builds.list_all()}
-    with builds.Progress() as progress:
+    with builds.BuildProgressLine() as progress:
         rows = client.builds.update(
             [builds.absolute(name) for name in options.names],
             wait=not options.no_wait,

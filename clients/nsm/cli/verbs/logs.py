@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nsm.cli.targets import Found
+    from nsm.cli.targets import TargetSession
     from nsm.wire.messages import Event
 
 _EPILOG = """\
@@ -67,11 +67,11 @@ def main(arguments: list[str]) -> int:
     return EXIT_OK
 
 
-def _print_text(client: Client, options: argparse.Namespace, found: Found | None) -> None:
-    from nsm.cli.render.transcript import Transcript  # noqa: PLC0415  # not for --json
+def _print_text(client: Client, options: argparse.Namespace, found: TargetSession | None) -> None:
+    from nsm.cli.render.transcript import TranscriptPrinter  # noqa: PLC0415  # not for --json
     from nsm.wire import transcripts  # noqa: PLC0415  # likewise
 
-    transcript, continued = Transcript(), Continued()
+    transcript, continued = TranscriptPrinter(), Continued()
 
     def show(event: Event) -> None:
         new = continued.take(event)
@@ -87,7 +87,7 @@ def _print_text(client: Client, options: argparse.Namespace, found: Found | None
     _out(transcript.end(end), now=True)
 
 
-def _print_json(client: Client, options: argparse.Namespace, found: Found | None) -> None:
+def _print_json(client: Client, options: argparse.Namespace, found: TargetSession | None) -> None:
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
     continued = Continued()
@@ -105,7 +105,7 @@ def _read(
     client: Client,
     options: argparse.Namespace,
     show: Callable[[Event], None],
-    found: Found | None,
+    found: TargetSession | None,
 ) -> dict[str, Any]:
     """Read the transcript, and say whose session it is if that is another project's.
 

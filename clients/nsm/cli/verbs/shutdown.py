@@ -16,7 +16,7 @@ from nsm.startup.start import peer_of
 from nsm.wire.errors import DisconnectedError
 
 END_TIMEOUT_S = 30.0
-"""For the process to end, once nobody is served any more: jails and the keeper end before it."""
+"""For the process to end, once nobody is served any more: jails and the holder end before it."""
 
 
 def parser() -> Parser:

@@ -18,7 +18,7 @@ from nsmd.model.limits import check_code
 from nsmd.model.values import OutputSink, RunRequest
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
-from nsmd.sessions.transcripts import Reader
+from nsmd.sessions.transcripts import TranscriptReader
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ async def logs(call: Call) -> dict[str, Any]:
     }
 
 
-async def _send_entries(call: Call, reader: Reader) -> None:
+async def _send_entries(call: Call, reader: TranscriptReader) -> None:
     for entry in reader:
         if entry is None:
             await reader.wait()

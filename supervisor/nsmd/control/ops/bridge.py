@@ -11,7 +11,7 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge.bridge import off
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.output_lines import PIECE_CHARS
-from nsmd.bridge.values import Caller, Ended, OnLine, Problem, Program
+from nsmd.bridge.values import Caller, OnLine, Problem, Program, ProgramEnd
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.outgoing import MAX_WAITING_BYTES
@@ -104,7 +104,7 @@ def _wanted(call: Call) -> tuple[str | None, bool, OutputStream | None, BadReque
     return call_id, again, stream, None
 
 
-def _result(run: ProgramCall, ended: Ended) -> dict[str, Any]:
+def _result(run: ProgramCall, ended: ProgramEnd) -> dict[str, Any]:
     stdout, stdout_cut = shortened(ended.stdout, MAX_STREAM_BYTES)
     stderr, stderr_cut = shortened(ended.stderr, MAX_STREAM_BYTES)
     return {

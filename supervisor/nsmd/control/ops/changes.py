@@ -14,7 +14,7 @@ import trio
 from nsm.wire.errors import BadRequestError
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.sessions.changes import Change, Refusal, State, Wanted
+from nsmd.sessions.changes import AgreedChange, Change, PathState, RefusedChange
 
 MAX_PATH_BYTES = 4096
 ROWS_AT_ONCE = 500
@@ -84,13 +84,13 @@ def change_to_wire(change: Change) -> dict[str, Any]:
     }
 
 
-def _state(state: State | None) -> dict[str, Any] | None:
+def _state(state: PathState | None) -> dict[str, Any] | None:
     if state is None:
         return None
     return {"type": state.type, "mode": state.mode, "size": state.size, "token": state.token}
 
 
-def _refused(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
+def _refused(refused: Sequence[RefusedChange]) -> list[dict[str, Any]]:
     return [{"path": os.fsencode(each.path), "why": each.why} for each in refused]
 
 
@@ -121,11 +121,11 @@ def _path(given: object) -> str:
     )
 
 
-def _wanted(row: object) -> Wanted:
+def _wanted(row: object) -> AgreedChange:
     if not isinstance(row, dict):
         raise BadRequestError(f"A change is {row!r:.80}, not a map.")
     fields = cast("dict[str, Any]", row)
-    return Wanted(
+    return AgreedChange(
         path=_path(fields.get("path")),
         before=arguments.optional_text(fields, "before"),
         after=arguments.optional_text(fields, "after"),

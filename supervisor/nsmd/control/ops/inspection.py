@@ -98,7 +98,7 @@ class _Seen(NamedTuple):
     usage: process_stats.Usage | None
     kernel: KernelFacts | None
     confinement: dict[str, Any] | None
-    processes: list[process_stats.Process]
+    processes: list[process_stats.JailProcess]
 
 
 def _look(pid: int, confinement: Confinement | None) -> _Seen:

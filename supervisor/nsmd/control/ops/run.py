@@ -16,7 +16,7 @@ from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.output_stream import OutputStream
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
-from nsmd.model.values import OutputSink, RunResult
+from nsmd.model.values import OutputSink, RunOutcome
 from nsmd.sessions.execution import Execution
 
 
@@ -142,7 +142,7 @@ def left_out(execution_id: str | None) -> OverloadedError:
     )
 
 
-def result_to_wire(result: RunResult) -> dict[str, Any]:
+def result_to_wire(result: RunOutcome) -> dict[str, Any]:
     """Make the answer to `run`, `run_in` and `result`."""
     outcome = result.outcome
     return {

@@ -9,7 +9,7 @@ import trio
 from nsm.wire.errors import UnknownSessionError
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.telemetry import Ring, Told
+from nsmd.telemetry import Ring, RingEvent
 from nsmd.telemetry.stats import report
 
 
@@ -80,10 +80,10 @@ class _Reader:
             wanted = wanted if last else []
         self.number = wanted[0] - 1 if wanted else ring.count
 
-    def _wants(self, told: Told) -> bool:
+    def _wants(self, told: RingEvent) -> bool:
         return self._session in (None, told.session)
 
-    def next(self) -> tuple[list[Told], int]:
+    def next(self) -> tuple[list[RingEvent], int]:
         """Return the next events, and how many before them were dropped."""
         found = self._ring.after(self.number)
         missed = found[0].number - self.number - 1 if found else 0
@@ -106,7 +106,7 @@ async def _send(call: Call, reader: _Reader) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def _to_wire(told: Told) -> dict[str, Any]:
+def _to_wire(told: RingEvent) -> dict[str, Any]:
     return {
         "number": told.number,
         "at": told.at,

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from nsmd.environments.artifacts import metadata
-from nsmd.environments.artifacts.metadata import Metadata, MetadataError, Programs
+from nsmd.environments.artifacts.metadata import Metadata, MetadataError, ProgramPaths
 from nsmd.environments.interpreters import reserved_mb
 from nsmd.host.paths import printable
 from nsmd.host.watching.trail import DistrustError, NoWay, Trail, WatchedPaths
@@ -183,7 +183,7 @@ def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> 
         described = metadata.of_artifact(_read(trail, real), defaults)
     except MetadataError as error:
         raise ArtifactError(f"{_METADATA}: {error}") from None
-    programs = Programs(
+    programs = ProgramPaths(
         run=os.path.join(real, _RUN),
         session_run=os.path.join(real, _SESSION_RUN),
         template_run=os.path.join(real, _TEMPLATE_RUN),
@@ -232,7 +232,9 @@ def _environment(described: Metadata, artifact: Artifact, source: str) -> Enviro
     )
 
 
-def _artifact(described: Metadata, programs: Programs, trail: Trail, *, required: bool) -> Artifact:
+def _artifact(
+    described: Metadata, programs: ProgramPaths, trail: Trail, *, required: bool
+) -> Artifact:
     """Check the programs.
 
     Args:

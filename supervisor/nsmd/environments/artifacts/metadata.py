@@ -77,7 +77,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
+class ProgramPaths:
     """Absolute paths of an environment's programs, as in `nsmd.model.values.Artifact`."""
 
     run: str
@@ -116,7 +116,7 @@ def of_artifact(data: bytes, defaults: Defaults) -> Metadata:
     return _metadata(fields, fields.name("name"), fields.interpreter(None), defaults)
 
 
-def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, Programs] | str:
+def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, ProgramPaths] | str:
     """Check one environment of `NIX_SANDBOX_METADATA`.
 
     Args:
@@ -140,7 +140,7 @@ def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, Pr
         raise fields.wrong("backend", "`jail`")
     if (artifact := fields.optional_path("artifact")) is not None:
         return artifact
-    programs = Programs(
+    programs = ProgramPaths(
         run=fields.path("exec"),
         session_run=fields.optional_path("session_exec"),
         template_run=fields.optional_path("template_exec"),

@@ -14,12 +14,12 @@ from nsmd.environments.artifacts.discovery import (
     scan_directory,
     scan_metadata,
 )
-from nsmd.environments.catalog import Catalog, Rank, Source, own_sources
+from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank, own_sources
 from nsmd.host.paths import printable
 from nsmd.host.watching.source_watcher import SourceWatcher
 from nsmd.host.watching.trail import NoWay
 from nsmd.model.settings import Defaults
-from nsmd.model.values import Client, EnvironmentProblem, Sources
+from nsmd.model.values import ClientIdentity, EnvironmentProblem, Sources
 
 DIRECTORY_VARIABLE = "NIX_SANDBOX_DIR"
 FLAKES_VARIABLE = "NIX_SANDBOX_ENVS"
@@ -41,11 +41,11 @@ def sources_of(variables: Mapping[str, str]) -> Sources | None:
     return None if sources == Sources() else sources
 
 
-class Discovery:
+class ArtifactDiscovery:
     """Keep a catalog up to date with directories and metadata.
 
     Args:
-        keeper: watches sources.
+        watcher: watches sources.
         catalog: gets the results.
         defaults: limits of environments that set none.
         owners: users whose programs may be run.
@@ -55,7 +55,7 @@ class Discovery:
 
     def __init__(
         self,
-        keeper: SourceWatcher,
+        watcher: SourceWatcher,
         catalog: Catalog,
         defaults: Defaults,
         *,
@@ -63,14 +63,17 @@ class Discovery:
         home: str,
         no_way: NoWay = lambda _: None,
     ) -> None:
-        self._keeper = keeper
+        self._watcher = watcher
         self._catalog = catalog
         self._defaults = defaults
         self._owners = owners
         self._home = home
         self._no_way = no_way
-        self._everyones = (Source(rank=Rank.METADATA), Source(rank=Rank.DIRECTORY))
-        self._holders: dict[Source, int] = {}
+        self._everyones = (
+            EnvironmentSource(rank=Rank.METADATA),
+            EnvironmentSource(rank=Rank.DIRECTORY),
+        )
+        self._holders: dict[EnvironmentSource, int] = {}
 
     async def begin(self, named: Sources, usual: str) -> None:
         """Find the environments that are for everyone.
@@ -79,14 +82,14 @@ class Discovery:
             named: sources from the supervisor's own variables.
             usual: default directory; it may be missing.
         """
-        directory = Source(rank=Rank.DIRECTORY)
+        directory = EnvironmentSource(rank=Rank.DIRECTORY)
         if named.directory is None:
             self._keep_directory(directory, usual, expected=False)
         else:
             self._keep_directory(directory, named.directory, expected=True)
         if named.metadata is not None:
-            self._keep_metadata(Source(rank=Rank.METADATA), named.metadata)
-        await self._keeper.first_look(*self._everyones)
+            self._keep_metadata(EnvironmentSource(rank=Rank.METADATA), named.metadata)
+        await self._watcher.first_look(*self._everyones)
 
     @asynccontextmanager
     async def opened(self, own: Sources | None) -> AsyncGenerator[None]:
@@ -103,29 +106,29 @@ class Discovery:
                     self._keep_directory(source, source.of, expected=True)
                 else:
                     self._keep_metadata(source, source.of)
-            await self._keeper.first_look(*sources)
+            await self._watcher.first_look(*sources)
             yield
         finally:
             for source in sources:
                 self._holders[source] -= 1
                 if not self._holders[source]:
                     del self._holders[source]
-                    self._keeper.end(source)
+                    self._watcher.end(source)
                     self._catalog.drop(source)
 
-    async def look(self, client: Client | None) -> None:
+    async def look(self, client: ClientIdentity | None) -> None:
         """Read sources again, because somebody asks for an unknown environment.
 
         Args:
             client: client whose sources to read; None for all.
         """
         if client is None:
-            await self._keeper.look(*self._everyones, *self._holders)
+            await self._watcher.look(*self._everyones, *self._holders)
         else:
             own = own_sources(client.sources) if client.sources else []
-            await self._keeper.look(*self._everyones, *own)
+            await self._watcher.look(*self._everyones, *own)
 
-    def _keep_directory(self, source: Source, named: str, *, expected: bool) -> None:
+    def _keep_directory(self, source: EnvironmentSource, named: str, *, expected: bool) -> None:
         path = self._home + named[1:] if named == "~" or named.startswith("~/") else named
         if not os.path.isabs(path):
             why = "it is no absolute path, so nothing is looked for"
@@ -142,18 +145,18 @@ class Discovery:
         )
         self._keep(source, printable(path), scan)
 
-    def _keep_metadata(self, source: Source, text: str) -> None:
+    def _keep_metadata(self, source: EnvironmentSource, text: str) -> None:
         scan = partial(scan_metadata, text, self._defaults, self._owners, no_way=self._no_way)
         self._keep(source, METADATA_VARIABLE, scan)
 
-    def _keep(self, source: Source, where: str, scan: Callable[[], Scan]) -> None:
+    def _keep(self, source: EnvironmentSource, where: str, scan: Callable[[], Scan]) -> None:
         def report(found: Scan, unwatched: str | None) -> None:
             problems = found.problems
             if unwatched is not None:
                 problems = (*problems, _unwatched(where, unwatched))
             self._catalog.put(source, found.environments, problems)
 
-        self._keeper.keep(source, where, scan, report, partial(_failed, where))
+        self._watcher.keep(source, where, scan, report, partial(_failed, where))
 
 
 def _unwatched(where: str, why: str) -> EnvironmentProblem:

@@ -15,7 +15,7 @@ from nsmd.environments.builds.build_index import BuildIndex
 from nsmd.environments.builds.build_state import Attempt, Building, Built
 from nsmd.environments.builds.output import built_path, sandbox
 from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.nix.progress import Progress
+from nsmd.environments.nix.progress import NixProgress
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 
@@ -25,7 +25,7 @@ class BuildRun:
 
     Args:
         finder: finds Nix.
-        shelf: keeps builds and logs.
+        index: keeps builds and logs.
         defaults: limits of environments that set none.
         configured: environments of config.toml, by name.
         owners: users whose programs may be run.
@@ -35,7 +35,7 @@ class BuildRun:
     def __init__(
         self,
         finder: NixFinder,
-        shelf: BuildIndex,
+        index: BuildIndex,
         *,
         defaults: Defaults,
         configured: Mapping[str, EnvironmentSettings],
@@ -43,7 +43,7 @@ class BuildRun:
         timeout_s: float,
     ) -> None:
         self._finder = finder
-        self._shelf = shelf
+        self._index = index
         self._defaults = defaults
         self._configured = configured
         self._owners = owners
@@ -61,15 +61,15 @@ class BuildRun:
             OSError: our own directory cannot be used.
         """
 
-        def on_progress(progress: Progress, log_bytes: int) -> None:
+        def on_progress(progress: NixProgress, log_bytes: int) -> None:
             attempt.progress, attempt.log_bytes = progress, log_bytes
             building.note()
 
         nix = await self._finder.find()
-        attempt.link = await trio.to_thread.run_sync(self._shelf.roots.fresh, building.key)
-        log_fd = await trio.to_thread.run_sync(self._shelf.new_log, building.key)
+        attempt.link = await trio.to_thread.run_sync(self._index.roots.fresh, building.key)
+        log_fd = await trio.to_thread.run_sync(self._index.new_log, building.key)
         try:
-            arguments = ["build", "--json", "--out-link", self._shelf.roots.path(attempt.link)]
+            arguments = ["build", "--json", "--out-link", self._index.roots.path(attempt.link)]
             # Nobody expects background work to write into a user's directories.
             arguments.append("--no-write-lock-file")
             if attempt.refresh:

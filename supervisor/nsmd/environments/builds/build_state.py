@@ -8,7 +8,7 @@ from typing import Literal
 
 import trio
 
-from nsmd.environments.nix.progress import Progress
+from nsmd.environments.nix.progress import NixProgress
 from nsmd.model.flakes import likely_name
 from nsmd.model.values import Environment
 
@@ -37,7 +37,7 @@ class Attempt:
     refresh: bool = False
     queued_s: float = field(default_factory=trio.current_time)
     started_s: float | None = None
-    progress: Progress = field(default_factory=Progress)
+    progress: NixProgress = field(default_factory=NixProgress)
     link: str = ""
     log_bytes: int = 0
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)

@@ -27,12 +27,12 @@ from nsmd.environments.builds import wording
 from nsmd.environments.builds.build_index import BuildIndex, to_remember
 from nsmd.environments.builds.build_run import BuildRun
 from nsmd.environments.builds.build_state import Attempt, Building, Failed
-from nsmd.environments.catalog import Catalog, Rank, Source
+from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.nix.program import NixFinder
 from nsmd.model.flakes import check_reference, shown, why_no_reference
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.settings import Defaults, EnvironmentSettings
-from nsmd.model.values import Artifact, Client, EnvironmentProblem, Sources
+from nsmd.model.values import Artifact, ClientIdentity, EnvironmentProblem, Sources
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Builder:
 
     Args:
         build_run: runs one build.
-        shelf: keeps the builds.
+        index: keeps the builds.
         catalog: gets the results.
         configured: environments of config.toml that name a flake.
         nursery: owns the builds.
@@ -76,13 +76,13 @@ class Builder:
     def __init__(
         self,
         build_run: BuildRun,
-        shelf: BuildIndex,
+        index: BuildIndex,
         catalog: Catalog,
         configured: Mapping[str, EnvironmentSettings],
         nursery: trio.Nursery,
     ) -> None:
         self._builder = build_run
-        self._shelf = shelf
+        self._index = index
         self._catalog = catalog
         self._configured = configured
         self._nursery = nursery
@@ -105,7 +105,7 @@ class Builder:
 
     def log_path(self, building: Building) -> str:
         """Path of the log of its last build; there may be none."""
-        return self._shelf.log_path(building.key)
+        return self._index.log_path(building.key)
 
     def find(self, target: str) -> Building:
         """Find the environment that a name or a reference means.
@@ -141,10 +141,10 @@ class Builder:
             references: references in the supervisor's own `NIX_SANDBOX_ENVS`.
             in_use: returns the artifacts of live sessions.
         """
-        self._shelf.in_use = in_use
-        for building in await trio.to_thread.run_sync(self._shelf.load, self._builder.look):
+        self._index.in_use = in_use
+        for building in await trio.to_thread.run_sync(self._index.load, self._builder.look):
             self._all[building.key] = building
-        there = self._catalog.view(Client(name="", scope="")).names
+        there = self._catalog.view(ClientIdentity(name="", scope="")).names
         for name, entry in self._configured.items():
             # `lib.fromToml` may have built what the same file asks us to build.
             is_there = name in there and there[name].source == METADATA_VARIABLE
@@ -159,7 +159,7 @@ class Builder:
             lost = building.built is None and building.failed is None
             if lost or building.variable or building.configured:
                 self._begin_unless_hopeless(building)
-        await self._shelf.sweep(self._all.values)
+        await self._index.sweep(self._all.values)
         self._publish()
 
     def add(self, reference: str, name: str = "") -> Building:
@@ -278,7 +278,7 @@ class Builder:
         unwanted = [b for b in self._all.values() if not b.wanted and b.attempt is None]
         unwanted.sort(key=lambda b: b.used_s)
         for old in unwanted[: max(0, len(unwanted) - MAX_UNWANTED)]:
-            self._shelf.keep_older(old.built)
+            self._index.keep_older(old.built)
             del self._all[old.key]
         self._unsaved.set()
 
@@ -291,8 +291,8 @@ class Builder:
                 self._begin(building)
             return
         self._all.pop(building.key, None)
-        self._shelf.keep_older(building.built)
-        await self._shelf.sweep(self._all.values)
+        self._index.keep_older(building.built)
+        await self._index.sweep(self._all.values)
 
     def _replace_nameless(self, named: Building) -> None:
         """An environment was given a name: drop a failed attempt to build it under its own name,
@@ -370,7 +370,7 @@ class Builder:
                     building.note()
                     built = await self._builder.build(building, attempt)
                     self._check_own_name(building, built.environment.name)
-                    self._shelf.keep_older(building.built)
+                    self._index.keep_older(building.built)
                     building.built = built
                     building.last_name = built.environment.name
             except (NsmError, OSError) as caught:
@@ -390,7 +390,7 @@ class Builder:
         building.attempt = None
         self._unsaved.set()
         self._publish()
-        await self._shelf.sweep(self._all.values)
+        await self._index.sweep(self._all.values)
         attempt.done.set()
         building.note()
 
@@ -421,7 +421,7 @@ class Builder:
             self._unsaved = trio.Event()
             rows = [to_remember(building) for building in self._all.values()]
             try:
-                await trio.to_thread.run_sync(self._shelf.save, rows)
+                await trio.to_thread.run_sync(self._index.save, rows)
                 self._saved = True
             except OSError as error:
                 self._saved = False  # tried again with the next change, or at the end
@@ -430,8 +430,10 @@ class Builder:
     def _publish(self) -> None:
         every = list(self._all.values())
         bad = [wording.bad_reference(reference) for reference in self._bad]
-        self._put(Source(rank=Rank.BUILT), [b for b in every if b.added or b.variable], bad)
-        self._put(Source(rank=Rank.CONFIGURED), [b for b in every if b.configured])
+        self._put(
+            EnvironmentSource(rank=Rank.BUILT), [b for b in every if b.added or b.variable], bad
+        )
+        self._put(EnvironmentSource(rank=Rank.CONFIGURED), [b for b in every if b.configured])
         for building in every:
             if building.clients:
                 self._put(_of_clients(building.reference), [building])
@@ -440,7 +442,10 @@ class Builder:
                 self._put(_of_clients(reference), [], [wording.bad_reference(reference)])
 
     def _put(
-        self, source: Source, buildings: Sequence[Building], bad: Iterable[EnvironmentProblem] = ()
+        self,
+        source: EnvironmentSource,
+        buildings: Sequence[Building],
+        bad: Iterable[EnvironmentProblem] = (),
     ) -> None:
         environments, problems = wording.said(buildings)
         self._catalog.put(source, environments, [*bad, *problems])
@@ -468,17 +473,17 @@ async def open_builder(
         owners: users whose programs may be run.
         timeout_s: time limit of one build, seconds.
     """
-    shelf = BuildIndex(directory)
+    index = BuildIndex(directory)
     build_run = BuildRun(
         finder,
-        shelf,
+        index,
         defaults=defaults,
         configured=configured,
         owners=owners,
         timeout_s=timeout_s,
     )
     async with trio.open_nursery() as nursery:
-        builder = Builder(build_run, shelf, catalog, configured, nursery)
+        builder = Builder(build_run, index, catalog, configured, nursery)
         nursery.start_soon(builder.keep_saving)
         try:
             yield builder
@@ -495,5 +500,5 @@ def _sorted_out(references: Sequence[str]) -> tuple[list[str], list[str]]:
     return good[:MAX_REFERENCES], [*good[MAX_REFERENCES:], *bad][:MAX_REFERENCES]
 
 
-def _of_clients(reference: str) -> Source:
-    return Source(rank=Rank.CLIENT_BUILT, of=reference)
+def _of_clients(reference: str) -> EnvironmentSource:
+    return EnvironmentSource(rank=Rank.CLIENT_BUILT, of=reference)

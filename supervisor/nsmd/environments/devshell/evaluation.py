@@ -58,7 +58,7 @@ _NO_ATTRIBUTE = "does not provide attribute"
 """Part of Nix's message about a flake without it, in all versions so far."""
 
 
-class Nix(Protocol):
+class NixEvaluator(Protocol):
     """The part of `nsmd.environments.nix.program.Nix` that is used here."""
 
     async def run(
@@ -99,7 +99,7 @@ class Shell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProjectCache:
     """Directory for one project's shell.
 
     Attributes:
@@ -111,7 +111,7 @@ class Place:
     folder: str
 
     @classmethod
-    def of(cls, project: str, state: str) -> Place:
+    def of(cls, project: str, state: str) -> ProjectCache:
         """Choose the directory for a project.
 
         Args:
@@ -143,7 +143,7 @@ class Place:
         return os.path.join(self.folder, f"{key}.json")
 
 
-def load(place: Place, key: str, extra: Sequence[str]) -> Shell | None:
+def load(place: ProjectCache, key: str, extra: Sequence[str]) -> Shell | None:
     """Load a shell that was evaluated earlier, if all of it still exists; blocks.
 
     Args:
@@ -166,7 +166,7 @@ def load(place: Place, key: str, extra: Sequence[str]) -> Shell | None:
 
 
 async def evaluate(
-    nix: Nix, place: Place, key: str, extra: Sequence[str], on_progress: OnProgress
+    nix: NixEvaluator, place: ProjectCache, key: str, extra: Sequence[str], on_progress: OnProgress
 ) -> Shell:
     """Make Nix evaluate the project's flake and build what its shell needs.
 
@@ -174,7 +174,7 @@ async def evaluate(
         key: hash of the flake's files.
         extra: paths of programs that the jail needs besides the shell; the jail shows those in
             Nix's store with all that they refer to.
-        on_progress: as in `Nix.run`.
+        on_progress: as in `NixEvaluator.run`.
 
     Raises:
         NixFailedError: there is no shell; the message says why.
@@ -204,7 +204,9 @@ async def evaluate(
     return shell
 
 
-async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgress) -> bytes:
+async def _print_dev_env(
+    nix: NixEvaluator, place: ProjectCache, key: str, on_progress: OnProgress
+) -> bytes:
     system = f"{platform.machine()}-linux"
     attributes = (f"devShells.{system}.default", f"devShell.{system}")
     with place.open_log() as file:
@@ -240,7 +242,7 @@ async def _print_dev_env(nix: Nix, place: Place, key: str, on_progress: OnProgre
     )
 
 
-async def _closure(nix: Nix, paths: Sequence[str]) -> tuple[str, ...]:
+async def _closure(nix: NixEvaluator, paths: Sequence[str]) -> tuple[str, ...]:
     # As lines: newer versions have another form of --json.
     told = await nix.run(
         ["path-info", "--recursive", "--", *dict.fromkeys(paths)], timeout_s=CLOSURE_TIMEOUT_S
@@ -272,7 +274,7 @@ def _in_store(paths: Sequence[str], store: str) -> Iterator[str]:
             yield os.path.join(store, os.path.relpath(real, store).split(os.sep)[0])
 
 
-def _write(place: Place, key: str, record: dict[str, Any]) -> None:
+def _write(place: ProjectCache, key: str, record: dict[str, Any]) -> None:
     replace_file(place.record(key), json.dumps(record).encode())
     _forget_old(place, key)
 
@@ -281,7 +283,7 @@ def forget_unused(state: str, known: Collection[str]) -> None:
     """Release the store paths of projects that nobody uses any more; blocks.
 
     Args:
-        state: as for `Place.of`.
+        state: as for `ProjectCache.of`.
         known: folders of projects that are in use.
     """
     now = time.time()
@@ -295,7 +297,7 @@ def forget_unused(state: str, known: Collection[str]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _forget_old(place: Place, key: str) -> None:
+def _forget_old(place: ProjectCache, key: str) -> None:
     """Release the store paths that no session can use any more."""
     now = time.time()
     for entry in os.scandir(place.folder):

@@ -17,12 +17,19 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.environments.devshell import files
-from nsmd.environments.devshell.evaluation import Nix, Place, Shell, evaluate, forget_unused, load
+from nsmd.environments.devshell.evaluation import (
+    NixEvaluator,
+    ProjectCache,
+    Shell,
+    evaluate,
+    forget_unused,
+    load,
+)
 from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
-from nsmd.environments.nix.progress import Progress
+from nsmd.environments.nix.progress import NixProgress
 from nsmd.host.locales import locale_part
-from nsmd.model.values import Client, Environment, ProjectMount, ReadOnlyBind, SetupStep
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +48,10 @@ MAX_PROJECTS = 64
 """Largest number of remembered projects."""
 
 
-class NixFinder(Protocol):
+class NixEvaluatorFinder(Protocol):
     """The part of `nsmd.environments.nix.program.NixFinder` that is used here."""
 
-    async def find(self) -> Nix:
+    async def find(self) -> NixEvaluator:
         """Find the present Nix.
 
         Raises:
@@ -73,7 +80,7 @@ class _Project:
         failed_s: time of that result.
     """
 
-    place: Place
+    place: ProjectCache
     flake: FlakeState
     shell: Shell | None = None
     binds: tuple[ReadOnlyBind, ...] = ()
@@ -82,7 +89,7 @@ class _Project:
     )
     since_s: float | None = None
     settled: trio.Event = field(default_factory=trio.Event)
-    progress: Progress = field(default_factory=Progress)
+    progress: NixProgress = field(default_factory=NixProgress)
     problem: str = ""
     failed_s: float = -math.inf
 
@@ -104,7 +111,7 @@ class DevShells:
         base: Callable[[], Environment | None],
         *,
         state: str,
-        nix: NixFinder,
+        nix: NixEvaluatorFinder,
         nursery: trio.Nursery,
     ) -> None:
         self.inherit = tuple(inherit)
@@ -123,7 +130,7 @@ class DevShells:
         """Call a function whenever a shell changes, appears or disappears."""
         self._subscribers.append(changed)
 
-    def environment(self, client: Client) -> Environment | None:
+    def environment(self, client: ClientIdentity) -> Environment | None:
         """Return the shell of a client's project, which may be pending or have a problem; None if
         it has none.
 
@@ -170,7 +177,7 @@ class DevShells:
                 self._tell()
             return None
         if known is None:
-            place = Place.of(project.path, self._state)
+            place = ProjectCache.of(project.path, self._state)
             known = self._projects[directory] = _Project(place, flake)
             self._make_room()
         self._projects.move_to_end(directory)
@@ -248,7 +255,7 @@ class DevShells:
     def _begin(self, known: _Project) -> None:
         known.since_s = trio.current_time()
         known.settled = trio.Event()
-        known.progress = Progress()
+        known.progress = NixProgress()
         self._nursery.start_soon(self._evaluate, known)
 
     async def _evaluate(self, known: _Project) -> None:
@@ -295,7 +302,7 @@ class DevShells:
         if shell is not None:
             return shell
 
-        def note(progress: Progress, _log_bytes: int) -> None:
+        def note(progress: NixProgress, _log_bytes: int) -> None:
             known.progress = progress
 
         began = trio.current_time()

@@ -56,7 +56,7 @@ class DevEnvError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextVariable:
     """A variable that is a text."""
 
     value: str
@@ -77,7 +77,7 @@ class Associative:
     values: Mapping[str, str]
 
 
-Variable = Text | Array | Associative
+Variable = TextVariable | Array | Associative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class DevEnv:
     def has_hook(self) -> bool:
         """True if something must run after the set-up."""
         hook = self.variables.get("shellHook")
-        return isinstance(hook, Text) and bool(hook.value.strip())
+        return isinstance(hook, TextVariable) and bool(hook.value.strip())
 
 
 def parse(data: bytes) -> DevEnv:
@@ -175,7 +175,7 @@ def _script(shell: DevEnv, project: str) -> Iterator[str]:
 
 def _assignment(name: str, variable: Variable) -> Iterator[str]:
     match variable:
-        case Text(value=value, exported=exported):
+        case TextVariable(value=value, exported=exported):
             yield f"{name}={_quoted(value)}\n"
             if exported:
                 yield f"export {name}\n"
@@ -202,14 +202,14 @@ def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
     places: dict[str, str] = {}
     if isinstance(outputs, Associative):
         places = {path: f"{workspace}/outputs/{name}" for name, path in outputs.values.items()}
-    elif isinstance(outputs, Text):
+    elif isinstance(outputs, TextVariable):
         for name in outputs.value.split():
             path = shell.variables.get(name)
-            if isinstance(path, Text):
+            if isinstance(path, TextVariable):
                 places[path.value] = f"{workspace}/outputs/{name}"
     for name in shell.attributes:
         variable = shell.variables.get(ATTRIBUTES[name])
-        if isinstance(variable, Text):
+        if isinstance(variable, TextVariable):
             places[variable.value] = f"{ATTRIBUTES_DIRECTORY}/{name}"
     return {path: place for path, place in places.items() if path}
 
@@ -232,7 +232,7 @@ def _variable(name: str, row: object) -> Variable | None:
     value = fields.get("value")
     match fields.get("type"):
         case "exported" | "var" as kind if isinstance(value, str):
-            return Text(value, exported=kind == "exported")
+            return TextVariable(value, exported=kind == "exported")
         case "array" if isinstance(value, list):
             items = cast("list[object]", value)
             return Array(tuple(_text(item, f"variable {name}") for item in items))

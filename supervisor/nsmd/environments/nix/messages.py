@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, cast
 
-from nsmd.environments.nix.progress import Progress
+from nsmd.environments.nix.progress import NixProgress
 
 PREFIX = b"@nix "
 
@@ -78,7 +78,7 @@ class _Activity:
     promised: dict[int, int] = field(default_factory=dict[int, int])
 
 
-class Reader:
+class NixLogReader:
     """Reader of the log of one run of Nix."""
 
     def __init__(self) -> None:
@@ -113,13 +113,13 @@ class Reader:
         return "\n".join(self._errors)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> NixProgress:
         """Progress of the run."""
         shown = next(
             (a for a in reversed(self._activities.values()) if a.kind == _Kind.BUILD),
             next((a for a in reversed(self._activities.values()) if a.text), None),
         )
-        return Progress(
+        return NixProgress(
             phase=self._phase(),
             activity="" if shown is None else _words(shown),
             built=self._total(_Kind.BUILDS),

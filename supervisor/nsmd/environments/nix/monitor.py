@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from nsmd.environments.nix.messages import Reader
+from nsmd.environments.nix.messages import NixLogReader
 from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor
 
 STEP_S = 2.5
@@ -116,7 +116,7 @@ class NixMonitor(Monitor):
         super().__init__(hold, report, [signal.SIGINT, signal.SIGTERM], step_s)
         self._command = command
         self._log = log
-        self._reader = Reader()
+        self._reader = NixLogReader()
         self._rest = b""
         self._cut = False
 

@@ -20,7 +20,7 @@ from nsmd.environments.nix.errors import (
     NixOutputError,
     NixTimeoutError,
 )
-from nsmd.environments.nix.runner import Ended, OnProgress, run_monitored
+from nsmd.environments.nix.runner import NixOutcome, OnProgress, run_monitored
 from nsmd.host.paths import why_not_run
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Nix:
         )
         return self._result(ended, _short(arguments), timeout_s, max_output_bytes)
 
-    def _result(self, ended: Ended, command: str, timeout_s: float, limit: int) -> bytes:
+    def _result(self, ended: NixOutcome, command: str, timeout_s: float, limit: int) -> bytes:
         if ended.not_started:
             raise NixNotStartedError(command, ended.not_started)
         if ended.timed_out:

@@ -12,7 +12,7 @@ import trio
 
 from nsm.wire.decode import decode
 from nsmd.environments.nix.monitor import STEP_S
-from nsmd.environments.nix.progress import Progress
+from nsmd.environments.nix.progress import NixProgress
 from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.monitors.process_tree import SWEEP_S
 
@@ -21,12 +21,12 @@ _CHUNK_BYTES = 64 * 1024
 _MAX_REPORT_BYTES = 1024 * 1024
 """Limit of a report. An `end` has at most some 150 KiB."""
 
-OnProgress = Callable[[Progress, int], None]
+OnProgress = Callable[[NixProgress, int], None]
 """Called with the progress, and the size of the log file. It must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class NixOutcome:
     """Outcome of a run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Ended:
     overflowed: bool = False
     error: str = ""
     tail: tuple[str, ...] = ()
-    progress: Progress = field(default_factory=Progress)
+    progress: NixProgress = field(default_factory=NixProgress)
     log_bytes: int = 0
 
 
@@ -63,7 +63,7 @@ async def run_monitored(
     log_fd: int | None = None,
     step_s: float = STEP_S,
     directory: str = "/",
-) -> Ended:
+) -> NixOutcome:
     """Run nix to its end.
 
     Args:
@@ -110,7 +110,7 @@ class _Run:
 
     async def to_its_end(
         self, timeout_s: float, max_output_bytes: int, on_progress: OnProgress | None
-    ) -> Ended:
+    ) -> NixOutcome:
         """Read reports until it has ended."""
         timed_out = False
         async with trio.open_nursery() as nursery:
@@ -132,7 +132,7 @@ class _Run:
             if "end" in report:
                 self._end = report["end"]
             elif on_progress is not None:
-                on_progress(decode(Progress, report["progress"]), report["log_bytes"])
+                on_progress(decode(NixProgress, report["progress"]), report["log_bytes"])
 
     async def _read_output(self, limit: int) -> None:
         while self._take_output(limit):
@@ -154,9 +154,9 @@ class _Run:
             else:
                 self._output.append(data)
 
-    def _ended(self, *, timed_out: bool) -> Ended:
+    def _ended(self, *, timed_out: bool) -> NixOutcome:
         end = self._end or {"not_started": "the process that watches it ended unexpectedly"}
         stdout, overflowed = b"".join(self._output), self._overflowed
         return replace(
-            decode(Ended, end), stdout=stdout, timed_out=timed_out, overflowed=overflowed
+            decode(NixOutcome, end), stdout=stdout, timed_out=timed_out, overflowed=overflowed
         )

@@ -275,7 +275,7 @@ class _Source(Generic[SeenT]):
 async def open_source_watcher() -> AsyncGenerator[SourceWatcher]:
     """Open a watcher; leaving the block ends all its sources."""
     async with trio.open_nursery() as nursery:
-        keeper = SourceWatcher(nursery)
-        await nursery.start(partial(SourceWatcher.watch, keeper))
-        yield keeper
+        watcher = SourceWatcher(nursery)
+        await nursery.start(partial(SourceWatcher.watch, watcher))
+        yield watcher
         nursery.cancel_scope.cancel()

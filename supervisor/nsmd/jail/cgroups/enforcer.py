@@ -384,14 +384,14 @@ async def open_enforcer(
         store: keeps the holder of the sessions' groups; None if nothing does.
         kept, again: as in `find_enforcer`.
     """
-    keeper = await find_enforcer(limits, environment, kept=kept, again=again)
-    keeper.kept_by(store, environment)
+    enforcer = await find_enforcer(limits, environment, kept=kept, again=again)
+    enforcer.kept_by(store, environment)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.watchdog.run)
-            if keeper.notices is not None:
-                nursery.start_soon(keeper.notices.run)
-            yield keeper
+            nursery.start_soon(enforcer.watchdog.run)
+            if enforcer.notices is not None:
+                nursery.start_soon(enforcer.notices.run)
+            yield enforcer
             nursery.cancel_scope.cancel()
     finally:
-        keeper.let_go()
+        enforcer.let_go()

@@ -88,7 +88,7 @@ class TemplateLauncher:
         cold: starts templates' jails, and sessions' own.
         system_calls: the filter of forked sessions, in classic BPF.
         nursery: owns the templates; cancelling it ends them with all their sessions.
-        book: keeps templates for the next supervisor; None if nothing does.
+        template_store: keeps templates for the next supervisor; None if nothing does.
         watching: reports changes of templates' files; None if nothing does.
     """
 
@@ -97,14 +97,14 @@ class TemplateLauncher:
         cold: ColdLauncher,
         system_calls: bytes,
         nursery: trio.Nursery,
-        book: TemplateStore | None = None,
+        template_store: TemplateStore | None = None,
         watching: Watching | None = None,
     ) -> None:
         self._watching = watching
         self._outdated: list[int] = []
         self._tell: Callable[[int, bool], None] = _nobody
         self._cold = cold
-        self._book = book or TemplateStore(NoStore(), "")
+        self._template_store = template_store or TemplateStore(NoStore(), "")
         self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
         self._system_calls = system_calls
         self._nursery = nursery
@@ -129,13 +129,13 @@ class TemplateLauncher:
         Args:
             kept: descriptors; those of templates are owned from now on.
         """
-        for record, template in self._book.taken_up(kept):
+        for record, template in self._template_store.taken_up(kept):
             if template is None:
                 self._nursery.start_soon(reap_child, record.starter)
                 continue
             self._watch(template)
             line = self._line(template.spec)
-            if record.made_of != self._book.made or line.template is not None:
+            if record.made_of != self._template_store.made or line.template is not None:
                 template.close()
             else:
                 line.template = template
@@ -156,7 +156,7 @@ class TemplateLauncher:
             )
 
     def _closed(self, template: Template) -> None:
-        self._book.drop(template)
+        self._template_store.drop(template)
         if self._watching is not None:
             self._watching.end(template)
 
@@ -215,7 +215,7 @@ class TemplateLauncher:
         return template.is_open and template.suspect
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        return self._book.everything(self.templates)
+        return self._template_store.everything(self.templates)
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -388,7 +388,7 @@ class TemplateLauncher:
                             raise TemplateError(CHANGING)
                 line.template = template
                 self._watch(template)
-                self._book.keep(template)
+                self._template_store.keep(template)
             return template
 
     def _line(self, spec: TemplateSpec) -> _Line:
@@ -457,8 +457,8 @@ async def open_templates(
         yield cold
         return
     async with open_watching() as watching, trio.open_nursery() as nursery:
-        book = TemplateStore(store or NoStore(), made_of(system_calls, uid))
-        launcher = TemplateLauncher(cold, system_calls, nursery, book, watching)
+        template_store = TemplateStore(store or NoStore(), made_of(system_calls, uid))
+        launcher = TemplateLauncher(cold, system_calls, nursery, template_store, watching)
         launcher.take_up(kept or {})
         yield launcher
         nursery.cancel_scope.cancel()

@@ -8,8 +8,8 @@ restoration  discard changes in the session
 review       all of this for a live session, off the event loop
 """
 
-from nsmd.sessions.changes.application import Refusal, Wanted
-from nsmd.sessions.changes.change import Change, State
-from nsmd.sessions.changes.review import Contents, Review
+from nsmd.sessions.changes.application import AgreedChange, RefusedChange
+from nsmd.sessions.changes.change import Change, PathState
+from nsmd.sessions.changes.review import PathContents, Review
 
-__all__ = ["Change", "Contents", "Refusal", "Review", "State", "Wanted"]
+__all__ = ["AgreedChange", "Change", "PathContents", "PathState", "RefusedChange", "Review"]

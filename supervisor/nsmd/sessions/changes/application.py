@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from nsmd.sessions.changes.change import (
     Change,
-    State,
+    PathState,
     carried_mode,
     copy_state,
     digest_of,
@@ -42,7 +42,7 @@ _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AgreedChange:
     """A change that somebody agreed to.
 
     Attributes:
@@ -57,20 +57,20 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedChange:
     """A change that was not made, with the reason as a sentence without its final dot."""
 
     path: str
     why: str
 
 
-class RefusedError(Exception):
-    """A change is refused; the message is the reason of a `Refusal`."""
+class ChangeRefusedError(Exception):
+    """A change is refused; the message is the reason of a `RefusedChange`."""
 
 
 def apply(
-    sides: Sides, wanted: Sequence[Wanted], owner: tuple[int, int] | None, *, force: bool
-) -> tuple[int, list[Refusal]]:
+    sides: Sides, wanted: Sequence[AgreedChange], owner: tuple[int, int] | None, *, force: bool
+) -> tuple[int, list[RefusedChange]]:
     """Make changes on the host.
 
     Args:
@@ -80,7 +80,7 @@ def apply(
     Returns:
         Number of applied changes, and those that were refused.
     """
-    refused: list[Refusal] = []
+    refused: list[RefusedChange] = []
     made = 0
     for each in _in_order(wanted):
         if sides.stop():
@@ -90,10 +90,10 @@ def apply(
             if change is not None:
                 _Application(sides, change, owner).run()
             made += 1
-        except RefusedError as error:
-            refused.append(Refusal(path=each.path, why=str(error)))
+        except ChangeRefusedError as error:
+            refused.append(RefusedChange(path=each.path, why=str(error)))
         except OSError as error:
-            refused.append(Refusal(path=each.path, why=explain(error)))
+            refused.append(RefusedChange(path=each.path, why=explain(error)))
     return made, refused
 
 
@@ -112,35 +112,35 @@ def explain(error: OSError) -> str:
             return error.strerror or str(error)
 
 
-def _in_order(wanted: Sequence[Wanted]) -> list[Wanted]:
+def _in_order(wanted: Sequence[AgreedChange]) -> list[AgreedChange]:
     """Sort changes: deletions first, the deepest first; then parents before their contents."""
 
-    def place(each: Wanted) -> tuple[bool, str]:
+    def place(each: AgreedChange) -> tuple[bool, str]:
         return each.after is not None, in_tree(each.path)
 
     deleted = sorted((e for e in wanted if e.after is None), key=place, reverse=True)
     return [*deleted, *sorted((e for e in wanted if e.after is not None), key=place)]
 
 
-def _check(sides: Sides, wanted: Wanted, *, force: bool) -> Change | None:
+def _check(sides: Sides, wanted: AgreedChange, *, force: bool) -> Change | None:
     """Return the change as it is now; None if it has been made already."""
     change = change_at(sides, wanted.path)
     if change is None:
         return None
     if _token(change.after) != wanted.after:
-        raise RefusedError("the session has changed it since it was shown")
+        raise ChangeRefusedError("the session has changed it since it was shown")
     if _token(change.before) != wanted.before:
-        raise RefusedError("it was changed on the host since it was shown")
+        raise ChangeRefusedError("it was changed on the host since it was shown")
     if change.problem:
-        raise RefusedError(change.problem)
+        raise ChangeRefusedError(change.problem)
     if change.conflict and not force:
-        raise RefusedError(change.conflict)
+        raise ChangeRefusedError(change.conflict)
     if change.risk and not wanted.risky:
-        raise RefusedError(f"{change.risk}; it has to be named")
+        raise ChangeRefusedError(f"{change.risk}; it has to be named")
     return change
 
 
-def _token(state: State | None) -> str | None:
+def _token(state: PathState | None) -> str | None:
     return None if state is None else state.token
 
 
@@ -191,7 +191,7 @@ class _Application:
             else:
                 os.symlink(target, temporary, dir_fd=parent)
                 if not after.token.endswith(digest_of(os.fsencode(target))):
-                    raise RefusedError("the session is changing it just now")
+                    raise ChangeRefusedError("the session is changing it just now")
             if before is None:
                 rename(parent, temporary, name, RENAME_NOREPLACE)
             else:
@@ -208,7 +208,9 @@ class _Application:
                 with parent_of(self._sides.project, directory) as (parent, name):
                     _make_directory(parent, name, 0o755)
 
-    def _change_directory(self, parent: int, name: str, before: State, after: State) -> None:
+    def _change_directory(
+        self, parent: int, name: str, before: PathState, after: PathState
+    ) -> None:
         fd = open_below(parent, name, DIRECTORY)
         try:
             os.fchmod(fd, carried_mode(after, before))
@@ -225,7 +227,7 @@ class _Application:
             remove(parent, aside)
             return
         rename(parent, aside, name, RENAME_NOREPLACE)
-        raise RefusedError("it was changed on the host since it was shown")
+        raise ChangeRefusedError("it was changed on the host since it was shown")
 
     def _replace(self, parent: int, temporary: str, name: str) -> None:
         try:
@@ -236,12 +238,12 @@ class _Application:
             # A network file system, for example. The file may change between this look and the next
             # step.
             if not self._is_as_shown(parent, name):
-                raise RefusedError("it was changed on the host since it was shown") from error
+                raise ChangeRefusedError("it was changed on the host since it was shown") from error
             os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             return
         if not self._is_as_shown(parent, temporary):
             rename(parent, temporary, name, RENAME_EXCHANGE)
-            raise RefusedError("it was changed on the host since it was shown")
+            raise ChangeRefusedError("it was changed on the host since it was shown")
 
     def _is_as_shown(self, parent: int, name: str) -> bool:
         """Return whether a moved file is still as it was; moving changes `st_ctime`."""
@@ -272,7 +274,7 @@ class _Application:
                 with open(fd, "wb", closefd=False) as file:
                     file.write(piece)
             if copy_state(os.fstat(source), digest.hexdigest()).token != after.token:
-                raise RefusedError("the session is changing it just now")
+                raise ChangeRefusedError("the session is changing it just now")
             os.fchmod(fd, mode)
         finally:
             os.close(fd)

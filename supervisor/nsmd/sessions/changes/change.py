@@ -20,7 +20,7 @@ its owner.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class PathState:
     """State of the file at a path.
 
     Attributes:
@@ -49,8 +49,8 @@ class Change:
     """
 
     path: str
-    before: State | None
-    after: State | None
+    before: PathState | None
+    after: PathState | None
     conflict: str = ""
     risk: str = ""
     problem: str = ""
@@ -72,10 +72,10 @@ def type_of(mode: int) -> Type:
     return "symlink" if stat.S_ISLNK(mode) else "special"
 
 
-def host_state(found: os.stat_result) -> State:
+def host_state(found: os.stat_result) -> PathState:
     """Make the state of a file of the project. Nobody can choose its time of change."""
     type_ = type_of(found.st_mode)
-    return State(
+    return PathState(
         type=type_,
         mode=0 if type_ == "symlink" else found.st_mode & PERMISSIONS,
         size=found.st_size if type_ in ("file", "symlink") else 0,
@@ -85,7 +85,7 @@ def host_state(found: os.stat_result) -> State:
     )
 
 
-def copy_state(found: os.stat_result, digest: str) -> State:
+def copy_state(found: os.stat_result, digest: str) -> PathState:
     """Make the state of a file of an overlay. Its owner may set everything but the hash of its
     content.
 
@@ -95,13 +95,13 @@ def copy_state(found: os.stat_result, digest: str) -> State:
     type_ = type_of(found.st_mode)
     mode = 0 if type_ == "symlink" else found.st_mode & PERMISSIONS
     size = found.st_size if type_ in ("file", "symlink") else 0
-    return State(type=type_, mode=mode, size=size, token=f"{type_}.{mode:o}.{digest}")
+    return PathState(type=type_, mode=mode, size=size, token=f"{type_}.{mode:o}.{digest}")
 
 
 _WRITE_OF_OTHERS = 0o022
 
 
-def carried_mode(after: State, before: State | None) -> int:
+def carried_mode(after: PathState, before: PathState | None) -> int:
     """Permissions of the changed file on the host: others may write only if they could before.
 
     Args:
@@ -147,7 +147,7 @@ asked.
 """
 
 
-def risk_of(path: str, after: State | None, target: str = "") -> str:
+def risk_of(path: str, after: PathState | None, target: str = "") -> str:
     """Why somebody should look at a change before applying it: the host would run something, or the
     change leads out of the project. Empty if there is no reason.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from nsmd.sessions.changes.change import (
     Change,
-    State,
+    PathState,
     carried_mode,
     copy_state,
     digest_of,
@@ -219,7 +219,7 @@ class _Walk:
         after = replace(after, mode=carried_mode(after, before))  # the token has the real mode
         return None if self._is_same(path, before, after) else self.made(path, before, after)
 
-    def _in_copy(self, path: str, found: os.stat_result) -> State:
+    def _in_copy(self, path: str, found: os.stat_result) -> PathState:
         """Return the state of a path in the session.
 
         Raises:
@@ -234,11 +234,11 @@ class _Walk:
             return copy_state(found, digest_of(os.fsencode(read_link(self._sides.changed, path))))
         return copy_state(found, "")
 
-    def host(self, path: str) -> State | None:
+    def host(self, path: str) -> PathState | None:
         found = look(self._sides.project, path)
         return None if found is None else host_state(found)
 
-    def made(self, path: str, before: State | None, after: State | None) -> Change:
+    def made(self, path: str, before: PathState | None, after: PathState | None) -> Change:
         """Make a change with its conflict, risk and problem."""
         target = ""
         if after is not None and after.type == "symlink":
@@ -257,7 +257,7 @@ class _Walk:
             problem=problem,
         )
 
-    def _conflict(self, path: str, before: State | None) -> str:
+    def _conflict(self, path: str, before: PathState | None) -> str:
         if before is None or before.type == "directory":
             return ""
         changed_ns = int(before.token.rpartition(".")[2], 16)
@@ -267,7 +267,7 @@ class _Walk:
             return ""  # we applied it
         return "it was changed on the host since the session began"
 
-    def _is_same(self, path: str, before: State | None, after: State) -> bool:
+    def _is_same(self, path: str, before: PathState | None, after: PathState) -> bool:
         if before is None or replace(before, token="") != replace(after, token=""):
             return False
         match after.type:
@@ -311,9 +311,9 @@ class _Walk:
                 return []
             raise
 
-    def unreadable(self, path: str, error: OSError, before: State | None = None) -> Change:
+    def unreadable(self, path: str, error: OSError, before: PathState | None = None) -> Change:
         """Make a change about which nothing is known except that it cannot be read."""
-        after = State(type="special", mode=0, size=0, token="unreadable")  # noqa: S106
+        after = PathState(type="special", mode=0, size=0, token="unreadable")  # noqa: S106
         return Change(
             path=path or ".",
             before=before,

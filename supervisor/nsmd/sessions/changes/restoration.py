@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from nsmd.sessions.changes.application import Refusal, explain
-from nsmd.sessions.changes.change import Change, State
+from nsmd.sessions.changes.application import RefusedChange, explain
+from nsmd.sessions.changes.change import Change, PathState
 from nsmd.sessions.changes.comparison import Sides, in_tree
 from nsmd.sessions.changes.copy_files import (
     DIRECTORY,
@@ -34,7 +34,7 @@ def discard(
     changes: Sequence[Change],
     user: tuple[int, int] | None,
     owner: tuple[int, int] | None,
-) -> tuple[int, list[Refusal]]:
+) -> tuple[int, list[RefusedChange]]:
     """Make a session's files as they are on the host now.
 
     Args:
@@ -64,10 +64,10 @@ def discard(
     for change in in_order:
         if change.before is not None and change.path not in refused:
             attempt(change, restoration)
-    return len(changes) - len(refused), [Refusal(path=p, why=w) for p, w in refused.items()]
+    return len(changes) - len(refused), [RefusedChange(path=p, why=w) for p, w in refused.items()]
 
 
-def _stays(before: State | None, after: State) -> bool:
+def _stays(before: PathState | None, after: PathState) -> bool:
     """Return whether the session's file can be replaced or changed in place."""
     return before is not None and (before.type == "directory") == (after.type == "directory")
 
@@ -121,7 +121,7 @@ class _Restoration(_Step):
                 self._put(parent, name, source, target, before)
 
     @staticmethod
-    def _directory(parent: int, name: str, before: State, *, exists: bool) -> None:
+    def _directory(parent: int, name: str, before: PathState, *, exists: bool) -> None:
         if not exists:
             os.mkdir(name, dir_fd=parent)
         fd = open_below(parent, name, DIRECTORY)
@@ -130,7 +130,9 @@ class _Restoration(_Step):
         finally:
             os.close(fd)
 
-    def _put(self, parent: int, name: str, source: int | None, target: str, before: State) -> None:
+    def _put(
+        self, parent: int, name: str, source: int | None, target: str, before: PathState
+    ) -> None:
         temporary = fresh_name()
         try:
             try:
@@ -165,5 +167,5 @@ class _Restoration(_Step):
             os.close(fd)
 
 
-def _is_directory(state: State | None) -> bool:
+def _is_directory(state: PathState | None) -> bool:
     return state is not None and state.type == "directory"

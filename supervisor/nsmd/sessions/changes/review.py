@@ -16,7 +16,7 @@ import trio
 from nsm.wire.errors import BadProjectError, BadRequestError
 from nsmd.jail import ProjectCopy
 from nsmd.model.values import ProjectMount
-from nsmd.sessions.changes.application import Refusal, Wanted, apply
+from nsmd.sessions.changes.application import AgreedChange, RefusedChange, apply
 from nsmd.sessions.changes.change import Change, digest_of
 from nsmd.sessions.changes.comparison import (
     MAX_CHANGES,
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class PathContents:
     """One path on both sides.
 
     Attributes:
@@ -78,7 +78,7 @@ class Review:
         changes = await self._run(session, lambda work: compare(work.sides))
         return [change for change in changes if is_among(change.path, below)]
 
-    async def contents(self, session: Session, path: str) -> Contents:
+    async def contents(self, session: Session, path: str) -> PathContents:
         """Read the contents of one path on both sides.
 
         Raises:
@@ -87,8 +87,8 @@ class Review:
         return await self._run(session, lambda work: contents_of(work.sides, path))
 
     async def apply(
-        self, session: Session, wanted: Sequence[Wanted], *, force: bool
-    ) -> tuple[int, list[Refusal]]:
+        self, session: Session, wanted: Sequence[AgreedChange], *, force: bool
+    ) -> tuple[int, list[RefusedChange]]:
         """Apply changes to the host.
 
         Args:
@@ -106,7 +106,7 @@ class Review:
 
     async def discard(
         self, session: Session, below: Sequence[str] = ()
-    ) -> tuple[int, list[Refusal]]:
+    ) -> tuple[int, list[RefusedChange]]:
         """Make the session's files the same as the host's again.
 
         Args:
@@ -120,7 +120,7 @@ class Review:
             BadProjectError: as `changes`.
         """
 
-        def work_on(work: _Work) -> tuple[int, list[Refusal]]:
+        def work_on(work: _Work) -> tuple[int, list[RefusedChange]]:
             changes = compare(work.sides)
             wanted = [change for change in changes if is_among(change.path, below)]
             assert work.copy.shown is not None
@@ -265,7 +265,7 @@ def _owner(directory: int) -> tuple[int, int]:
     return found.st_uid, found.st_gid
 
 
-def contents_of(sides: Sides, path: str) -> Contents:
+def contents_of(sides: Sides, path: str) -> PathContents:
     """Read one path on both sides; blocks.
 
     Raises:
@@ -276,13 +276,13 @@ def contents_of(sides: Sides, path: str) -> Contents:
     except OSError as error:
         if error.errno not in _EXCHANGED:
             raise
-        return Contents(change=None, before=None, after=None)
+        return PathContents(change=None, before=None, after=None)
 
 
-def _contents(sides: Sides, path: str) -> Contents:
+def _contents(sides: Sides, path: str) -> PathContents:
     change = change_at(sides, path)
     if change is not None and change.problem:
-        return Contents(change=change, before=None, after=None)
+        return PathContents(change=change, before=None, after=None)
     before = None if change is None or change.before is None else _content(sides.project, path)
     after = None if change is None or change.after is None else _content(sides.changed, path)
     if change is not None and change.after is not None and after is not None:
@@ -292,7 +292,7 @@ def _contents(sides: Sides, path: str) -> Contents:
         if found is None or not change.after.token.endswith(digest):
             change = None if found is None else change_at(sides, path)
             after = None
-    return Contents(change=change, before=before, after=after)
+    return PathContents(change=change, before=before, after=after)
 
 
 def _content(root: int, path: str) -> bytes | None:

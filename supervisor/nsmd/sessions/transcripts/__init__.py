@@ -7,6 +7,6 @@ store       the transcripts of all sessions, live and ended
 """
 
 from nsmd.sessions.transcripts.store import TranscriptStore
-from nsmd.sessions.transcripts.transcript import Reader, Subject, Transcript
+from nsmd.sessions.transcripts.transcript import Subject, Transcript, TranscriptReader
 
-__all__ = ["Reader", "Subject", "Transcript", "TranscriptStore"]
+__all__ = ["Subject", "Transcript", "TranscriptReader", "TranscriptStore"]

@@ -39,7 +39,7 @@ class _Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Place:
+class ReaderPosition:
     """Position of a reader."""
 
     next: int = 0
@@ -59,7 +59,7 @@ class LiveOutput:
         self._ends: dict[StreamName, str] = {"stdout": "", "stderr": ""}
 
     def __iter__(self) -> Iterator[tuple[StreamName, str, int]]:
-        place = Place()
+        place = ReaderPosition()
         while (piece := self.read(place)) is not None:
             yield piece
         yield from self.missing(place)
@@ -97,7 +97,7 @@ class LiveOutput:
         if rest:
             self._keep(stream, rest)
 
-    def read(self, place: Place) -> tuple[StreamName, str, int] | None:
+    def read(self, place: ReaderPosition) -> tuple[StreamName, str, int] | None:
         """Read the next piece for a reader; None while there is none.
 
         Returns:
@@ -116,7 +116,7 @@ class LiveOutput:
         place.seen[piece.stream] = piece.offset + len(piece.text)
         return piece.stream, piece.text, missing
 
-    def missing(self, place: Place) -> Iterator[tuple[StreamName, str, int]]:
+    def missing(self, place: ReaderPosition) -> Iterator[tuple[StreamName, str, int]]:
         """Gaps that no later piece reports, for a reader that has read everything."""
         for stream, chars in self._chars.items():
             if chars > place.seen.get(stream, 0):

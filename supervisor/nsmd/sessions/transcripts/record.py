@@ -10,7 +10,7 @@ from typing import Any
 
 from nsm.wire.errors import NsmError
 from nsm.wire.results import split_place
-from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, Shown
+from nsm.wire.transcripts import DisplayedValue, ExecutionEnd, ExecutionStart, OutputPiece
 from nsmd.model.values import Outcome, StreamName
 from nsmd.sessions.transcripts.live import LiveOutput
 
@@ -34,7 +34,7 @@ _RECORD_BYTES = 1000
 _EMPTY_TEXT_BYTES = sys.getsizeof("")
 
 
-class Record:
+class TranscriptRecord:
     """One execution in a transcript. The transcript writes it, readers read it; it is complete with
     its answer.
 
@@ -70,7 +70,7 @@ class Record:
         self._started_at = time.time()
         self._answer: Outcome | NsmError | None = None
         self._seconds = 0.0
-        self._shown: tuple[Shown, ...] = ()
+        self._shown: tuple[DisplayedValue, ...] = ()
         self._skipped: dict[StreamName, int] = {}
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ class Record:
         return text[:half] + text[-half:]
 
 
-def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
+def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[DisplayedValue]:
     """Yield displayed values, without long ones and those that are no text."""
     room = MAX_SHOWN_CHARS
     for display in displays[:_MAX_SHOWN]:
@@ -208,7 +208,7 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[Shown]:
                 room -= len(value)
             else:
                 omitted[kind] = len(value) if isinstance(value, str) else len(repr(value))
-        yield Shown(data, omitted)
+        yield DisplayedValue(data, omitted)
 
 
 # Code chooses these texts, too, and may run a thousand times: all of them count.
@@ -219,7 +219,7 @@ def _words_size(outcome: Outcome) -> int:
     return _size(outcome.restart_reason) + sum(map(_size, files))
 
 
-def _shown_size(shown: Shown) -> int:
+def _shown_size(shown: DisplayedValue) -> int:
     kinds = (*shown.data, *shown.omitted)
     return sum(map(_size, shown.data.values())) + sum(map(sys.getsizeof, kinds))
 

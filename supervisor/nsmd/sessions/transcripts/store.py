@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from nsmd.model.values import Environment, Tenancy
-from nsmd.sessions.transcripts.record import Record
+from nsmd.sessions.transcripts.record import TranscriptRecord
 from nsmd.sessions.transcripts.transcript import Subject, Transcript
 
 MAX_ENDED_KEPT = 1000
@@ -28,7 +28,9 @@ class TranscriptStore:
 
     def __init__(self) -> None:
         self._ended: OrderedDict[str, Transcript] = OrderedDict()  # by session id
-        self._records: OrderedDict[Record, Transcript] = OrderedDict()  # in the order of their ends
+        self._records: OrderedDict[TranscriptRecord, Transcript] = (
+            OrderedDict()
+        )  # in the order of their ends
         self.size_bytes = 0
 
     def open(
@@ -67,7 +69,7 @@ class TranscriptStore:
 
     # For `TranscriptBudget`.
 
-    def grown(self, transcript: Transcript, record: Record) -> None:
+    def grown(self, transcript: Transcript, record: TranscriptRecord) -> None:
         """A record has its final size."""
         self._records[record] = transcript
         self.size_bytes += record.size_bytes
@@ -75,7 +77,7 @@ class TranscriptStore:
             oldest, owner = next(iter(self._records.items()))
             owner.drop(oldest)
 
-    def shrunk(self, record: Record) -> None:
+    def shrunk(self, record: TranscriptRecord) -> None:
         """A record was dropped."""
         del self._records[record]
         self.size_bytes -= record.size_bytes

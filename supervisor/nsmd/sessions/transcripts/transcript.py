@@ -18,8 +18,8 @@ import trio
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import Entry, SessionStart
 from nsmd.model.values import Outcome, Output
-from nsmd.sessions.transcripts.live import LiveOutput, Place
-from nsmd.sessions.transcripts.record import Record
+from nsmd.sessions.transcripts.live import LiveOutput, ReaderPosition
+from nsmd.sessions.transcripts.record import TranscriptRecord
 
 MAX_TRANSCRIPT_BYTES = 4 * 1024 * 1024
 """Kept size of one session; its oldest executions go first."""
@@ -46,10 +46,10 @@ class Subject:
 class TranscriptBudget(Protocol):
     """Interface to the common bound of all transcripts."""
 
-    def grown(self, transcript: Transcript, record: Record) -> None:
+    def grown(self, transcript: Transcript, record: TranscriptRecord) -> None:
         """A record has its final size."""
 
-    def shrunk(self, record: Record) -> None:
+    def shrunk(self, record: TranscriptRecord) -> None:
         """A record was dropped."""
 
 
@@ -65,8 +65,8 @@ class Transcript:
     """
 
     __slots__ = (
+        "_budget",
         "_changed",
-        "_keeper",
         "_records",
         "_running",
         "_running_since_s",
@@ -80,7 +80,7 @@ class Transcript:
         "subject",
     )
 
-    def __init__(self, subject: Subject, keeper: TranscriptBudget) -> None:
+    def __init__(self, subject: Subject, budget: TranscriptBudget) -> None:
         self.subject = subject
         self.executions = 0
         self.started_s = trio.current_time()
@@ -88,10 +88,10 @@ class Transcript:
         self.end_reason = ""
         self.followers = 0
         self._started_at = time.time()
-        self._keeper = keeper
-        self._records: dict[int, Record] = {}  # by number, in order, with gaps
+        self._budget = budget
+        self._records: dict[int, TranscriptRecord] = {}  # by number, in order, with gaps
         self.size_bytes = 0
-        self._running: Record | None = None
+        self._running: TranscriptRecord | None = None
         self._running_since_s = 0.0
         self._changed: trio.Event | None = None
 
@@ -170,9 +170,9 @@ class Transcript:
 
     # For readers.
 
-    def read(self, *, last: int | None = None, follow: bool = False) -> Reader:
+    def read(self, *, last: int | None = None, follow: bool = False) -> TranscriptReader:
         """Make a reader, at the beginning or before the last few executions."""
-        return Reader(self, last=last, follow=follow)
+        return TranscriptReader(self, last=last, follow=follow)
 
     def header(self) -> SessionStart:
         """Return the first entry."""
@@ -188,7 +188,7 @@ class Transcript:
             dropped=self.executions - len(self._records),
         )
 
-    def record(self, number: int) -> Record | None:
+    def record(self, number: int) -> TranscriptRecord | None:
         """Return the execution of that number, or the first later one that is kept; None if none
         is.
         """
@@ -210,32 +210,32 @@ class Transcript:
 
     # For the bounds.
 
-    def drop(self, record: Record) -> None:
+    def drop(self, record: TranscriptRecord) -> None:
         """Drop an ended execution."""
         del self._records[record.number]
         self.size_bytes -= record.size_bytes
-        self._keeper.shrunk(record)
+        self._budget.shrunk(record)
 
     def clear(self) -> None:
         """Drop everything; the session has ended."""
         for record in list(self._records.values()):
             self.drop(record)
 
-    def _add(self, execution_id: str, client: str, code: str) -> Record:
+    def _add(self, execution_id: str, client: str, code: str) -> TranscriptRecord:
         self.executions += 1
-        record = Record(self.executions, execution_id, client, code)
+        record = TranscriptRecord(self.executions, execution_id, client, code)
         self._records[record.number] = record
         return record
 
-    def _finished(self, record: Record) -> None:
+    def _finished(self, record: TranscriptRecord) -> None:
         self.size_bytes += record.size_bytes
-        self._keeper.grown(self, record)
+        self._budget.grown(self, record)
         while self.size_bytes > MAX_TRANSCRIPT_BYTES:
             self.drop(next(r for r in self._records.values() if r.ended))
         self.wake_readers()
 
 
-class Reader:
+class TranscriptReader:
     """Reader of a transcript, from some position on.
 
     Iterating gives entries, and None when the caller should await `wait` before it goes on. It ends
@@ -273,14 +273,14 @@ class Reader:
             else:
                 return
 
-    def _output(self, record: Record) -> Iterator[Entry | None]:
+    def _output(self, record: TranscriptRecord) -> Iterator[Entry | None]:
         """Yield its output until it has ended, or until a reader that does not follow has all of
         it.
         """
         if record.ended:
             yield from record.output()
             return
-        place = Place()
+        place = ReaderPosition()
         live = None
         while True:
             live = live or record.live

@@ -20,14 +20,14 @@ from prompt_toolkit.document import Document
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli.attach import history, screen
-from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, Lines
+from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, OutputExcerpt
 from nsm.cli.attach.feed import Feed, others
 from nsm.cli.attach.history import FileHistory, history_path
 from nsm.cli.attach.keys import is_at_last_line, is_in_indentation
 from nsm.cli.attach.link import Link
 from nsm.cli.attach.program import banner
 from nsm.cli.attach.prompt import completions, end_of_line
-from nsm.cli.attach.screen import Screen
+from nsm.cli.attach.screen import AttachScreen
 from nsm.client.retry import RECONNECTED
 from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
@@ -105,7 +105,7 @@ def test_what_never_came_is_counted_as_well() -> None:
 
 
 def test_lines_are_shown_when_they_are_whole_and_as_they_stand_then() -> None:
-    lines = Lines()
+    lines = OutputExcerpt()
     assert lines.take(piece("a\nb")).text == "a\n"
     assert lines.unfinished == "b"
     assert lines.take(piece("c\r\n1 %\r2")).text == "bc\r\n"
@@ -120,7 +120,7 @@ def test_lines_are_shown_when_they_are_whole_and_as_they_stand_then() -> None:
 
 
 def test_a_line_without_end_is_not_kept_for_ever() -> None:
-    lines = Lines()
+    lines = OutputExcerpt()
     text = "x" * (MAX_LINE_CHARS + 1)
     assert lines.take(piece(text)).text == text
     assert lines.unfinished == ""
@@ -243,18 +243,18 @@ class FakeApp:
 
 def test_without_a_prompt_text_is_written_as_it_comes() -> None:
     stream = io.StringIO()
-    it = Screen(stream)
+    it = AttachScreen(stream)
     it.write("half")
     it.lines("a note")
     it.lines("another\n")
     assert stream.getvalue() == "half\na note\nanother\n"
 
 
-def above_a_prompt(write: Callable[[Screen], Awaitable[None]]) -> str:
+def above_a_prompt(write: Callable[[AttachScreen], Awaitable[None]]) -> str:
     stream = io.StringIO()
 
     async def main() -> None:
-        it = Screen(stream)
+        it = AttachScreen(stream)
         it.write("before")
         with it.above(cast("Application[Any]", FakeApp())):
             await write(it)
@@ -266,7 +266,7 @@ def above_a_prompt(write: Callable[[Screen], Awaitable[None]]) -> str:
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "MAX_PENDING_CHARS", 20)
 
-    async def write(it: Screen) -> None:
+    async def write(it: AttachScreen) -> None:
         for number in range(10):
             it.write(f"line {number}\n")
 
@@ -276,7 +276,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_waits_is_written_when_the_prompt_goes() -> None:
-    async def write(it: Screen) -> None:
+    async def write(it: AttachScreen) -> None:
         it.write("one\ntw")
 
     assert above_a_prompt(write) == "before\none\ntw"

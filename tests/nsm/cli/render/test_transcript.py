@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.cli.render.transcript import Transcript, code, outcome
+from nsm.cli.render.transcript import TranscriptPrinter, code, outcome
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.results import Truncation
 from nsm.wire.transcripts import (
+    DisplayedValue,
     ExecutionEnd,
     ExecutionStart,
     LogEnd,
     OutputPiece,
     SessionStart,
-    Shown,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def ended(exit_code: int | None = 0, **more: Any) -> ExecutionEnd:
 
 
 def shown(*entries: Entry) -> str:
-    transcript = Transcript()
+    transcript = TranscriptPrinter()
     return "".join(map(transcript.take, entries))
 
 
@@ -62,7 +62,7 @@ def output(*pieces: OutputPiece) -> str:
 
 
 def test_a_session() -> None:
-    transcript = Transcript()
+    transcript = TranscriptPrinter()
     entries: list[Entry] = [
         SESSION._replace(dropped=1),
         started("for n in range(2):\n\tprint(n)\n", 7),
@@ -165,22 +165,30 @@ def test_code() -> None:
             "[5 bytes of stderr left out of the answer; 0.01 s]\n",
         ),
         (
-            ended(displays=(Shown({"text/plain": "a\n[9]"}, {}), Shown({"text/html": "<b>"}, {}))),
+            ended(
+                displays=(
+                    DisplayedValue({"text/plain": "a\n[9]"}, {}),
+                    DisplayedValue({"text/html": "<b>"}, {}),
+                )
+            ),
             "  a\n  [9]\n  <b>\n[0.01 s]\n",
         ),
         (
-            ended(displays=(Shown({"text/plain": "<Figure>"}, {"image/png": 12_000}),)),
+            ended(displays=(DisplayedValue({"text/plain": "<Figure>"}, {"image/png": 12_000}),)),
             "  <Figure>\n  [image/png, 12,000 characters]\n[0.01 s]\n",
         ),
         (
-            ended(displays=(Shown({"text/plain": "x"}, {"text/html": 99_999}),)),
+            ended(displays=(DisplayedValue({"text/plain": "x"}, {"text/html": 99_999}),)),
             "  x\n[0.01 s]\n",
         ),
         (
-            ended(displays=(Shown({}, {"text/\nplain": 99_999}),)),
+            ended(displays=(DisplayedValue({}, {"text/\nplain": 99_999}),)),
             "  [text/\\nplain, 99,999 characters]\n[0.01 s]\n",
         ),
-        (ended(displays=(Shown({"text/plain": "\x1b[2J"}, {}),)), "  \\x1b[2J\n[0.01 s]\n"),
+        (
+            ended(displays=(DisplayedValue({"text/plain": "\x1b[2J"}, {}),)),
+            "  \\x1b[2J\n[0.01 s]\n",
+        ),
     ],
 )
 def test_how_it_ended(end: ExecutionEnd, text: str) -> None:

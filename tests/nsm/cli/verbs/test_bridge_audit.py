@@ -14,7 +14,7 @@ from nsm.cli import audit_log, main
 from nsm.cli.verbs import bridge_audit
 from nsmd.bridge import ledger_entries
 from nsmd.bridge.ledger import open_ledger
-from nsmd.bridge.values import Asked, Caller, Ended
+from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 AT_S = 1777889472.0
 
 
-def asked(call_id: str = "0123456789abcdef", *arguments: str, **changes: str) -> Asked:
+def asked(call_id: str = "0123456789abcdef", *arguments: str, **changes: str) -> RecordedCall:
     caller = Caller(
         client=changes.get("client", "claude-code"), scope="box-1", way="mcp", peer=(7, 1000)
     )
-    return Asked(
+    return RecordedCall(
         id=call_id, caller=caller, program=changes.get("program", "deploy"), arguments=arguments
     )
 
@@ -40,7 +40,7 @@ def end(outcome: ledger_entries.Facts) -> bytes:
 
 
 def ended(**changes: Any) -> bytes:
-    return end(ledger_entries.ended(Ended(**changes)))
+    return end(ledger_entries.ended(ProgramEnd(**changes)))
 
 
 BEGUN = ledger_entries.parsed(started("0123456789abcdef")) or {}
@@ -176,7 +176,7 @@ def test_it_follows_across_rotations(tmp_path: Path) -> None:
                 await ledger.begin(call)
                 if number == 0:
                     await trio.to_thread.run_sync(expect, "start", "0")
-                await ledger.end(call, Ended(exit_code=number))
+                await ledger.end(call, ProgramEnd(exit_code=number))
 
     def expect(event: str, call_id: str) -> None:
         assert following.stdout is not None

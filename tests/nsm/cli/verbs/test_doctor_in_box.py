@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fakesupervisor import Exchange
-    from nsm.checks import Check
+    from nsm.checks import HostCheck
 
 ENVIRONMENT = samples.environment_row()
 
@@ -47,7 +47,7 @@ def refusing(error: NsmError) -> Any:
     return handler
 
 
-def found(name: str, tools: str = "/nowhere") -> Check:
+def found(name: str, tools: str = "/nowhere") -> HostCheck:
     return next(check for check in doctor_in_box.look(tools) if check.name == name)
 
 

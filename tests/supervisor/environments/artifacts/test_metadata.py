@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nsmd.environments.artifacts.metadata import (
     Metadata,
     MetadataError,
-    Programs,
+    ProgramPaths,
     Said,
     of_artifact,
     of_entry,
@@ -163,7 +163,7 @@ def test_an_entry_names_its_programs() -> None:
     }
     said = of_entry("shell", entry, DEFAULTS)
     expected = Metadata(name="shell", interpreter="bash", timeout_s=5.0, memory_mb=300)
-    assert said == (expected, Programs(run="/s/run", session_run="/s/session-run"))
+    assert said == (expected, ProgramPaths(run="/s/run", session_run="/s/session-run"))
 
 
 def test_an_entry_may_name_an_artifact_instead() -> None:

@@ -14,13 +14,13 @@ import trio
 from dummy_artifacts import artifact
 from nsmd.environments.artifacts import discovery, sources
 from nsmd.environments.artifacts.discovery import Scan
-from nsmd.environments.artifacts.sources import Discovery, sources_of
+from nsmd.environments.artifacts.sources import ArtifactDiscovery, sources_of
 from nsmd.environments.catalog import Catalog
 from nsmd.host.paths import trusted_owners
 from nsmd.host.watching import source_watcher
 from nsmd.host.watching.source_watcher import open_source_watcher
 from nsmd.model.settings import Defaults
-from nsmd.model.values import Client, Sources
+from nsmd.model.values import ClientIdentity, Sources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,16 +31,16 @@ TIMEOUT_S = 20
 @asynccontextmanager
 async def discovering(
     home: Path, named: Sources | None = None
-) -> AsyncGenerator[tuple[Discovery, Catalog]]:
+) -> AsyncGenerator[tuple[ArtifactDiscovery, Catalog]]:
     async with open_source_watcher() as it:
         catalog = Catalog()
-        found = Discovery(it, catalog, Defaults(), owners=trusted_owners(), home=str(home))
+        found = ArtifactDiscovery(it, catalog, Defaults(), owners=trusted_owners(), home=str(home))
         await found.begin(named or Sources(), str(home / "usual"))
         yield found, catalog
 
 
 def names(catalog: Catalog, own: Sources | None = None) -> list[str]:
-    client = Client(name="editor", scope="s", sources=own)
+    client = ClientIdentity(name="editor", scope="s", sources=own)
     return [environment.name for environment in catalog.environments(client)]
 
 
@@ -87,7 +87,7 @@ async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -
             async with found.opened(own):
                 assert names(catalog, own) == ["mine"]
             artifact(tmp_path / "own", "more")
-            await found.look(Client(name="editor", scope="s", sources=own))
+            await found.look(ClientIdentity(name="editor", scope="s", sources=own))
             assert names(catalog, own) == ["mine", "more"]
         assert names(catalog, own) == []
         assert list(catalog.listed()) == []
@@ -115,7 +115,7 @@ async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
             monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", TIMEOUT_S)
             artifact(tmp_path / "usual", "one")
             with trio.fail_after(TIMEOUT_S / 2):
-                await found.look(Client(name="editor", scope="s"))
+                await found.look(ClientIdentity(name="editor", scope="s"))
             assert names(catalog) == ["one"]
     finally:
         goes_on.set()

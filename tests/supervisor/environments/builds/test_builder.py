@@ -27,9 +27,9 @@ from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
 from nsmd.host.paths import trusted_owners
 from nsmd.model.settings import Defaults, EnvironmentSettings
-from nsmd.model.values import Artifact, Client, Sources
+from nsmd.model.values import Artifact, ClientIdentity, Sources
 
-SOMEBODY = Client(name="test", scope="here")
+SOMEBODY = ClientIdentity(name="test", scope="here")
 
 
 class Bench:
@@ -72,11 +72,11 @@ class Bench:
             await builder.begin(references, lambda: self.used)
             yield builder
 
-    def names(self, client: Client = SOMEBODY) -> set[str]:
+    def names(self, client: ClientIdentity = SOMEBODY) -> set[str]:
         """Environments that can be used."""
         return {e.name for e in self.catalog.view(client).environments}
 
-    def why(self, name: str, client: Client = SOMEBODY) -> str:
+    def why(self, name: str, client: ClientIdentity = SOMEBODY) -> str:
         """Return the message for a client that wants to use it."""
         with pytest.raises((EnvironmentUnavailableError, UnknownEnvironmentError)) as caught:
             self.catalog.find(client, name)
@@ -438,7 +438,7 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
 async def test_who_comes_while_it_is_being_removed_has_it_built(it: Bench) -> None:
     reference = it.nix.builds("slow", ("hang", None))
     own = Sources(flakes=(reference,))
-    theirs = Client(name="editor", scope="theirs", sources=own)
+    theirs = ClientIdentity(name="editor", scope="theirs", sources=own)
     async with it.open() as builder, trio.open_nursery() as nursery:
         building = builder.add(reference)
         await until_building(building)
@@ -494,7 +494,7 @@ async def test_those_of_config_toml_with_its_limits(it: Bench) -> None:
 async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     own = Sources(flakes=(reference, "-bad"))
-    theirs = Client(name="editor", scope="theirs", sources=own)
+    theirs = ClientIdentity(name="editor", scope="theirs", sources=own)
     async with it.open() as builder:
         async with builder.opened(own):
             building = builder.find(reference)

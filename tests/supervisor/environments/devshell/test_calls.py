@@ -23,7 +23,7 @@ from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.limits import MAX_INHERITED_BYTES, check_inherited
 from nsmd.model.settings import PoolSettings, Settings
-from nsmd.model.values import Client, RunRequest, RunResult
+from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest
 from nsmd.sessions import agent_session
 
 
@@ -60,7 +60,9 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, QuickNix())
 
 
-async def run(run_service: RunService, client: Client, session: str | None = None) -> RunResult:
+async def run(
+    run_service: RunService, client: ClientIdentity, session: str | None = None
+) -> RunOutcome:
     request = RunRequest(client=client, env="project", code="x", session=session)
     execution = await patiently(lambda: run_service.submit(request))
     return await execution.wait()
@@ -78,7 +80,7 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
         request = RunRequest(client=client, env="project", code="x")
         with pytest.raises(EnvironmentPendingError, match=r"nix has been at .* its log is"):
             run_service.submit(request)
-        results: list[RunResult] = []
+        results: list[RunOutcome] = []
 
         async def call() -> None:
             results.append(await run(run_service, client))

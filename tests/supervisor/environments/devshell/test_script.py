@@ -18,7 +18,7 @@ from nsmd.environments.devshell.script import (
     Array,
     Associative,
     DevEnvError,
-    Text,
+    TextVariable,
     parse,
     setup_steps,
 )
@@ -182,7 +182,12 @@ def test_kinds_of_variables() -> None:
         )
     )
     assert [told.variables.get(name) for name in "abcdef"] == [
-        *(Text("1", exported=True), Text("2"), Array(("3",)), Associative({"k": "4"})),
+        *(
+            TextVariable("1", exported=True),
+            TextVariable("2"),
+            Array(("3",)),
+            Associative({"k": "4"}),
+        ),
         *(None, None),
     ]
 

@@ -14,9 +14,9 @@ from nsmd.environments.nix.messages import (
     MAX_ACTIVITY_CHARS,
     MAX_ERROR_CHARS,
     MAX_LINE_CHARS,
-    Reader,
+    NixLogReader,
 )
-from nsmd.environments.nix.progress import Progress
+from nsmd.environments.nix.progress import NixProgress
 
 DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 
@@ -25,8 +25,8 @@ def line(**message: Any) -> bytes:
     return b"@nix " + json.dumps(message).encode()
 
 
-def read(*messages: dict[str, Any]) -> tuple[Reader, list[str]]:
-    reader, text = Reader(), list[str]()
+def read(*messages: dict[str, Any]) -> tuple[NixLogReader, list[str]]:
+    reader, text = NixLogReader(), list[str]()
     for message in messages:
         text += reader.take(line(**message))
     return reader, text
@@ -50,7 +50,7 @@ def test_a_build_with_its_log() -> None:
         result(3, 101, "all is \x1b[1mwell\x1b[0m"),
     )
     assert text == [f"building '{DRV}'", "pandas-2.2> all is well"]
-    assert reader.progress == Progress(
+    assert reader.progress == NixProgress(
         phase="building", activity="building pandas-2.2 (checkPhase)", built=0, to_build=3
     )
 
@@ -86,7 +86,7 @@ def test_downloads() -> None:
 def test_what_is_evaluated_is_fetched_first() -> None:
     reader, _ = read(start(1, 101, "downloading 'https://example.org/flake.tar.gz'", 4))
     assert reader.progress.phase == "fetching"
-    assert Reader().progress.phase == "evaluating"
+    assert NixLogReader().progress.phase == "evaluating"
 
 
 def test_errors_are_kept_from_their_end() -> None:
@@ -101,7 +101,7 @@ def test_errors_are_kept_from_their_end() -> None:
 
 
 def test_what_is_no_message_is_text() -> None:
-    reader = Reader()
+    reader = NixLogReader()
     assert reader.take(b"git: \xffnot found\r") == ["git: \N{REPLACEMENT CHARACTER}not found"]
     assert reader.take(b"10%\r20%\r100%") == ["100%"]
     assert reader.take(b"\x1b]0;title\x07bell\x07") == ["bell\N{REPLACEMENT CHARACTER}"]
@@ -139,11 +139,11 @@ MESSAGES = st.fixed_dictionaries(
 
 @given(st.lists(MESSAGES | st.binary(max_size=40), max_size=30))
 def test_garbage_is_survived(messages: list[Any]) -> None:
-    reader = Reader()
+    reader = NixLogReader()
     for message in messages:
         data = b"@nix " + message if isinstance(message, bytes) else line(**message)
         for text in reader.take(data):
             assert text.isprintable()
     progress = reader.progress
     assert min(progress.built, progress.to_build, progress.downloaded_bytes) >= 0
-    assert decode(Progress, asdict(progress)) == progress
+    assert decode(NixProgress, asdict(progress)) == progress

@@ -15,7 +15,7 @@ import trio
 from nsm.wire.errors import BadProjectError
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.jail.arguments import JailContent
-from nsmd.jail.launcher import Plan
+from nsmd.jail.launcher import JailPlan
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates.template import ForkedJail
 from nsmd.model.values import Environment, ProjectMount, TemplateSpec
@@ -160,7 +160,7 @@ class UnnestableLauncher(BwrapLauncher):
 
     nestable = False
 
-    def _arguments(self, plan: Plan, content: JailContent) -> list[str]:
+    def _arguments(self, plan: JailPlan, content: JailContent) -> list[str]:
         words = super()._arguments(plan, content)
         return (
             words if "--disable-userns" in words or self.nestable else ["--disable-userns", *words]

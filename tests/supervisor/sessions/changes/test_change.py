@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.sessions.changes.change import State, risk_of
+from nsmd.sessions.changes.change import PathState, risk_of
 
-FILE = State(type="file", mode=0o644, size=1, token="")
-LINK = State(type="symlink", mode=0, size=1, token="")
-DIRECTORY = State(type="directory", mode=0o755, size=0, token="")
+FILE = PathState(type="file", mode=0o644, size=1, token="")
+LINK = PathState(type="symlink", mode=0, size=1, token="")
+DIRECTORY = PathState(type="directory", mode=0o755, size=0, token="")
 
 
 @pytest.mark.parametrize(

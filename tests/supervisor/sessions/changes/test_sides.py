@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsmd.sessions.changes import (
+    AgreedChange,
     Change,
-    Wanted,
     application,
     comparison,
     copy_files,
@@ -70,9 +70,9 @@ class World:
     def kinds(self) -> dict[str, str]:
         return {path: change.kind for path, change in self.compare().items()}
 
-    def wanted(self, *paths: str, risky: bool = False) -> list[Wanted]:
+    def wanted(self, *paths: str, risky: bool = False) -> list[AgreedChange]:
         return [
-            Wanted(
+            AgreedChange(
                 path=change.path,
                 before=None if change.before is None else change.before.token,
                 after=None if change.after is None else change.after.token,
@@ -82,7 +82,9 @@ class World:
             if not paths or change.path in paths
         ]
 
-    def apply(self, wanted: list[Wanted] | None = None, *, force: bool = False) -> dict[str, str]:
+    def apply(
+        self, wanted: list[AgreedChange] | None = None, *, force: bool = False
+    ) -> dict[str, str]:
         """Why changes were not made, by path."""
         given = self.wanted() if wanted is None else wanted
         made, refused = application.apply(self.sides, given, None, force=force)

@@ -15,20 +15,20 @@ from nsm.wire import transcripts as wire
 from nsm.wire.errors import InternalError, NsmError, SessionEndedError
 from nsm.wire.results import PLACE, Truncation
 from nsm.wire.transcripts import (
+    DisplayedValue,
     Entry,
     ExecutionEnd,
     ExecutionStart,
     OutputPiece,
     SessionStart,
-    Shown,
 )
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, store, transcript
-from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, Place
+from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, ReaderPosition
 from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, MAX_SHOWN_CHARS, MAX_STREAM_CHARS
 
 if TYPE_CHECKING:
-    from nsmd.sessions.transcripts import Reader, Transcript
+    from nsmd.sessions.transcripts import Transcript, TranscriptReader
 
 WORDS = "w" * 10_000
 """An agent's words that are no output; it may use somewhat more of them."""
@@ -65,7 +65,7 @@ async def it() -> Bench:
     return Bench()
 
 
-def entries(reader: Reader) -> list[Entry]:
+def entries(reader: TranscriptReader) -> list[Entry]:
     """All there is to read without waiting."""
     found: list[Entry] = []
     for entry in reader:
@@ -325,10 +325,10 @@ async def test_displays_keep_their_text_forms(it: Bench) -> None:
         )
     )
     assert end_of(entries(it.transcript.read())).displays == (
-        Shown({"text/plain": "<Figure>"}, {"image/png": 5000}),
-        Shown({"text/plain": "[1]"}, {"application/json": 3}),
-        Shown({}, {"text/html": MAX_SHOWN_CHARS + 1}),
-        Shown({}, {"image/png": 5000}),
+        DisplayedValue({"text/plain": "<Figure>"}, {"image/png": 5000}),
+        DisplayedValue({"text/plain": "[1]"}, {"application/json": 3}),
+        DisplayedValue({}, {"text/html": MAX_SHOWN_CHARS + 1}),
+        DisplayedValue({}, {"image/png": 5000}),
     )
 
 
@@ -449,7 +449,7 @@ async def test_ended_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_slow_reader_is_told_what_it_missed() -> None:
-    live, place = LiveOutput(), Place()
+    live, place = LiveOutput(), ReaderPosition()
     live.put("stdout", "first")
     assert live.read(place) == ("stdout", "first", 0)
     live.put("stderr", "error")
@@ -473,7 +473,7 @@ Pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(1
 def test_live_output_is_bounded_and_every_character_is_seen_or_counted(
     pieces: list[tuple[StreamName, int]], reads: list[int]
 ) -> None:
-    live, place = LiveOutput(), Place()
+    live, place = LiveOutput(), ReaderPosition()
     printed: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
     accounted: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
     turns = iter(reads)
