@@ -11,7 +11,7 @@ SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
 BIN := .venv/bin
 # A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
-SMOKE := $(addprefix tests/, wire client supervisor/model supervisor/sessions supervisor/manager supervisor/pool \
+SMOKE := $(addprefix tests/, nsm/wire nsm/client supervisor/model supervisor/sessions supervisor/manager supervisor/pool \
 	supervisor/jail/test_bubblewrap.py isolation/test_forks.py \
 	e2e/test_sessions.py e2e/test_mcp_clients.py agent/test_agent_python.py agent/test_agent_bash.py)
 CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests tools
@@ -94,11 +94,11 @@ bench: ## ratios against peers measured in the same run
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --bench
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-format: setup ## format, and mend what can be mended
+format: setup ## format, and fix what can be fixed
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-pin: setup ## write constraints.txt anew with the newest versions allowed
+pin: setup ## rewrite constraints.txt with the newest versions allowed
 	$(BIN)/python tools/pin.py
 
 clean: ## remove everything that the targets made

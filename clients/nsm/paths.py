@@ -85,7 +85,7 @@ def config_dir() -> str:
 
 
 def cache_dir() -> str:
-    """The directory of what can be made anew: ``$XDG_CACHE_HOME/nsm`` or ``~/.cache/nsm``."""
+    """Cache directory, safe to delete: ``$XDG_CACHE_HOME/nsm`` or ``~/.cache/nsm``."""
     return os.path.join(_xdg("XDG_CACHE_HOME") or os.path.join(home(), ".cache"), "nsm")
 
 

@@ -14,7 +14,7 @@ import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 import sandbox_agent
 import decimal  # preloaded
-from sandbox.framing import FrameReader, encode_frame
+from sandbox.framing import MessageReader, encode_frame
 sys.path.pop(0)
 
 results = []
@@ -26,7 +26,7 @@ for number in range(3):
         fd = theirs.detach()
         sandbox_agent.serve(fd, fd, prestart="python", workspace=sys.argv[2])
     theirs.close()
-    reader = FrameReader()
+    reader = MessageReader()
     def receive():
         while (frame := reader.next_message()) is None:
             reader.receive_data(ours.recv(65536))

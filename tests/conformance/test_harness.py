@@ -250,9 +250,9 @@ def test_the_probe_finds_what_the_answer_itself_hides(tmp_path: Path, fault: str
 OLD_AGENT = """
 import contextlib, io, sys
 sys.path.insert(0, sys.argv[1])
-from sandbox.framing import FrameReader, encode_frame
+from sandbox.framing import MessageReader, encode_frame
 import os
-reader, state = FrameReader(), {}
+reader, state = MessageReader(), {}
 os.write(1, encode_frame({"type": "ready", "protocol": 1, "interpreters": ["python"]}))
 while True:
     while (frame := reader.next_message()) is None:

@@ -243,7 +243,7 @@ _OF_THE_TOOL = ("timeout_seconds", "session:", "`session`", "`env`", "the tool",
 
 
 _ADVICE = {
-    "nsm run -e bash -t 0.5 'sleep 9'": "timed out after 0.5 s; -t sets the limit",
+    "nsm run -e bash -t 0.5 'sleep 9'": "timed out after 0.5 s; -t sets the time limit",
     "nsm run -e bash -t 999 true": "the limit is 30 s, not the 999 s asked for; config.toml",
     "nsm run -e nothing x": "No environment 'nothing'.",
     "nsm run -e bash -s work true": "Use another session name for bash",

@@ -1,4 +1,4 @@
-"""A registry over real jails in the test's own process, and the keeper that confines them."""
+"""A run service over real jails in the test's own process, and the enforcer that confines them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class AsyncClient(AsyncFileCalls):
     """One connection to the supervisor, for any number of tasks of one trio run.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
-    all that wait. A connection that is lost is made anew, as `nsm.Client` does it.
+    all that wait. A connection that is lost is opened again, as `nsm.Client` does it.
 
     Cancellation: a cancelled call tells the supervisor, which interrupts what runs, and does not
     wait for what comes of it. One that is cancelled while it writes closes the connection.
@@ -437,7 +437,7 @@ class AsyncClient(AsyncFileCalls):
         return self._wire
 
     async def _reconnect(self, lost: AsyncWire) -> None:
-        """Connect anew, unless another call has done so."""
+        """Connect again, unless another call has done so."""
         async with self._reconnecting:
             if self._wire is not lost:
                 return

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Client(FileCalls):
     """One connection to the supervisor, which is started where none listens.
 
-    A connection that is lost, since the supervisor was killed or restarted, is made anew: a call of
+    A connection that is lost, since the supervisor was killed or restarted, is opened again: a call of
     code that was under way gets its result all the same, once, if the session has outlived the
     supervisor. Where that can't be known, the error says so (`ResultLostError`,
     `FateUnknownError`).
@@ -110,7 +110,7 @@ class Client(FileCalls):
 
     @property
     def autostart(self) -> bool:
-        """Start a supervisor where none listens, when a lost connection is made anew."""
+        """Start a supervisor where none listens, when a lost connection is opened again."""
         return self._wire.autostart
 
     @autostart.setter

@@ -78,7 +78,7 @@ class Boxes:
         )
 
     def list(self) -> list[BoxRow]:
-        """Those that live, the oldest first."""
+        """Live boxes, the oldest first."""
         return _rows(self._client.call("boxes"))
 
 

@@ -36,7 +36,7 @@ class Bridge:
         self._client = client
 
     def programs(self) -> ProgramsReport:
-        """Those that this client may start, and files that describe none."""
+        """Programs that this client may start, and files that describe none."""
         return read(ProgramsReport, self._client.call("bridge_programs"))
 
     def help(self, program: str) -> ProgramHelp:

@@ -97,7 +97,7 @@ class Builds:
         return _rows(self._client.call("env_list"))
 
     def remove(self, targets: Iterable[str]) -> RemoveReport:
-        """Keep environments no more, and stop what is being built of them. Sessions live on."""
+        """Remove environments and cancel their builds. Their sessions continue."""
         return read(RemoveReport, self._client.call("env_remove", {"targets": list(targets)}))
 
     def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:

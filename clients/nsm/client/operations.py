@@ -93,7 +93,7 @@ def run_arguments(
 
 
 def _variables(names: Iterable[str]) -> dict[str, str]:
-    """Those that are set, and are text."""
+    """Values of the variables that are set and are text."""
     found: dict[str, str] = {}
     for name in names:
         value = os.environ.get(name)

@@ -92,7 +92,7 @@ class RetriedCall:
         self.losses = 0
 
     def __repr__(self) -> str:
-        return f"<Asked for {self._op}, {self.losses} connections lost>"
+        return f"<RetriedCall of {self._op}, {self.losses} connections lost>"
 
     def lost(self, error: LostError) -> None:
         """Its connection was lost.

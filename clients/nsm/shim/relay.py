@@ -467,11 +467,11 @@ def _marked(call: UnansweredRequest, link: SupervisorConnection, *, arrived: boo
 _LOST = (
     "The nsm supervisor ended while this call was under way: whether its code ran, and how far, "
     "is unknown. Sessions may have ended with the supervisor, with their variables and "
-    "/workspace. Check what was done before running the code again; the next call connects anew."
+    "/workspace. Check what was done before running the code again; the next call connects again."
 )
 _NOT_SENT = (
     "The nsm supervisor ended before it was given this call: the code was not run. Sessions may "
-    "have ended with the supervisor. Call again: the next call connects anew."
+    "have ended with the supervisor. Call again: the next call connects again."
 )
 
 

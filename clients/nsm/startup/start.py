@@ -33,7 +33,7 @@ KEPT_S = 300.0
 
 _RETRY_S = 0.1
 
-_KEEPER_TIMEOUT_S = 1.0
+_HOLDER_TIMEOUT_S = 1.0
 """For a holder to say how much it holds: less than a millisecond, unless it is stopped."""
 
 _TIMEVAL = struct.Struct("@ll")
@@ -145,7 +145,7 @@ def sessions_are_kept(path: str) -> bool:
     place = os.path.join(os.path.dirname(path), "keeper.sock")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as holder:
-            holder.settimeout(_KEEPER_TIMEOUT_S)
+            holder.settimeout(_HOLDER_TIMEOUT_S)
             holder.connect(place)
             holder.send(b"count")
             answer = holder.recv(64).split()

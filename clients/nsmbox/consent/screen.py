@@ -158,7 +158,7 @@ def _head(plan: Plan, home: str, agreed_on: str) -> tuple[str, ...]:
 
 
 def _sections(plan: Plan, home: str) -> list[_Section]:
-    """In the order in which they are shown."""
+    """Sections of the screen, in order."""
     found = outline(plan)
     sections = [
         _Section(label="runs", items=_command(plan, home), separator=" "),
@@ -271,7 +271,7 @@ def _place(place: SummaryItem, home: str) -> str:
 
 
 def _inside(place: SummaryItem, directory: str, home: str) -> str:
-    """By its place in the working directory, if it is there."""
+    """Path relative to the working directory if it lies there, else whole."""
     if place.target.startswith(f"{directory}/"):
         return legible(place.target[len(directory) + 1 :])
     return path(place.target, home)

@@ -114,7 +114,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
 
 
 def _place_in_box(tool: Tool, program: str, nix: nix_host.HostNix | None) -> str:
-    """By which path the box finds what it runs.
+    """Path by which the box finds the program that it runs.
 
     Args:
         program: as it was typed.

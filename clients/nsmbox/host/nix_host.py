@@ -109,7 +109,7 @@ def path(nix: HostNix) -> tuple[str, ...]:
 
 
 def variables(nix: HostNix) -> tuple[Variable, ...]:
-    """Those that a program needs to find in the store what it is used to find elsewhere."""
+    """Variables by which programs find in the store what they expect elsewhere."""
     return tuple(Variable(name=name, value=value) for name, value in nix.variables)
 
 
@@ -269,7 +269,7 @@ def _joined(tools: tuple[str, ...], search: str) -> str:
 
 
 def _with(tools: tuple[str, ...], directory: str) -> tuple[str, ...]:
-    """Those, and this directory, unless it is there or must not be."""
+    """Add a directory, unless it is listed already or holds keys."""
     if not directory or directory in tools or _holds_keys(directory):
         return tools
     return (*tools, directory)

@@ -84,7 +84,7 @@ def make(links: Links) -> None:
 
 
 def _make(links: Links, parent: str) -> None:
-    """Beside its place, and then in it: another box that begins meanwhile finds all or nothing."""
+    """Make the links in a temporary directory, then rename it: other boxes find all or none."""
     begun = os.path.join(parent, f"{_BEGUN}{os.getpid()}-{os.urandom(6).hex()}")
     os.mkdir(begun, 0o700)
     try:

@@ -187,7 +187,7 @@ class _Layout:
         self.files: dict[str, tuple[bytes, int]] = {}
 
     def moved(self, path: str) -> str:
-        """Where something of the plan is; what is no path, and what is not moved, as it is."""
+        """Host path of a path in the plan; any other text unchanged."""
         place: str = path
         while place.startswith("/") and place != "/":
             if place in self._places:

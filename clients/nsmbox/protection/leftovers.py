@@ -65,7 +65,7 @@ def before(directory: str, common: str | None) -> Before:
 
     Args:
         directory: the working directory: absolute, all links followed.
-        common: its repository, as in `gitfacts.GitFacts`.
+        common: its repository, as in `git_repository.GitFacts`.
     """
     found = guarded_files.git_directories(directory, common)
     lists = {path: commands(os.path.join(path, REBASE_LIST)) for path in found}

@@ -77,7 +77,7 @@ def part(afterwards: Callable[[], None] | None = None) -> None:
 
 
 def _wait(child: int, heard: Iterable[signal.Signals]) -> tuple[signal.Signals | None, int | None]:
-    """Until the child has ended.
+    """Wait until the child has ended.
 
     Returns:
         The signal that asked for the end, if any; the exit code, None if the box was ended.

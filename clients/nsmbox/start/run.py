@@ -1,4 +1,4 @@
-"""From what was asked to the jail: looks up, plans, asks people, and becomes it."""
+"""Start a box: look up the host's facts, make the plan, ask the person, become the jail."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from nsm import paths
-from nsmd.host.unix_listener import KEEPER, Identity, PlaceError, bound, identity_of
+from nsmd.host.unix_listener import HOLDER_SOCKET, Identity, PlaceError, bound, identity_of
 from nsmd.host.watching import inotify
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class SocketGuard:
         except OSError as error:
             log.warning("%s is not watched: %s", self._path, error)
             return
-        names = {os.path.basename(self._path), os.path.basename(self._lock_path), KEEPER}
+        names = {os.path.basename(self._path), os.path.basename(self._lock_path), HOLDER_SOCKET}
         try:
             watched = self._watch(notices)
             while True:

@@ -24,7 +24,7 @@ from nsmd.fdstore.store_choice import Leaving, open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
 from nsmd.host.locales import passed_on
 from nsmd.host.processes import children_of
-from nsmd.host.unix_listener import KEEPER
+from nsmd.host.unix_listener import HOLDER_SOCKET
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.templates import open_launcher
 from nsmd.manager.projects import Unreadable
@@ -134,7 +134,7 @@ def gather(
         search_path, settings.defaults.jail_uid, limits=session_limits(settings)
     )
     store, kept = open_store(
-        variables, os.path.join(paths.runtime_dir(), KEEPER), instance.kept, instance.handed
+        variables, os.path.join(paths.runtime_dir(), HOLDER_SOCKET), instance.kept, instance.handed
     )
     return Startup(
         settings=settings,

@@ -92,7 +92,7 @@ class DefinitionsIndex:
         self._subscribers: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
-        return f"<Shelf {self._directory} of {len(self.programs)} programs>"
+        return f"<DefinitionsIndex {self._directory} of {len(self.programs)} programs>"
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call a function whenever programs or problems have changed. Returns a function that ends

@@ -34,7 +34,7 @@ class FinishedCalls:
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<SentEvents {len(self._calls)} calls, {self._bytes} bytes>"
+        return f"<FinishedCalls {len(self._calls)} calls, {self._bytes} bytes>"
 
     def get(self, key: Key) -> ProgramCall | None:
         """Return the call of that key, if it is still there."""

@@ -89,7 +89,7 @@ class RateLimit:
         self._released = released
 
     def __repr__(self) -> str:
-        return f"<ReadRate {self._bytes:.0f} of {self._burst:.0f}>"
+        return f"<RateLimit {self._bytes:.0f} of {self._burst:.0f}>"
 
     def wait_s(self, size: int) -> float:
         """Seconds that so many more bytes have to wait."""

@@ -55,7 +55,7 @@ class WriteAccess:
                     self._locations.add(location)
 
     def __repr__(self) -> str:
-        return f"<Reach to {sorted(self._paths)}>"
+        return f"<WriteAccess to {sorted(self._paths)}>"
 
     def why_within(self, part: str, status: os.stat_result, fd: int) -> str | None:
         """Why a file is within reach, as a clause; None if it is not.

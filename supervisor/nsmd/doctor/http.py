@@ -64,7 +64,7 @@ def _served(host: Host, listen: str, said: Mapping[str, Any]) -> HostCheck:
     other = "" if url else _who_listens(host, listen)
     return warn(
         f"{url or 'not served'}: {problem}{other and f' ({other})'}",
-        "Once that is mended: nsm reload",
+        "Fix that, then: nsm reload",
     )
 
 

@@ -52,7 +52,7 @@ class Provider:
         self._shells = shells
 
     def __repr__(self) -> str:
-        return f"<Provision {self.catalog!r}>"
+        return f"<Provider {self.catalog!r}>"
 
     @property
     def inherit(self) -> Sequence[str]:

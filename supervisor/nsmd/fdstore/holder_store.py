@@ -107,7 +107,7 @@ class HolderStore:
         self._waiting = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
-        return f"<KeeperStore pid={self._pid} behind={len(self._behind)} lost={len(self._lost)}>"
+        return f"<HolderStore pid={self._pid} behind={len(self._behind)} lost={len(self._lost)}>"
 
     @property
     def pid(self) -> int:

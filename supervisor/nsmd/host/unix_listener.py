@@ -26,7 +26,7 @@ kernel has released it.
 LOCK = "supervisor.lock"
 """Name of the supervisor's lock, beside the socket."""
 
-KEEPER = "keeper.sock"
+HOLDER_SOCKET = "keeper.sock"
 """Name of the holder's socket, beside it. `nsm.startup.start` uses it, too."""
 
 MAX_SOCKET_PATH_BYTES = 107

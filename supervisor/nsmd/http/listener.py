@@ -100,7 +100,7 @@ class HttpListener:
         self.url = ""
 
     def __repr__(self) -> str:
-        return f"<Listener {self.url} {self._connections}>"
+        return f"<HttpListener {self.url} {self._connections}>"
 
     def facts(self) -> dict[str, Any]:
         """Facts for people."""

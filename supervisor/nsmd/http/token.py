@@ -34,7 +34,7 @@ class TokenFile:
         self.problem = "it has not been read"
 
     def __repr__(self) -> str:
-        return f"<Secret {self.problem or 'there'}>"
+        return f"<TokenFile {self.problem or 'there'}>"
 
     def prepare(self) -> None:
         """Make the file if it is missing; `problem` has errors."""

@@ -119,7 +119,7 @@ class RunService:
         provider.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
-        return f"<Registry of {self.session_manager!r}>"
+        return f"<RunService of {self.session_manager!r}>"
 
     def configure(self, settings: Settings) -> None:
         """Use other settings for new calls and sessions.

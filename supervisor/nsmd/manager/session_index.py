@@ -45,7 +45,7 @@ class SessionIndex:
         self._named: dict[tuple[str, str], Session] = {}
 
     def __repr__(self) -> str:
-        return f"<Directory of {len(self._sessions)} sessions, {len(self._named)} of them named>"
+        return f"<SessionIndex of {len(self._sessions)} sessions, {len(self._named)} of them named>"
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -52,7 +52,7 @@ class SessionSlots:
         self._waiting: dict[Session, Turn] = {}
 
     def __repr__(self) -> str:
-        return f"<Places {self._limit} in all, {len(self._waiting)} sessions wait>"
+        return f"<SessionSlots {self._limit} in all, {len(self._waiting)} sessions wait>"
 
     def configure(self, room: SessionRoom) -> None:
         """Change the limit; no session ends for it."""

@@ -60,7 +60,7 @@ class NamespaceListener:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Listener port={self.port}>"
+        return f"<NamespaceListener port={self.port}>"
 
     @property
     def descriptor(self) -> int:

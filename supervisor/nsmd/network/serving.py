@@ -91,7 +91,7 @@ async def _serve(client: trio.SocketStream, policy: ProxyPolicy, busy: bool) -> 
         await proxy.run(first, busy, patience)
 
 
-class _Conversation(ABC):
+class _ProxyConnection(ABC):
     """Shared parts of both kinds of proxy."""
 
     protocol: Protocol
@@ -188,7 +188,7 @@ class _Conversation(ABC):
         await relay(self._client, server, self._sent, self._received)
 
 
-class _Socks(_Conversation):
+class _Socks(_ProxyConnection):
     protocol: Protocol = "socks5"
 
     def __init__(self, client: trio.SocketStream, policy: ProxyPolicy) -> None:
@@ -213,7 +213,7 @@ class _Socks(_Conversation):
         return self._proxy.answers() + self._proxy.refusal(refused)
 
 
-class _Web(_Conversation):
+class _Web(_ProxyConnection):
     protocol: Protocol = "http"
 
     def __init__(self, client: trio.SocketStream, policy: ProxyPolicy) -> None:

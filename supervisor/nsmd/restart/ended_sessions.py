@@ -52,7 +52,7 @@ class EndedSessionFiles:
         self._failed = False
 
     def __repr__(self) -> str:
-        return f"<EndBook {self._directory}>"
+        return f"<EndedSessionFiles {self._directory}>"
 
     def began(self, scope: str, name: str) -> None:
         """Note that a session has this name now."""

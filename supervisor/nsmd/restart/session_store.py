@@ -61,7 +61,7 @@ class SessionStore:
         self._kinds: OrderedDict[tuple[JailSpec, int], _Kind] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<SessionBook of {len(self._revisions)} sessions>"
+        return f"<SessionStore of {len(self._revisions)} sessions>"
 
     def __contains__(self, session: Session) -> bool:
         return session.id in self._revisions

@@ -117,7 +117,7 @@ class AgentSession:
         pid: host process id of the jail's PID 1; 0 before there is one.
         policy: policy with which the jail was launched; None before.
         jail: the jail; None before and after it.
-        confinement: limits of the jail; None before, and without keeper.
+        confinement: limits of the jail; None before, and without an enforcer.
     """
 
     __slots__ = (
@@ -168,7 +168,7 @@ class AgentSession:
         self._scope = trio.CancelScope()
 
     def __repr__(self) -> str:
-        return f"<Conversation of session {self._session_id} pid={self.pid}>"
+        return f"<AgentSession of session {self._session_id} pid={self.pid}>"
 
     @property
     def project_copy(self) -> ProjectCopy | None:

@@ -112,7 +112,7 @@ class ExecutionQueue:
         self._overdue = Timer(timers, self._no_answer)
 
     def __repr__(self) -> str:
-        return f"<Runs of {self._owner.id}: {self.running}, {len(self._queue)} queued>"
+        return f"<ExecutionQueue of {self._owner.id}: {self.running}, {len(self._queue)} queued>"
 
     @property
     def queued(self) -> int:

@@ -321,7 +321,7 @@ class Session:
             self._over = self._over or trio.Event()
             await self._over.wait()
 
-    # The task, and the frames of its agent (`Listener`).
+    # The task, and the frames of its agent (`SessionCallbacks`).
 
     async def run(self) -> None:
         """Own the jail from launch to its last process; returns when the session is over."""

@@ -299,7 +299,7 @@ RELOADS = Family(
     name="nsm_configuration_reloads",
     kind="counter",
     group=_SELF,
-    help="Times that the configuration was read anew.",
+    help="Times that the configuration was read again.",
 )
 PRESSURE = Family(
     name="nsm_memory_pressure",

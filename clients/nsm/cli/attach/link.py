@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import ServerMessage
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the supervisor may take to introduce itself; as in `nsm.client.blocking`."""
+"""How long the supervisor may take to introduce itself; as in `nsm.client.blocking_connection`."""
 
 _RETRY_S = 0.1
 """There is nothing to wait for: a socket that nobody listens on does not tell when."""
@@ -59,7 +59,7 @@ class PendingRequest:
         self.answer.add_done_callback(_seen)
 
     def __repr__(self) -> str:
-        return f"<Call {self.id} {'answered' if self.answer.done() else 'waiting'}>"
+        return f"<PendingRequest {self.id} {'answered' if self.answer.done() else 'waiting'}>"
 
     def cancel(self) -> None:
         """Ask the supervisor to end it early; the answer still comes."""

@@ -119,7 +119,7 @@ def _file(row: ChangeRow, contents: Contents) -> Iterator[bytes]:
 
 
 def _mode(state: FileState) -> str:
-    """As git has them: of a file, only whether it may be executed."""
+    """Mode as git writes it; of a file's permissions, only whether it is executable."""
     mode = _MODES[state.type]
     if state.type == "file":
         mode |= 0o755 if state.mode & 0o100 else 0o644
@@ -152,7 +152,7 @@ def _range(lines: int) -> str:
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """With their ends; the last one says if it has none."""
+    """Split into lines with their line ends; mark a last line that has none."""
     *whole, rest = content.split(b"\n")
     lines = [line + b"\n" for line in whole]
     return [*lines, rest + b"\n\\ No newline at end of file\n"] if rest else lines

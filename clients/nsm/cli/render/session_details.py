@@ -38,7 +38,7 @@ _CODE_COLUMNS = 48
 
 
 def life(found: Inspection) -> list[tuple[str, str]]:
-    """How it began, what it does and when it ends, as names and texts for `render.listing`."""
+    """Start, state and end of a session, as names and texts for `formats.listing`."""
     row = found.session
     if row.state == "ended":
         since = (

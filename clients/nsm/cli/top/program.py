@@ -1,4 +1,4 @@
-"""The composition root of `nsm top` at a terminal: draws, asks, acts, connects anew."""
+"""The composition root of `nsm top` at a terminal: draws, asks, acts, reconnects."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def parser() -> Parser:
     parser = Parser(
         "shutdown",
         "End the supervisor and all sessions; returns when it has ended. Starts none.",
-        "On a terminal you are asked first, if there are sessions. `nsm reload` starts the\n"
-        "supervisor anew and keeps them.",
+        "On a terminal you are asked first, if there are sessions. `nsm reload` restarts the\n"
+        "supervisor and keeps them.",
     )
     parser.add_yes()
     parser.add_json(

@@ -16,7 +16,7 @@ CPU% is of one processor, since the last look; RUNS/S counts executions. FOR is 
 has been in its state. Looking costs the supervisor one request, and at most a tenth of its time.
 
 keys: q leaves, ? tells the others (sort, filter, kill, interrupt, attach, logs, inspect).
-The table goes on by itself when the supervisor is started anew. Colours are left out where
+The table goes on by itself when the supervisor is restarted. Colours are left out where
 NO_COLOR is set.
 
 examples:

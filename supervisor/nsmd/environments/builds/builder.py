@@ -95,7 +95,7 @@ class Builder:
         self._saved = True
 
     def __repr__(self) -> str:
-        return f"<Workshop of {len(self._all)} environments>"
+        return f"<Builder of {len(self._all)} environments>"
 
     @property
     def buildings(self) -> list[Building]:

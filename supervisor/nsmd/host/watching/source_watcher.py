@@ -101,7 +101,7 @@ class SourceWatcher:
         kept = _Source(where, look, report, failed, self._watches, self._unwatched)
         kept.quiet_s, kept.patience_s, kept.stirred = quiet_s, patience_s, stirred
         self._kept[key] = kept
-        self._nursery.start_soon(kept.run, name=f"keeper of {where}")
+        self._nursery.start_soon(kept.run, name=f"watcher of {where}")
 
     def end(self, key: object) -> None:
         """Stop watching a source."""

@@ -107,7 +107,7 @@ class SessionEnforcer:
         )
 
     def __repr__(self) -> str:
-        return f"<SessionKeeper {self.tree or 'without groups'}>"
+        return f"<SessionEnforcer {self.tree or 'without groups'}>"
 
     def facts(self) -> dict[str, str]:
         """Facts for `nsm status`."""

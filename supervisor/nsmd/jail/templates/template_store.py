@@ -88,7 +88,7 @@ class TemplateStore:
         self.made = made
 
     def __repr__(self) -> str:
-        return f"<TemplateBook kept by {self._store.kind}>"
+        return f"<TemplateStore kept by {self._store.kind}>"
 
     def keep(self, template: Template) -> None:
         """Store a template that can be forked; if that fails, it is logged."""
