@@ -243,6 +243,18 @@ def test_set_e_stops_code_after_an_interrupt_too(agent: AgentProcess, code: str)
     assert agent.bash("set +e; " + GET["bash"]).stdout == "5\n"
 
 
+def test_a_failure_before_does_not_let_code_go_on_after_an_interrupt(agent: AgentProcess) -> None:
+    """An interrupted program that ends well by itself ends the code that started it, too."""
+    (agent.workspace / "catches").write_text(CATCHES)
+    agent.bash("set -e")
+    code = "set +e; false; set -e; echo up; python3 catches; echo went on; sleep 20"
+    request = agent.begin(code, "bash", stream=True, grace_s=LONG_GRACE_S)
+    agent.running("up\n")
+    wait_for_a_child(agent)
+    agent.send(type="interrupt", id=request)
+    assert "went on" not in agent.result(request).stdout
+
+
 @pytest.mark.parametrize("code", ["sleep 60", "python3 catches", "sleep 60 & wait"])
 def test_the_exit_trap_of_an_interrupted_one_shot_runs_to_its_end(
     agent: AgentProcess, code: str

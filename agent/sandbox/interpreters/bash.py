@@ -101,7 +101,8 @@ class BashInterpreter(Interpreter):
     ASSERTS = re.compile(r"\$\{!?\w+(?:\[[^]]*\])?:?\?")
     SETS_ERRTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*E|\berrtrace\b")
     SETS_FUNCTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*T|\bfunctrace\b")
-    SETS_TRAP = re.compile(r"\btrap\s+(?!-[lp])")
+    SETS_TRAP = re.compile(r"\btrap\s+(?!-(?:[lp]|\s))")
+    COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
     RESUMES = re.compile(r"(?:^|[;&|({]|\b(?:do|then|else|if|while|!))\s*(?:fg|bg)\b", re.MULTILINE)
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `abort` another, before all is settled."""
@@ -216,7 +217,7 @@ class BashInterpreter(Interpreter):
         status = "${nsm_stop-$?}"
         errtrace = b"E" in self._options or self.SETS_ERRTRACE.search(code)
         functrace = b"T" in self._options or self.SETS_FUNCTRACE.search(code)
-        traps = len(self.SETS_TRAP.findall(code))
+        traps = len(self.SETS_TRAP.findall(self.COMMENT.sub("", code)))
         set_traps = self._set_traps("*:[1-9]*:*" if errtrace else "0:[1-9]*:")
         self._added_options = b"" if errtrace else b"E"
         before = self._part("guard", traps=set_traps)

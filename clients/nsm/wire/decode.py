@@ -47,6 +47,18 @@ _NOUNS = {
 }
 
 
+MAX_SHOWN = 80
+"""Characters of a value or key that an error quotes."""
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str | bytes):
+        return f"{value[:MAX_SHOWN]!r:.{MAX_SHOWN}}"
+    if isinstance(value, list | dict) and len(cast("Sized", value)) > MAX_SHOWN:
+        return f"{_NOUNS[type(cast('object', value))]} of {len(cast('Sized', value))}"
+    return f"{value!r:.{MAX_SHOWN}}"
+
+
 class DecodeError(ValueError):
     """A value does not fit.
 
@@ -65,7 +77,7 @@ class DecodeError(ValueError):
     def __str__(self) -> str:
         if self.missing:
             return f"{self.path} is missing, expected {self.expected}"
-        return f"{self.path or 'it'} is {self.found!r:.80}, expected {self.expected}"
+        return f"{self.path or 'it'} is {_shown(self.found)}, expected {self.expected}"
 
     @property
     def missing(self) -> bool:
@@ -73,19 +85,25 @@ class DecodeError(ValueError):
         return self.found is MISSING
 
     def within(self, key: str) -> "DecodeError":
-        """The same, told from the map or list around it."""
+        """The same, told from the map or list around it. Keys may be anybody's: they are bounded."""
         if not key:
             return self
         dot = "." if self.path and not self.path.startswith("[") else ""
-        self.path = f"{key}{dot}{self.path}"
+        shown = key if len(key) <= MAX_SHOWN and key.isprintable() else repr(key[:MAX_SHOWN])
+        self.path = f"{shown}{dot}{self.path}"
         return self
 
 
 class Check(NamedTuple):
-    """Limits a field: `test` says whether a value may be, `expected` what may."""
+    """Limits a field: `test` says whether a value may be, `expected` what may.
+
+    With `early`, lists and maps are tested before their items are read, too: reading millions of
+    items only to refuse them would take seconds.
+    """
 
     test: Callable[[Any], bool]
     expected: str
+    early: bool = False
 
 
 def at_most(length: int, noun: str) -> Check:
@@ -94,7 +112,7 @@ def at_most(length: int, noun: str) -> Check:
     def fits(value: Sized) -> bool:
         return len(value) <= length
 
-    return Check(fits, f"at most {length} {noun}")
+    return Check(fits, f"at most {length} {noun}", early=True)
 
 
 def between(least: float, most: float, noun: str = "a whole number") -> Check:
@@ -129,7 +147,7 @@ def _reader(kind: Any) -> tuple[type | None, Reader]:
     if kind in _NOUNS or kind is types.NoneType:
         return kind, _of_type(kind)
     if kind in (Any, object):
-        return None, lambda plain: plain
+        return None, _anything
     if origin is Annotated:
         return _annotated(inner[0], inner[1:])
     if origin is Literal:
@@ -143,6 +161,12 @@ def _reader(kind: Any) -> tuple[type | None, Reader]:
     if issubclass(origin or kind, Mapping):
         return (dict, _of_type(dict)) if inner in ((), (str, Any)) else (None, _map(*inner))
     return None, _class(kind)
+
+
+def _anything(plain: Any) -> Any:
+    if plain is MISSING:
+        raise DecodeError(plain, "a value")
+    return plain
 
 
 def _of_type(kind: type) -> Reader:
@@ -165,6 +189,8 @@ def _one_of(values: tuple[Any, ...]) -> Reader:
 
 def _checked(inner: Reader, check: Check) -> Reader:
     def read(plain: Any) -> Any:
+        if check.early and type(plain) in (list, dict) and not check.test(plain):
+            raise DecodeError(plain, check.expected)
         try:
             value = inner(plain)
         except DecodeError as error:

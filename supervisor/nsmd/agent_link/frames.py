@@ -8,10 +8,10 @@ ends only that session. `docs/contributing/agent-protocol.md` describes the fram
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from nsm.wire.decode import Check, DecodeError, Made, at_most, between, decode
 from nsm.wire.results import Truncation
@@ -35,6 +35,9 @@ MAX_NOTED = 64
 """Largest number of executions that the agent tells a new owner of the channel. Our agents tell a
 few: the running one, and those whose results were not acknowledged.
 """
+MAX_TRUNCATED = 2
+MAX_TOLD = 100
+"""Capabilities, open transfers and recent executions that are read of those that an agent tells."""
 MAX_ENTRIES = 10_000
 """Largest number of directory entries in one frame."""
 MAX_NAME = 1020
@@ -57,7 +60,7 @@ class AgentProtocolError(Exception):
 
 
 def _texts(told: list[Any]) -> frozenset[str]:
-    return frozenset(each for each in told[:100] if isinstance(each, str))
+    return frozenset(each for each in told[:MAX_TOLD] if isinstance(each, str))
 
 
 def _printable(matches: list[str]) -> tuple[str, ...]:
@@ -352,6 +355,24 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
 }
 
 
+_MOST = {"displays": MAX_DISPLAYS, "truncated": MAX_TRUNCATED, "executions": MAX_NOTED}
+"""Items of lists and maps that are refused before anything is read."""
+
+
+def _without_excess(frame: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out of a `resumed` frame what nobody asks for, before it is read."""
+    found = dict(frame)
+    for name in ("files", "recent"):
+        if isinstance(told := found.get(name), list):
+            found[name] = told[:MAX_TOLD]
+    executions, notes = found.get("executions"), found.get("notes")
+    if isinstance(executions, dict) and isinstance(notes, dict):
+        found["notes"] = {id_: notes[id_] for id_ in executions if id_ in notes}
+    elif isinstance(notes, dict):
+        found["notes"] = {}
+    return found
+
+
 def parse(frame: Mapping[str, Any]) -> AgentFrame:
     """Parse one frame.
 
@@ -361,9 +382,15 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
     kind = frame.get("type")
     if not isinstance(kind, str):
         raise AgentProtocolError("a frame has no type")
+    for name, most in _MOST.items():
+        value = frame.get(name)
+        if isinstance(value, list | dict) and len(cast("Sized", value)) > most:
+            raise AgentProtocolError(f"in a frame {kind[:MAX_ID]!r}, more than {most} {name}")
     try:
         if kind == "resumed":
-            return _resumed(decode(_Resumed, frame))
+            return _resumed(decode(_Resumed, _without_excess(frame)))
+        if kind == "result" and isinstance(notes := frame.get("notes"), list):
+            frame = {**frame, "notes": notes[:MAX_NOTES]}
         found = decode(_KINDS[kind], frame) if kind in _KINDS else OtherFrame(type=kind)
     except DecodeError as error:
         raise AgentProtocolError(f"in a frame {kind!r}, {error}") from error

@@ -82,7 +82,7 @@ def children_of(pid: int, proc: str = "/proc", *, threads: int = 0) -> set[int]:
         threads: number of its threads, if known.
 
     Returns:
-        None if it is gone, or if the kernel does not tell (CONFIG_PROC_CHILDREN).
+        Nothing if it is gone, or if the kernel does not tell (CONFIG_PROC_CHILDREN).
 
     Raises:
         OSError: there is no free descriptor.

@@ -284,3 +284,50 @@ def test_whatever_an_agent_says(kind: object, fields: dict[str, Any]) -> None:
         frames.parse(frame)
     number = frames.sequence(frame)
     assert number is None or number > 0
+
+
+def test_errors_quote_little_of_what_a_jail_sent() -> None:
+    """They reach logs, clients and other users of the terminal."""
+    for key in ("A" * 100_000, "\x1b[2Jevil\n\ud800"):
+        for frame in (
+            {"type": "result", "id": "x", "exit_code": 0, "truncated": {key: 5}},
+            {"type": "resumed", "executions": {key: "running"}},
+            {"type": "status", "running": [key]},
+        ):
+            with pytest.raises(AgentProtocolError) as caught:
+                frames.parse(frame)
+            assert len(str(caught.value)) < 400
+            assert str(caught.value).isprintable()
+
+
+class Unread(dict[str, Any]):
+    """An item that must not be looked at."""
+
+    def get(self, *_: object) -> Any:
+        raise AssertionError("it was read")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "file_directory", "id": "x", "path": "/", "entries": [Unread()] * 10_001},
+        {"type": "completions", "id": "x", "start": 0, "end": 0, "matches": [Unread()] * 501},
+        {"type": "result", "id": "x", "exit_code": 0, "displays": [Unread()] * 1001},
+        {"type": "resumed", "executions": {str(n): Unread() for n in range(65)}},
+    ],
+)
+def test_items_beyond_a_limit_are_not_read(frame: dict[str, Any]) -> None:
+    with pytest.raises(AgentProtocolError, match="most|more than"):
+        frames.parse(frame)
+
+
+def test_nothing_unasked_for_is_read_of_what_an_agent_resumes_with() -> None:
+    frame = {
+        "type": "resumed",
+        "notes": {str(n): Unread() for n in range(1000)},
+        "files": [str(n) for n in range(1000)],
+        "recent": [str(n) for n in range(1000)],
+    }
+    found = frames.parse(frame)
+    assert isinstance(found, frames.ResumedFrame)
+    assert (len(found.files), len(found.recent), found.executions) == (100, 100, ())

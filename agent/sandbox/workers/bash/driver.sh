@@ -49,12 +49,13 @@ note() {
 # Returns from the code where `set -e` is about to end the shell. Last in each trap of ERR.
 #
 # It does so from each function in turn. Last fails the `.` of the driver, and `set -e` must be off
-# then. A subshell ends as usual.
+# then. A subshell ends as usual. If code goes on, the trap is over (`abort` asks for that).
 leave() {
   case $BASH_SUBSHELL:${#BASH_SOURCE[@]}:$- in \
     0:0:*e*) nsm_errexit=1; \set +e;; \
     0:1:*e*) nsm_stop=${nsm_stop-$((nsm_line * 256 + nsm_last))}; \return 0;; \
     0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + nsm_last))}; \return 1;; \
+    0:*) nsm_last=;; \
   esac
 }
 

@@ -138,8 +138,9 @@ class NixMonitor(Monitor):
         self.outputs = {self._errors}
 
     def send_signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)  # not reaped yet, so the group is still its own
+        if self.status is None:  # not reaped yet, so the group is still its own
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
     def news(self) -> Mapping[str, Any]:
         self.has_news = False
