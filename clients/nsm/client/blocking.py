@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 class Client(FileCalls):
     """One connection to the supervisor, which is started where none listens.
 
-    A connection that is lost, since the supervisor was killed or restarted, is opened again: a call of
-    code that was under way gets its result all the same, once, if the session has outlived the
+    A connection that is lost, since the supervisor was killed or restarted, is opened again: a call
+    of code that was under way gets its result all the same, once, if the session has outlived the
     supervisor. Where that can't be known, the error says so (`ResultLostError`,
     `FateUnknownError`).
 

@@ -85,7 +85,7 @@ class DecodeError(ValueError):
         return self.found is MISSING
 
     def within(self, key: str) -> "DecodeError":
-        """The same, told from the map or list around it. Keys may be anybody's: they are bounded."""
+        """The same, told from the map or list around it. Anybody's keys are bounded."""
         if not key:
             return self
         dot = "." if self.path and not self.path.startswith("[") else ""

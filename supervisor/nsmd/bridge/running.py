@@ -69,8 +69,8 @@ async def run(
         command: the caller closes it.
         variables: its whole environment.
         output_bytes: bytes to keep of each of its two outputs, head and tail.
-        on_line: gets its output without line ends; a long line in pieces of `output_lines.PIECE_CHARS`.
-            For a flood, one line says how many were left out.
+        on_line: gets its output without line ends; a long line in pieces of
+            `output_lines.PIECE_CHARS`. For a flood, one line says how many were left out.
         stop: asks for its end.
         step_s: seconds that it then has to end by itself.
 

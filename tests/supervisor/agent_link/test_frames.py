@@ -317,7 +317,7 @@ class Unread(dict[str, Any]):
     ],
 )
 def test_items_beyond_a_limit_are_not_read(frame: dict[str, Any]) -> None:
-    with pytest.raises(AgentProtocolError, match="most|more than"):
+    with pytest.raises(AgentProtocolError, match=r"most|more than"):
         frames.parse(frame)
 
 

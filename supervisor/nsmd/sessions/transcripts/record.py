@@ -74,7 +74,8 @@ class TranscriptRecord:
         self._skipped: dict[StreamName, int] = {}
 
     def __repr__(self) -> str:
-        return f"<TranscriptRecord {self.number} {self._execution_id} {'ended' if self.ended else 'running'}>"
+        state = "ended" if self.ended else "running"
+        return f"<TranscriptRecord {self.number} {self._execution_id} {state}>"
 
     def began(self, at: float) -> None:
         """Note that it was sent earlier, at that Unix time."""
