@@ -131,7 +131,7 @@ verdict({fd: link for fd, link in links.items() if link not in (None, channel)})
             inherits=lambda stage: stage.directory,
             template="""
 import os
-space["Session"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
+space["ForkedSession"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
 """,
         ),
     ),

@@ -54,8 +54,8 @@ MAX_SHOWN = 80
 def _shown(value: object) -> str:
     if isinstance(value, str | bytes):
         return f"{value[:MAX_SHOWN]!r:.{MAX_SHOWN}}"
-    if isinstance(value, list | dict) and len(cast("Sized", value)) > MAX_SHOWN:
-        return f"{_NOUNS[type(cast('object', value))]} of {len(cast('Sized', value))}"
+    if isinstance(value, list | dict) and (size := len(cast("Sized", value))) > MAX_SHOWN:
+        return f"{'a list' if isinstance(value, list) else 'a map'} of {size}"
     return f"{value!r:.{MAX_SHOWN}}"
 
 

@@ -365,11 +365,11 @@ def _without_excess(frame: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("files", "recent"):
         if isinstance(told := found.get(name), list):
             found[name] = told[:MAX_TOLD]
-    executions, notes = found.get("executions"), found.get("notes")
-    if isinstance(executions, dict) and isinstance(notes, dict):
-        found["notes"] = {id_: notes[id_] for id_ in executions if id_ in notes}
-    elif isinstance(notes, dict):
-        found["notes"] = {}
+    if isinstance(notes := found.get("notes"), dict):
+        known = cast("Mapping[str, Any]", notes)
+        executions = cast("Mapping[str, Any]", found.get("executions"))
+        asked = executions if isinstance(executions, dict) else ()
+        found["notes"] = {id_: known[id_] for id_ in asked if id_ in known}
     return found
 
 
