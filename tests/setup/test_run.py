@@ -225,3 +225,11 @@ def test_a_worker_that_crashes_ends_the_run(many: Clone) -> None:
     code, output = many.run(*BY_WORKERS)
     assert code != pytest.ExitCode.OK
     assert "crashed while running 'test_crash.py::test_crash'" in output
+
+
+def test_smoke_runs_tests_that_exist() -> None:
+    """`make smoke` would stop at a folder that has moved."""
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    words = re.search(r"^SMOKE := \$\(addprefix tests/, (.*)\)$", makefile, re.MULTILINE)
+    assert words is not None
+    assert [name for name in words[1].split() if not (TESTS / name).exists()] == []

@@ -299,7 +299,10 @@ class _Connection:
                 f"Operation {request.op!r} failed inside the supervisor.",
                 hint="Its log has the details (see `nsm status`); please report it.",
             )
-        self._send(Failure(request.id, answer))
+        try:
+            self._send(Failure(request.id, answer))
+        except LocalProtocolError as error:  # tasks that tell of an end must not fail here
+            self._send(Failure(request.id, InternalError(f"The error cannot be sent: {error}")))
 
     def _row(self, request: Request, pending: _Pending) -> Row:
         op = request.op

@@ -16,6 +16,7 @@ import trio.testing
 from control_bench import Peer, bench
 from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
+from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.inspection import Inspection
 from nsm.wire.messages import Cancel, Failure, Request, Result
 from nsm.wire.pool import PoolReport
@@ -283,6 +284,20 @@ async def test_an_answer_that_cannot_be_sent_is_told(autojump_clock: trio.abc.Cl
         peer = await it.connect()
         with pytest.raises(NsmError, match="cannot be sent: an integer does not fit"):
             await peer.call("run", env="python", code="1")
+        assert await peer.call("ping") == {}
+
+
+async def test_an_error_that_cannot_be_sent_is_told(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
+) -> None:
+    def fail() -> None:
+        raise NsmError("x" * MAX_FRAME_BYTES)
+
+    async with bench() as it:
+        monkeypatch.setattr(it.run_service.provider.catalog, "listed", fail)
+        peer = await it.connect()
+        with pytest.raises(NsmError, match="error cannot be sent"):
+            await peer.call("envs")
         assert await peer.call("ping") == {}
 
 
