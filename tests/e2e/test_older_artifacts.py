@@ -12,7 +12,7 @@ import pytest
 
 import nsm
 from artifact_files import write_artifact, write_older, write_run_only
-from e2e_support import end_keeper, program, supervisor, wait_gone
+from e2e_support import end_holder, program, supervisor, wait_gone
 from realjail import needs_bwrap, open_directory
 from terminal import Terminal
 
@@ -113,7 +113,7 @@ def test_a_killed_supervisor_leaves_no_process_of_artifacts_but_what_is_kept() -
             assert len(left) >= 8
             os.kill(it.pid, signal.SIGKILL)
             it.process.wait()
-            assert end_keeper(Path(path)), "nobody would have kept the sessions"
+            assert end_holder(Path(path)), "nobody would have kept the sessions"
             wait_gone(left)
 
 

@@ -138,7 +138,7 @@ def test_a_command_right_after_a_kill_finds_the_sessions(short_dir: Path) -> Non
         it.run("nsm", "shutdown")
 
 
-def test_a_keeper_that_does_not_answer_is_asked_until_it_does(short_dir: Path) -> None:
+def test_a_holder_that_does_not_answer_is_asked_until_it_does(short_dir: Path) -> None:
     with ExitStack() as stack:
         household = stack.enter_context(Household())
         first = stack.enter_context(supervisor(short_dir))

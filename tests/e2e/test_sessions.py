@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
-from e2e_support import descendants, end_keeper, run, supervisor, variables_for, wait_gone
+from e2e_support import descendants, end_holder, run, supervisor, variables_for, wait_gone
 from nsm.wire.errors import (
     BadProjectError,
     EnvironmentUnavailableError,
@@ -190,7 +190,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_but_what_is_kept(short_dir: 
         fds = [os.pidfd_open(pid) for pid in below]
         it.process.kill()
         it.process.wait()
-        assert end_keeper(short_dir), "nobody would have kept the sessions"
+        assert end_holder(short_dir), "nobody would have kept the sessions"
         wait_gone(fds)
 
 

@@ -82,7 +82,7 @@ def test_one_of_many_serves(it: Supervisor) -> None:
 
 
 def test_all_is_taken_away_and_then_the_supervisor_killed() -> None:
-    """The keeper's socket, too: the next supervisor finds the sessions all the same."""
+    """The holder's socket, too: the next supervisor finds the sessions all the same."""
     config = "[pool]\nmax_spares = 0\n"
     with tempfile.TemporaryDirectory(prefix="nsm-") as name:
         directory = Path(name)
@@ -95,7 +95,7 @@ def test_all_is_taken_away_and_then_the_supervisor_killed() -> None:
                 while not (directory / "keeper.sock").exists():
                     client.ping()
                 while (survival := client.status().survival).problem:
-                    pass  # the next keeper has not been told all yet
+                    pass  # the next holder has not been told all yet
                 assert survival.kind == "keeper"
             assert pid_when_it_answers(first) == first.pid
             first.process.kill()

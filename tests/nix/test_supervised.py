@@ -15,7 +15,7 @@ import trio
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent, ToolListChangedNotification
 
-from e2e_support import end_keeper, program, supervisor, wait_gone
+from e2e_support import end_holder, program, supervisor, wait_gone
 from nix.jails import check_jail, closure, look
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def test_the_jail_ends_with_the_last_holder_of_its_socket(
         assert len(pidfds) >= 4
         it.process.send_signal(signal.SIGKILL)
         it.process.wait()
-        assert end_keeper(short_dir), "nobody would have kept the sessions"
+        assert end_holder(short_dir), "nobody would have kept the sessions"
         wait_gone(pidfds)
 
 

@@ -123,12 +123,12 @@ def test_what_another_box_writes_meanwhile_is_kept(
     file.write_text('{"numStartups": 1}')
     real = mcp.with_entry
 
-    def slow(content: bytes, keeper: mcp.McpConfigFormat) -> bytes | str | None:
+    def slow(content: bytes, config_format: mcp.McpConfigFormat) -> bytes | str | None:
         if b'"numStartups": 1}' in content:
             other = tmp_path / "other"
             other.write_text('{"numStartups": 2, "more": true}')
             other.replace(file)
-        return real(content, keeper)
+        return real(content, config_format)
 
     monkeypatch.setattr(mcp, "with_entry", slow)
     assert mcp.keep_entry("claude", str(tmp_path)) == ""

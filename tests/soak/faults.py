@@ -28,7 +28,7 @@ CONNECTIONS = 40
 """Silent connections at a time."""
 
 REFILL_S = 1.0
-"""For a supervisor to hand everything to a new keeper, which takes milliseconds."""
+"""For a supervisor to hand everything to a new holder, which takes milliseconds."""
 
 
 class Faults(threading.Thread):
@@ -61,9 +61,9 @@ class Faults(threading.Thread):
         every: dict[str, tuple[float, Callable[[Members], str | None]]] = {
             "kill the supervisor": (3, lambda members: self._kill(members.supervisors)),
             "kill the supervisor and the next": (0.5, self._kill_again),
-            "kill the keeper": (1, self._kill_keeper),
+            "kill the holder": (1, self._kill_holder),
             "reload": (1, self._reload),
-            "stop the keeper": (0.5, lambda members: self._pause(members.holders)),
+            "stop the holder": (0.5, lambda members: self._pause(members.holders)),
             "kill an agent": (0.5, self._kill_agent),
             "kill an interpreter": (1, self._kill_interpreter),
             "kill a template": (1, lambda members: self._kill(members.templates)),
@@ -136,7 +136,7 @@ class Faults(threading.Thread):
             time.sleep(0.02)
         return first
 
-    def _kill_keeper(self, members: Members) -> str | None:
+    def _kill_holder(self, members: Members) -> str | None:
         """While there is somebody who notices: of both at once nothing could remain."""
         if not members.holders or not self._ask("ping"):
             return None
@@ -147,7 +147,7 @@ class Faults(threading.Thread):
                 time.sleep(REFILL_S)
                 return killed
             time.sleep(0.05)
-        raise AssertionError("nobody has started another keeper")
+        raise AssertionError("nobody has started another holder")
 
     def _reload(self, _members: Members) -> str | None:
         return "" if self._ask("reload") else None

@@ -65,8 +65,8 @@ SHOWN = 40
 KEPT = frozenset({"config", "sessions", "start.lock", "state", "supervisor.lock", "work"})
 """Content of nsm's directory when all has ended."""
 
-KEEPERS_OWN = 4
-"""Descriptors that a keeper has beside those that it keeps."""
+HOLDERS_OWN = 4
+"""Descriptors that a holder has beside those that it keeps."""
 
 SHARED = 4 * 4 + 3 * 3 * 2
 """Descriptors that are kept of no session: of each template four, of each kind of session (by
@@ -268,8 +268,8 @@ class Soak:
         while rows := self.desk.do(lambda client: client.sessions()):
             assert time.monotonic() < deadline, rows
             time.sleep(0.2)  # one-shots whose client was killed end with their code
-        for keeper in household.members().holders:
-            while (held := len(os.listdir(f"/proc/{keeper}/fd"))) > KEEPERS_OWN + SHARED:
+        for holder in household.members().holders:
+            while (held := len(os.listdir(f"/proc/{holder}/fd"))) > HOLDERS_OWN + SHARED:
                 assert time.monotonic() < deadline, f"{held} descriptors are kept of no session"
                 time.sleep(0.2)
 

@@ -67,7 +67,7 @@ class Bench:
     async def open(self, *, enabled: bool = True, **settings: Any) -> AsyncGenerator[Bridge]:
         unsubscribe = self.events.subscribe(self._hear)
         async with (
-            open_source_watcher() as keeper,
+            open_source_watcher() as watcher,
             open_bridge(
                 BridgePaths(
                     definitions=str(self.home / "tools"),
@@ -75,7 +75,7 @@ class Bench:
                     home=str(self.home),
                     variables={"HOME": str(self.home), "PATH": "/usr/bin:/bin"},
                 ),
-                keeper,
+                watcher,
                 ending=self.ending,
                 events=self.events,
                 output_bytes=lambda: 40_000,

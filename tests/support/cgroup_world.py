@@ -32,9 +32,9 @@ ALL_FILES_MB = DEFAULTS.workspace_mb + DEFAULTS.tmp_mb + DEFAULTS.shm_mb
 class World:
     """Runs code in sessions by name."""
 
-    def __init__(self, run_service: RunService, keeper: SessionEnforcer) -> None:
+    def __init__(self, run_service: RunService, enforcer: SessionEnforcer) -> None:
         self.run_service = run_service
-        self.keeper = keeper
+        self.enforcer = enforcer
 
     async def run(
         self, session: str, code: str, *, env: str = "python", timeout_s: float = 20.0
@@ -60,7 +60,7 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    keeper: SessionEnforcer, *, forked: bool = True, weights: dict[str, int] | None = None
+    enforcer: SessionEnforcer, *, forked: bool = True, weights: dict[str, int] | None = None
 ) -> AsyncGenerator[World]:
     """Small sessions of Python (and of environments named in `weights`), gone with the block."""
     settings = Settings(
@@ -73,24 +73,24 @@ async def open_world(
     ]
     async with (
         trio.open_nursery() as tasks,
-        open_templates(new_launcher(limits_for(keeper)), enabled=forked) as launcher,
+        open_templates(new_launcher(limits_for(enforcer)), enabled=forked) as launcher,
     ):
-        tasks.start_soon(keeper.watchdog.run)
-        if keeper.notices is not None:
-            tasks.start_soon(keeper.notices.run)
+        tasks.start_soon(enforcer.watchdog.run)
+        if enforcer.notices is not None:
+            tasks.start_soon(enforcer.notices.run)
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 session_manager = SessionManager(
-                    settings, launcher, sessions=sessions, upkeep=upkeep, enforcer=keeper
+                    settings, launcher, sessions=sessions, upkeep=upkeep, enforcer=enforcer
                 )
                 run_service = RunService(
                     settings, Provider(Catalog(found)), session_manager, home="/nonexistent"
                 )
-                yield World(run_service, keeper)
+                yield World(run_service, enforcer)
                 upkeep.cancel_scope.cancel()
             session_manager.close()
         tasks.cancel_scope.cancel()
 
 
-def limits_for(keeper: SessionEnforcer) -> SessionLimits:
-    return SessionLimits(processes=PROCESSES, enforcement=keeper.enforcement)
+def limits_for(enforcer: SessionEnforcer) -> SessionLimits:
+    return SessionLimits(processes=PROCESSES, enforcement=enforcer.enforcement)

@@ -140,14 +140,14 @@ def supervisor(
             process.send_signal(signal.SIGINT)  # at once; SIGTERM lets what runs finish
         code = process.wait(END_TIMEOUT_S)
         keep = keep and code == -signal.SIGKILL
-        kept = not keep and end_keeper(directory)
+        kept = not keep and end_holder(directory)
         if keep:
             remaining = set[int]()
         elif code == -signal.SIGKILL:
             # Everything ends by end-of-file, a moment later.
             wait_gone(_held(remaining))
         else:
-            assert not kept, "the keeper of sessions was left behind"
+            assert not kept, "the holder of sessions was left behind"
         left = {pid for pid in remaining if _alive(pid)}
         assert not left, f"left behind: {left}"
 
@@ -166,7 +166,7 @@ def holder_pid(link: socket.socket, directory: Path) -> int:
     return int(_UCRED.unpack(peer)[0])
 
 
-def end_keeper(directory: Path) -> bool:
+def end_holder(directory: Path) -> bool:
     """End what holds sessions for the supervisor after one that was killed.
 
     Args:

@@ -1,4 +1,4 @@
-"""A store of descriptors that holds copies, as a keeper does."""
+"""A store of descriptors that holds copies, as a holder does."""
 
 from __future__ import annotations
 

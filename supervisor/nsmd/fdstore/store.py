@@ -11,6 +11,9 @@ from typing import Literal, Protocol
 log = logging.getLogger(__name__)
 
 StoreKind = Literal["systemd", "keeper", "none"]
+"""Values of `survival.kind`, which are public. "keeper" means a holder process: other names in the
+code say holder, and this value stays, since programs read it.
+"""
 
 Kept = Mapping[str, Sequence[int]]
 """Descriptors that a store gave back, by name, in any order; the receiver owns them, and programs

@@ -28,7 +28,7 @@ then starts one, unless it was told to stop this one.
 
 
 def open_store(
-    variables: Mapping[str, str], keeper_path: str, passed: Kept, handed: HandedOver | None
+    variables: Mapping[str, str], holder_path: str, passed: Kept, handed: HandedOver | None
 ) -> tuple[DescriptorStore, Kept]:
     """Open the descriptor store, and collect all that earlier supervisors left.
 
@@ -36,13 +36,13 @@ def open_store(
 
     Args:
         variables: variables of this process.
-        keeper_path: path of the holder's socket.
+        holder_path: path of the holder's socket.
         passed: descriptors that the service manager gave back.
     """
     kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
     found, problem = None, ""
     try:
-        found = holder_store.take(keeper_path)
+        found = holder_store.take(holder_path)
     except HolderError as error:
         problem = str(error)
         log.warning("%s; what it holds stays there", problem)
@@ -61,11 +61,11 @@ def open_store(
         # nobody needs the holder any more when systemd has everything
         if found is not None and not found.ended:
             store.settle()
-            HolderStore(keeper_path, found=found).end()
+            HolderStore(holder_path, found=found).end()
         return store, kept
     if problem:
-        return SilentHolder(keeper_path, problem), kept
-    return HolderStore(keeper_path, found=found), kept
+        return SilentHolder(holder_path, problem), kept
+    return HolderStore(holder_path, found=found), kept
 
 
 def _add(kept: dict[str, list[int]], more: Kept) -> None:

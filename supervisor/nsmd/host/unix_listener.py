@@ -27,7 +27,9 @@ LOCK = "supervisor.lock"
 """Name of the supervisor's lock, beside the socket."""
 
 HOLDER_SOCKET = "keeper.sock"
-"""Name of the holder's socket, beside it. `nsm.startup.start` uses it, too."""
+"""Name of the holder's socket, beside it. `nsm.startup.start` uses it, too. Holders of earlier
+versions listen under this name, so it stays.
+"""
 
 MAX_SOCKET_PATH_BYTES = 107
 """Linux, unix(7): sun_path has 108 bytes with its end."""

@@ -21,7 +21,7 @@ from nsm.jail import landlock
 
 name = b"\\0nsm-test-%d" % os.getpid()
 outside = socket.socket(socket.AF_UNIX); outside.bind(name); outside.listen()
-keeper = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
 def can(action):
     try:
@@ -37,7 +37,7 @@ def connect(to):
 def look():
     print(*map(can, (
         lambda: connect(name),
-        lambda: os.kill(keeper.pid, 0),
+        lambda: os.kill(child.pid, 0),
         lambda: os.kill(os.getpid(), 0),
     )))
 
@@ -46,7 +46,7 @@ print(landlock.close_scopes())
 look()
 inside = socket.socket(socket.AF_UNIX); inside.bind(name + b"2"); inside.listen()
 print(can(lambda: connect(name + b"2")), open("/etc/passwd").read(1) != "")
-keeper.communicate()
+child.communicate()
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from definition_files import definition, executable
-from nsmd.bridge import definitions_index as shelves
+from nsmd.bridge import definitions_index
 from nsmd.bridge.definitions_index import (
     MAX_DEFINITIONS,
     DefinitionsIndex,
@@ -34,13 +34,13 @@ TIMEOUT_S = 20
 
 
 class Watched:
-    """A shelf, and who waits for its changes."""
+    """An index of definitions, and who waits for its changes."""
 
-    def __init__(self, shelf: DefinitionsIndex) -> None:
-        self.shelf = shelf
+    def __init__(self, index: DefinitionsIndex) -> None:
+        self.index = index
         self.changes = 0
         self._changed = trio.Event()
-        shelf.subscribe(self._take)
+        index.subscribe(self._take)
 
     def _take(self) -> None:
         self.changes += 1
@@ -48,11 +48,11 @@ class Watched:
 
     @property
     def names(self) -> list[str]:
-        return list(self.shelf.programs)
+        return list(self.index.programs)
 
     @property
     def reasons(self) -> list[str]:
-        return [problem.reason for problem in self.shelf.problems]
+        return [problem.reason for problem in self.index.problems]
 
     async def until(self, right: Callable[[], bool]) -> None:
         with trio.fail_after(TIMEOUT_S):
@@ -63,8 +63,8 @@ class Watched:
 
 @asynccontextmanager
 async def watching(directory: Path) -> AsyncGenerator[Watched]:
-    async with open_source_watcher() as it, open_definitions(str(directory), it) as shelf:
-        yield Watched(shelf)
+    async with open_source_watcher() as it, open_definitions(str(directory), it) as index:
+        yield Watched(index)
 
 
 def test_a_directory_with_whatever_lies_in_one(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_no_directory_and_none_that_can_be_read(tmp_path: Path) -> None:
 def test_of_too_many_definitions_the_first_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelves, "MAX_DEFINITIONS", 3)
+    monkeypatch.setattr(definitions_index, "MAX_DEFINITIONS", 3)
     for number in range(1000):
         (tmp_path / f"p{number:04}.md").symlink_to("nowhere")
     for number in range(3):
@@ -122,7 +122,7 @@ async def test_definitions_come_change_and_go(tmp_path: Path) -> None:
         definition(tools, "backup", LS)
         await it.until(lambda: it.names == ["backup", "deploy"])
         definition(tools, "deploy", LS, "max_args: 3")
-        await it.until(lambda: it.shelf.programs["deploy"].max_args == 3)
+        await it.until(lambda: it.index.programs["deploy"].max_args == 3)
         definition(tools, "deploy", LS, "max_args: three")
         await it.until(lambda: it.names == ["backup"])
         assert it.reasons == ["`max_args` must be a whole number"]
@@ -176,11 +176,11 @@ async def test_nobody_is_told_of_what_stays_the_same(
     (tmp_path / "bad.md").write_text("bad")
     async with watching(tmp_path) as it:
         (tmp_path / "deploy.md").touch()
-        await it.shelf.look()
-        await it.shelf.look()
+        await it.index.look()
+        await it.index.look()
         assert it.changes == 0
         (tmp_path / "worse.md").write_text("worse")
-        await it.shelf.look()
+        await it.index.look()
         assert it.changes == 1
     told = [record.getMessage().partition(": ")[0] for record in caplog.records]
     assert told == [f"{tmp_path}/bad.md:1", f"{tmp_path}/worse.md:1"]
@@ -193,18 +193,18 @@ async def test_each_subscriber_ends_its_own(tmp_path: Path) -> None:
         def tell() -> None:
             told.append("x")
 
-        first, second = it.shelf.subscribe(tell), it.shelf.subscribe(tell)
+        first, second = it.index.subscribe(tell), it.index.subscribe(tell)
         definition(tmp_path, "a", LS)
-        await it.shelf.look()
+        await it.index.look()
         assert len(told) == 2
         first()
         first()
         definition(tmp_path, "b", LS)
-        await it.shelf.look()
+        await it.index.look()
         assert len(told) == 3
         second()
         definition(tmp_path, "c", LS)
-        await it.shelf.look()
+        await it.index.look()
         assert len(told) == 3
 
 
@@ -218,11 +218,11 @@ async def test_a_look_that_hangs_holds_up_nobody(
         goes_on.wait(TIMEOUT_S)
         return DefinitionsScan()
 
-    monkeypatch.setattr(shelves, "read_directory", hang)
+    monkeypatch.setattr(definitions_index, "read_directory", hang)
     try:
         async with watching(tmp_path) as it:
             assert it.names == []
-            await it.shelf.look()
+            await it.index.look()
     finally:
         goes_on.set()
 
@@ -233,18 +233,18 @@ async def test_a_fault_of_ours_is_a_problem(
     def fail(_: str) -> DefinitionsScan:
         raise RecursionError
 
-    monkeypatch.setattr(shelves, "read_directory", fail)
+    monkeypatch.setattr(definitions_index, "read_directory", fail)
     async with watching(tmp_path) as it:
         assert it.reasons == ["nsm failed to look at it; the supervisor's log has the details"]
         assert "RecursionError" in caplog.text
 
 
 def test_where_nothing_can_be_watched(tmp_path: Path) -> None:
-    shelf = DefinitionsIndex(str(tmp_path), watcher=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    shelf.take(
+    index = DefinitionsIndex(str(tmp_path), watcher=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    index.take(
         DefinitionsScan(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left"
     )
-    assert [render(problem) for problem in shelf.problems] == [
+    assert [render(problem) for problem in index.problems] == [
         "/x.md: bad",
         f"{tmp_path}: no watches are left; it is looked at when somebody runs `nsm bridge ls`",
     ]

@@ -14,28 +14,28 @@ from nsmd.model.read_rate import BURST, MESSAGES_PER_S, TURN, ReadRate
 async def test_a_burst_is_free_and_then_the_rate_holds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    pace = ReadRate()
+    rate = ReadRate()
     began = trio.current_time()
-    await pace.taken(BURST - 1)
+    await rate.taken(BURST - 1)
     assert trio.current_time() == began
-    await pace.taken(1 + 500)
+    await rate.taken(1 + 500)
     assert trio.current_time() - began == pytest.approx(500 / MESSAGES_PER_S)
     for _ in range(100):
-        await pace.taken(TURN)
+        await rate.taken(TURN)
     assert trio.current_time() - began == pytest.approx((500 + 100 * TURN) / MESSAGES_PER_S)
 
 
 async def test_who_pauses_gains_two_bursts_at_most(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    pace = ReadRate()
-    await pace.taken(BURST)
+    rate = ReadRate()
+    await rate.taken(BURST)
     await trio.sleep(3600)
     began = trio.current_time()
-    await pace.taken(BURST)
-    await pace.taken(BURST)
+    await rate.taken(BURST)
+    await rate.taken(BURST)
     assert trio.current_time() == began
-    await pace.taken(1000)
+    await rate.taken(1000)
     assert trio.current_time() - began == pytest.approx(1000 / MESSAGES_PER_S, rel=0.01)
 
 

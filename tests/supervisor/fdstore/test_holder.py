@@ -29,7 +29,7 @@ END_S = 10
 
 
 class World:
-    """A place for a keeper, descriptors to be held, and no process left afterwards."""
+    """A place for a holder, descriptors to be held, and no process left afterwards."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.path = str(directory / "keeper.sock")
@@ -118,7 +118,7 @@ def test_the_same_descriptor_is_kept_once(world: World) -> None:
     world.store(found)
 
 
-def test_the_keeper_holds_nothing_of_its_starter(world: World) -> None:
+def test_the_holder_holds_nothing_of_its_starter(world: World) -> None:
     store = world.store()
     _, theirs = world.pair()
     with open(os.devnull, "rb") as inherited:
@@ -192,7 +192,7 @@ def test_who_comes_while_it_is_stopped_is_heard(world: World) -> None:
 
 
 def test_what_a_killed_supervisor_said_last_is_kept(world: World) -> None:
-    """The next one asks before the keeper has read all of it."""
+    """The next one asks before the holder has read all of it."""
     store = world.store()
     ours, theirs = world.pair()
     store.keep("session-0", [theirs.fileno()])
@@ -233,7 +233,7 @@ def test_garbage_does_no_harm(world: World) -> None:
 
 
 def test_a_full_socket_holds_up_nobody(world: World) -> None:
-    """Descriptors that a stopped keeper cannot take are sent when it continues, as they are by
+    """Descriptors that a stopped holder cannot take are sent when it continues, as they are by
     then."""
     store = world.store()
     _, theirs = world.pair()
@@ -268,7 +268,7 @@ def test_a_full_socket_holds_up_nobody(world: World) -> None:
     world.store(found)
 
 
-async def test_a_killed_keeper_is_replaced_and_told_all(world: World) -> None:
+async def test_a_killed_holder_is_replaced_and_told_all(world: World) -> None:
     store = world.store()
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
@@ -360,7 +360,7 @@ def test_one_that_does_not_answer_is_left_alone(
 
 
 @contextmanager
-def keeper_that_gives(world: World, fd: int, *, and_ends: bool) -> Generator[None]:
+def holder_that_gives(world: World, fd: int, *, and_ends: bool) -> Generator[None]:
     """One thing of two, and then it says no more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(world.path)
@@ -383,7 +383,7 @@ def keeper_that_gives(world: World, fd: int, *, and_ends: bool) -> Generator[Non
 
 async def test_one_that_ends_while_it_gives_costs_no_more_than_it_has_to(world: World) -> None:
     _, theirs = world.pair()
-    with keeper_that_gives(world, theirs.fileno(), and_ends=True):
+    with holder_that_gives(world, theirs.fileno(), and_ends=True):
         found = take(world.path)
     assert found is not None
     assert found.ended
@@ -403,7 +403,7 @@ def test_one_that_does_not_give_all_leaves_nothing_open_here(world: World) -> No
     """The descriptors are still its own: two holders would keep an ended session's agent alive."""
     _, theirs = world.pair()
     with (
-        keeper_that_gives(world, theirs.fileno(), and_ends=False),
+        holder_that_gives(world, theirs.fileno(), and_ends=False),
         pytest.raises(HolderError, match="does not answer"),
     ):
         take(world.path, timeout_s=0.05)

@@ -174,8 +174,8 @@ class Start:
         self.path = str(directory / "keeper.sock")
         self.stack = stack
 
-    def kept_by_a_keeper(self, *names: str) -> int:
-        """Leave descriptors of a supervisor that is gone in a keeper; return the keeper's process
+    def left_in_a_holder(self, *names: str) -> int:
+        """Leave descriptors of a supervisor that is gone in a holder; return the holder's process
         id."""
         store = HolderStore(self.path)
         with open(os.devnull, "rb") as some:
@@ -207,8 +207,8 @@ def test_nothing_was_kept(start: Start) -> None:
     assert not os.path.exists(start.path)  # none is started before there is something to keep
 
 
-def test_a_keeper_gives_what_it_has_and_is_kept(start: Start) -> None:
-    start.kept_by_a_keeper("session-a", "session-b")
+def test_a_holder_gives_what_it_has_and_is_kept(start: Start) -> None:
+    start.left_in_a_holder("session-a", "session-b")
     store, kept = open_store({}, start.path, {}, None)
     assert kept.keys() == {"session-a", "session-b"}
     start.close(kept)
@@ -216,7 +216,7 @@ def test_a_keeper_gives_what_it_has_and_is_kept(start: Start) -> None:
 
 
 def test_what_is_handed_over_comes_before_what_others_have(start: Start) -> None:
-    start.kept_by_a_keeper("session-a", "session-b")
+    start.left_in_a_holder("session-a", "session-b")
     mine = start.some("session-a", "session-c")
     handed = HandedOver(listener=0, own=None, lock=0, kept=mine)
     store, kept = open_store({}, start.path, {}, handed)
@@ -226,9 +226,9 @@ def test_what_is_handed_over_comes_before_what_others_have(start: Start) -> None
     store.end()
 
 
-def test_systemd_gets_what_a_keeper_had(start: Start, tmp_path: Path) -> None:
+def test_systemd_gets_what_a_holder_had(start: Start, tmp_path: Path) -> None:
     """A supervisor that was started by a client is followed by one that systemd starts."""
-    pid = start.kept_by_a_keeper("session-a")
+    pid = start.left_in_a_holder("session-a")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "FDSTORE": "100"}
@@ -266,7 +266,7 @@ def test_systemd_is_not_told_again_what_it_has(
     start.close(kept)
 
 
-def test_a_keeper_that_does_not_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_that_does_not_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder_store.take, "__kwdefaults__", {"timeout_s": 0.05})
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(start.path)

@@ -23,56 +23,56 @@ class FakeConnection:
         self.ended = True
 
 
-def crowd_of(*connections: FakeConnection) -> ConnectionLimit:
-    crowd = ConnectionLimit(len(connections))
+def limit_of(*connections: FakeConnection) -> ConnectionLimit:
+    limit = ConnectionLimit(len(connections))
     for connection in connections:
-        assert crowd.admit(connection)  # type: ignore[arg-type]
-    return crowd
+        assert limit.admit(connection)  # type: ignore[arg-type]
+    return limit
 
 
-def admit(crowd: ConnectionLimit) -> bool:
-    return crowd.admit(FakeConnection())  # type: ignore[arg-type]
+def admit(limit: ConnectionLimit) -> bool:
+    return limit.admit(FakeConnection())  # type: ignore[arg-type]
 
 
 def test_strangers_go_first_and_the_oldest_of_them() -> None:
     idle = FakeConnection(admitted=True, waiting_since_s=1)
     newer, older = FakeConnection(waiting_since_s=3), FakeConnection(waiting_since_s=2)
-    crowd = crowd_of(idle, newer, older)
-    assert admit(crowd)
+    limit = limit_of(idle, newer, older)
+    assert admit(limit)
     assert [each.ended for each in (idle, newer, older)] == [False, False, True]
-    assert admit(crowd)
+    assert admit(limit)
     assert [each.ended for each in (idle, newer, older)] == [False, True, True]
-    assert crowd.displaced == 2
+    assert limit.displaced == 2
 
 
 def test_then_who_has_nothing_to_answer() -> None:
     busy = FakeConnection(admitted=True)
     newer = FakeConnection(admitted=True, waiting_since_s=3)
     older = FakeConnection(admitted=True, waiting_since_s=2)
-    crowd = crowd_of(busy, newer, older)
-    assert admit(crowd)
+    limit = limit_of(busy, newer, older)
+    assert admit(limit)
     assert [each.ended for each in (busy, newer, older)] == [False, False, True]
 
 
 def test_where_all_are_answered_the_newcomer_is_refused() -> None:
     busy = [FakeConnection(admitted=True) for _ in range(3)]
-    crowd = crowd_of(*busy)
-    assert not admit(crowd)
+    limit = limit_of(*busy)
+    assert not admit(limit)
     assert not any(each.ended for each in busy)
-    assert len(crowd) == 3
-    crowd.leave(busy[0])  # type: ignore[arg-type]
-    assert admit(crowd)
+    assert len(limit) == 3
+    limit.leave(busy[0])  # type: ignore[arg-type]
+    assert admit(limit)
 
 
 def test_a_stranger_whose_request_is_read_goes_all_the_same() -> None:
     stranger = FakeConnection()
-    crowd = crowd_of(FakeConnection(admitted=True), stranger)
-    assert admit(crowd)
+    limit = limit_of(FakeConnection(admitted=True), stranger)
+    assert admit(limit)
     assert stranger.ended
 
 
 def test_another_token_ends_those_who_came_with_the_old_one() -> None:
     with_it, stranger = FakeConnection(admitted=True), FakeConnection()
-    crowd = crowd_of(with_it, stranger)
-    crowd.end_admitted()
+    limit = limit_of(with_it, stranger)
+    limit.end_admitted()
     assert (with_it.ended, stranger.ended) == (True, False)

@@ -174,7 +174,7 @@ def test_where_the_wanted_one_is_taken_the_one_before_is_let_go() -> None:
     bound(there).close()
 
 
-async def test_it_is_held_on_when_the_keeper_and_then_the_supervisor_are_killed(
+async def test_it_is_held_on_when_the_holder_and_then_the_supervisor_are_killed(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "keeper.sock")
@@ -279,7 +279,7 @@ def test_reloads_that_want_another_place_free_the_one_before(tmp_path: Path) -> 
 
 
 def heard(running: Supervisor) -> None:
-    """Returns once the keeper, if there is one, has heard what the supervisor has told it."""
+    """Returns once the holder, if there is one, has heard what the supervisor has told it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
         link.settimeout(END_S)
         with suppress(FileNotFoundError):

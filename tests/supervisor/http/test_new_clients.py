@@ -12,7 +12,7 @@ from nsmd.model.read_rate import ReadRate
 async def test_after_a_burst_there_are_so_many_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    pace = ReadRate(CONNECTIONS_PER_S, CONNECTIONS_BURST)
+    rate = ReadRate(CONNECTIONS_PER_S, CONNECTIONS_BURST)
     for _ in range(CONNECTIONS_BURST + round(10 * CONNECTIONS_PER_S)):
-        await pace.taken(1)
+        await rate.taken(1)
     assert 9.9 < trio.current_time() <= 10

@@ -50,7 +50,7 @@ async def test_a_program_is_expected_to_do_what_it_did(mock_clock: MockClock) ->
     assert habits.program_came("nsm", "cli") == []  # it only asked what there is
 
 
-async def test_comers_are_bounded(mock_clock: MockClock) -> None:
+async def test_the_number_of_programs_is_bounded(mock_clock: MockClock) -> None:
     habits = UsageHistory()
     first = ClientIdentity(name="first", scope="s")
     habits.program_came("first", "s")

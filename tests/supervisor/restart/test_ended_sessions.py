@@ -28,9 +28,9 @@ def directory(tmp_path: Path) -> Path:
 
 def next_one(directory: Path, live: Container[tuple[str, str]] = ()) -> EndedSessions:
     """Ends that the next supervisor knows."""
-    book = EndedSessionFiles(str(directory))
-    ended = EndedSessions(book)
-    book.take_up(live, ended.restore)
+    files = EndedSessionFiles(str(directory))
+    ended = EndedSessions(files)
+    files.take_up(live, ended.restore)
     return ended
 
 

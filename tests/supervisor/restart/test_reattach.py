@@ -110,7 +110,7 @@ async def taken_up(
     script: Script,
     *,
     created_s: float = 0.0,
-    keeper: LimitEnforcer | None = None,
+    enforcer: LimitEnforcer | None = None,
     group: str | None = None,
     earlier: bytes = b"",
     tenancy: Tenancy = TENANCY,
@@ -133,7 +133,7 @@ async def taken_up(
         await script(agent)
 
     async with launching(behave) as launcher, trio.open_nursery() as nursery:
-        it = await _bench(launcher, nursery, created_s, keeper, group, tenancy)
+        it = await _bench(launcher, nursery, created_s, enforcer, group, tenancy)
         nursery.start_soon(it.session.run)
         yield it
         nursery.cancel_scope.cancel()
@@ -145,7 +145,7 @@ async def _bench(
     launcher: FakeLauncher,
     nursery: trio.Nursery,
     created_s: float,
-    keeper: LimitEnforcer | None,
+    enforcer: LimitEnforcer | None,
     group: str | None,
     tenancy: Tenancy,
 ) -> Bench:
@@ -165,7 +165,7 @@ async def _bench(
         gateway=Gateway(),
         timers=timers,
         nursery=nursery,
-        enforcer=keeper,
+        enforcer=enforcer,
         earlier=Earlier(
             jail=jail,
             token=TOKEN,
@@ -296,8 +296,8 @@ async def test_a_limit_that_was_reached_meanwhile_is_told(
         await agent.answer(frame)
         await serve(agent)
 
-    keeper = SessionEnforcer(tree, limits=SessionLimits())
-    async with taken_up(script, keeper=keeper, group=group.directory) as it:
+    enforcer = SessionEnforcer(tree, limits=SessionLimits())
+    async with taken_up(script, enforcer=enforcer, group=group.directory) as it:
         await it.back()
         execution = it.watcher.executions["run"]
         await execution.wait()

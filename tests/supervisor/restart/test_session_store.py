@@ -70,7 +70,7 @@ def session() -> Generator[Session]:
     assert len(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
 
 
-def book_with(store: Held) -> SessionStore:
+def session_store_in(store: Held) -> SessionStore:
     return SessionStore(cast("DescriptorStore", store))
 
 
@@ -85,17 +85,17 @@ def taken_up(store: Held) -> LoadedSession:
 async def test_a_session_that_changes_is_kept_once() -> None:
     with session() as it:
         store = Held()
-        book, name = book_with(store), ""
+        session_store, name = session_store_in(store), ""
         for executions in range(50):
             it.runs.count = executions
-            book.keep(it)
+            session_store.keep(it)
             (name,) = store.sessions
             assert session_id_of(name) == it.id
             assert len(store.sessions[name]) == 3  # record, channel, jail
         found = taken_up(store)
         assert (found.record.executions, found.names) == (49, (name,))
         found.earlier.jail.release()
-        book.drop(it)
+        session_store.drop(it)
         assert store.sessions == {}
         store.close()
 
@@ -104,22 +104,22 @@ async def test_the_newer_of_two_records_holds_and_both_go() -> None:
     """The supervisor was killed between keeping one and dropping the other."""
     with session() as it:
         store = Held()
-        book = book_with(store)
-        book.keep(it)
+        session_store = session_store_in(store)
+        session_store.keep(it)
         (first,) = store.sessions
         kept = [os.dup(each) for each in store.held[first]]
         it.runs.count = 9
-        book.keep(it)
+        session_store.keep(it)
         store.held[first] = kept
         found = taken_up(store)
         assert found.record.executions == 9
         assert set(found.names) == set(store.sessions)
         assert len(found.names) == 2
-        next_book = book_with(store)
-        next_book.begin_after(it, found.names, found.record, found.earlier)
-        next_book.keep(it)
+        next_store = session_store_in(store)
+        next_store.begin_after(it, found.names, found.record, found.earlier)
+        next_store.keep(it)
         assert len(store.sessions) == 1
-        next_book.drop(it)
+        next_store.drop(it)
         assert store.sessions == {}
         found.earlier.jail.release()
         store.close()
@@ -129,22 +129,22 @@ async def test_one_that_has_not_answered_yet_is_kept_as_it_was_left() -> None:
     """By a store that has lost everything, and for the program that this one becomes."""
     with session() as it:
         store = Held()
-        book = book_with(store)
-        book.keep(it)
+        session_store = session_store_in(store)
+        session_store.keep(it)
         found = taken_up(store)
         store.close()
         cast("SimpleNamespace", it).link = None  # its agent is stopped
         cast("SimpleNamespace", it).jail = None  # its task has not begun
-        next_book = book_with(store)
-        next_book.begin_after(it, found.names, found.record, found.earlier)
-        for name, descriptors in next_book.everything([it]):
+        next_store = session_store_in(store)
+        next_store.begin_after(it, found.names, found.record, found.earlier)
+        for name, descriptors in next_store.everything([it]):
             store.keep(name, descriptors)
         assert set(store.sessions) == set(found.names)
         again = taken_up(store)
         assert again.record == found.record
         again.earlier.jail.release()
         found.earlier.jail.release()
-        assert list(next_book.everything([it]))[1:] == []  # its jail is gone
+        assert list(next_store.everything([it]))[1:] == []  # its jail is gone
         store.close()
 
 
@@ -152,9 +152,9 @@ async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.Monkey
     """A store asks again for what cannot be had at the moment; it is not to fail, nor to forget."""
     with session() as it:
         store = Held()
-        book = book_with(store)
-        book.keep(it)
-        names = [name for name, _ in book.everything([it])]
+        session_store = session_store_in(store)
+        session_store.keep(it)
+        names = [name for name, _ in session_store.everything([it])]
 
         def exhausted(data: bytes) -> int:
             del data
@@ -162,8 +162,8 @@ async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.Monkey
 
         with monkeypatch.context() as patch:
             patch.setattr(records, "memory_file", exhausted)
-            assert list(book.everything([it])) == [(name, ()) for name in names]
-            assert copies_of(lambda: book.everything([it])) == {}
+            assert list(session_store.everything([it])) == [(name, ()) for name in names]
+            assert copies_of(lambda: session_store.everything([it])) == {}
         assert len(names) == 2
         store.close()
 

@@ -259,7 +259,7 @@ async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
 
 async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        around = Surroundings(templates=lambda: 3, audit_lost=lambda: 7, unkept=lambda: "no keeper")
+        around = Surroundings(templates=lambda: 3, audit_lost=lambda: 7, unkept=lambda: "no holder")
         around.ending.draining = "maintenance"
         told = Telemetry(it.run_service, around).read()
         assert told[f.TEMPLATES] == {(): 3}

@@ -34,14 +34,14 @@ TIMEOUT_S = 20
 class Kept:
     """A directory that is kept, and what was reported of it."""
 
-    def __init__(self, keeper: SourceWatcher, directory: Path) -> None:
-        self.keeper = keeper
+    def __init__(self, watcher: SourceWatcher, directory: Path) -> None:
+        self.watcher = watcher
         self.last = Scan()
         self.looks = 0
         self._reported = trio.Event()
         look = partial(scan_directory, str(directory), Defaults(), trusted_owners(), expected=True)
         self.unwatched: str | None = None
-        keeper.keep(directory, str(directory), look, self._take, Scan)
+        watcher.keep(directory, str(directory), look, self._take, Scan)
 
     def _take(self, scan: Scan, unwatched: str | None) -> None:
         self.last, self.unwatched = scan, unwatched
@@ -154,7 +154,7 @@ async def test_who_asks_need_not_wait_until_it_is_quiet(
     async with keeping(tmp_path) as kept:
         for name in ("one", "two"):
             artifact(tmp_path, name)
-            await kept.keeper.look(tmp_path)
+            await kept.watcher.look(tmp_path)
             assert name in kept.names
 
 
@@ -186,7 +186,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
     async with keeping(tmp_path) as kept:
         assert "fs.inotify.max_user_instances" in (kept.unwatched or "")
         artifact(tmp_path)
-        await kept.keeper.look(tmp_path)
+        await kept.watcher.look(tmp_path)
         assert kept.names == ["science"]
 
 
@@ -244,10 +244,10 @@ async def test_a_fault_of_ours_costs_a_source_and_no_supervisor(
 async def test_what_is_ended_is_looked_at_no_more(tmp_path: Path) -> None:
     async with keeping(tmp_path) as kept:
         looks = kept.looks
-        kept.keeper.end(tmp_path)
-        kept.keeper.end(tmp_path)
-        await kept.keeper.look(tmp_path)
+        kept.watcher.end(tmp_path)
+        kept.watcher.end(tmp_path)
+        await kept.watcher.look(tmp_path)
         artifact(tmp_path)
-        other = Kept(kept.keeper, tmp_path)
+        other = Kept(kept.watcher, tmp_path)
         await other.until(lambda: other.names == ["science"])
         assert kept.looks == looks

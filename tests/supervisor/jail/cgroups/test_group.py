@@ -94,14 +94,14 @@ def test_controllers_that_are_not_there(fake: FakeTree) -> None:
     (fake.top / "cgroup.controllers").write_text("pids io\n")
     tree = GroupTree(str(fake.top))
     assert tree.controllers == {"pids"}
-    keeper = SessionEnforcer(tree, limits=LIMITS)
-    assert keeper.facts() == {
+    enforcer = SessionEnforcer(tree, limits=LIMITS)
+    assert enforcer.facts() == {
         "memory": "watchdog",
         "processes": "cgroup",
         "cpu": "none",
         "why": "not delegated: memory, cpu",
     }
-    assert keeper.notices is not None
+    assert enforcer.notices is not None
     (fake.top / "cgroup.controllers").write_text("cpu io\n")
     with pytest.raises(NoGroupsError, match="without the controllers of memory and processes"):
         GroupTree(str(fake.top))
@@ -150,12 +150,12 @@ def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
     fake: FakeTree,
 ) -> None:
     tree, directory = left_by_another(fake, 17)
-    keeper = SessionEnforcer(tree, limits=LIMITS)
+    enforcer = SessionEnforcer(tree, limits=LIMITS)
     jail = FakeJail(17, spec())
-    confinement = keeper.adopt("s1", jail, spec(), directory)
+    confinement = enforcer.adopt("s1", jail, spec(), directory)
     assert confinement.group is not None
     assert confinement.group.directory == directory
-    assert (confinement.enforcement, confinement.enforcement.why) == (keeper.enforcement, "")
+    assert (confinement.enforcement, confinement.enforcement.why) == (enforcer.enforcement, "")
     # The weight is what it was configured, and what was killed long ago is not told again.
     assert confinement.facts()["cpu_weight"] == 100
     assert confinement.ended(FAILED) == ()
@@ -172,20 +172,22 @@ def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_session_whose_group_is_not_what_it_was_is_watched(fake: FakeTree, groups: bool) -> None:
     tree, directory = left_by_another(fake, 17)
-    keeper = SessionEnforcer(tree if groups else None, why="" if groups else "none", limits=LIMITS)
+    enforcer = SessionEnforcer(
+        tree if groups else None, why="" if groups else "none", limits=LIMITS
+    )
     jail = FakeJail(18, spec())
     for where, why in (
         (directory, "the control group that it had: the session is not in"),
         (f"{directory}0", "the control group that it had: No such file"),
         (None, "it had no control group" if groups else "none"),
     ):
-        confinement = keeper.adopt("s1", jail, spec(), where)
+        confinement = enforcer.adopt("s1", jail, spec(), where)
         assert confinement.group is None
         assert confinement.enforcement.memory == "watchdog"
         assert confinement.enforcement.why.startswith(why)
     # Those of sessions that live on keep theirs, also where this supervisor can make none.
     jail.pid = 17
-    assert keeper.adopt("s1", jail, spec(), directory).enforcement.memory == "cgroup"
+    assert enforcer.adopt("s1", jail, spec(), directory).enforcement.memory == "cgroup"
     jail.release()
     jail.agent_end.close()
 

@@ -50,14 +50,14 @@ def skip(why: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def tree() -> GroupTree:
     """Groups of this process's own: it moves into a scope, where it stays."""
-    keeper = trio.run(find_enforcer, LIMITS, os.environ)
-    if keeper.tree is None:
-        skip(keeper.enforcement.why)
-    return keeper.tree
+    enforcer = trio.run(find_enforcer, LIMITS, os.environ)
+    if enforcer.tree is None:
+        skip(enforcer.enforcement.why)
+    return enforcer.tree
 
 
 @pytest.fixture
-def keeper(tree: GroupTree) -> SessionEnforcer:
+def enforcer(tree: GroupTree) -> SessionEnforcer:
     return SessionEnforcer(tree, limits=LIMITS)
 
 
@@ -135,8 +135,8 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_is_written_is_read_back(keeper: SessionEnforcer, forked: bool) -> None:
-    async with open_world(keeper, forked=forked, weights={"heavy": 400}) as world:
+async def test_what_is_written_is_read_back(enforcer: SessionEnforcer, forked: bool) -> None:
+    async with open_world(enforcer, forked=forked, weights={"heavy": 400}) as world:
         await world.run("a", "x = 1")
         await world.run("h", "x = 1", env="heavy")
         group = world.confinement("a").group
@@ -172,9 +172,9 @@ async def test_what_is_written_is_read_back(keeper: SessionEnforcer, forked: boo
 
 
 async def test_an_interpreter_that_is_killed_is_told(
-    keeper: SessionEnforcer,
+    enforcer: SessionEnforcer,
 ) -> None:
-    async with open_world(keeper) as world:
+    async with open_world(enforcer) as world:
         await world.run("other", "y = 5")
         result = await world.run("a", SHARED_LOOP)
         event = the_only(result.limit_events, "memory")
@@ -193,9 +193,9 @@ async def test_an_interpreter_that_is_killed_is_told(
 
 
 async def test_a_child_that_is_killed_is_told_too(
-    keeper: SessionEnforcer,
+    enforcer: SessionEnforcer,
 ) -> None:
-    async with open_world(keeper) as world:
+    async with open_world(enforcer) as world:
         await world.run("a", "kept = 7")
         code = GREEDY_CHILD.replace("LOOP", repr(SHARED_LOOP))
         result = await world.run("a", code)
@@ -204,8 +204,8 @@ async def test_a_child_that_is_killed_is_told_too(
         assert (await world.run("a", "print(kept)")).outcome.stdout == "7\n"
 
 
-async def test_too_many_processes_are_refused_counted_and_told(keeper: SessionEnforcer) -> None:
-    async with open_world(keeper) as world:
+async def test_too_many_processes_are_refused_counted_and_told(enforcer: SessionEnforcer) -> None:
+    async with open_world(enforcer) as world:
         result = await world.run("a", FORK_LOOP)
         started, refused = result.outcome.stdout.split()
         assert int(refused) == 11  # EAGAIN
@@ -216,23 +216,25 @@ async def test_too_many_processes_are_refused_counted_and_told(keeper: SessionEn
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_a_fork_bomb_left_takes_no_place(keeper: SessionEnforcer, forked: bool) -> None:
-    async with open_world(keeper, forked=forked) as world:
+async def test_what_a_fork_bomb_left_takes_no_place(
+    enforcer: SessionEnforcer, forked: bool
+) -> None:
+    async with open_world(enforcer, forked=forked) as world:
         for _ in range(3):
             result = await world.run("a", BOMB, timeout_s=2)
             assert result.outcome.interpreter_restarted
             assert (await world.run("a", "print(6 * 7)")).outcome.stdout == "42\n"
 
 
-async def test_a_full_file_system_is_no_lack_of_memory(keeper: SessionEnforcer) -> None:
-    async with open_world(keeper) as world:
+async def test_a_full_file_system_is_no_lack_of_memory(enforcer: SessionEnforcer) -> None:
+    async with open_world(enforcer) as world:
         result = await world.run("a", EIGHT_FULL)
         assert result.outcome.stdout.split()[0] == "28"  # ENOSPC
         assert result.limit_events == ()
         assert (await world.run("a", "x = bytearray(40 << 20); print(len(x))")).limit_events == ()
 
 
-async def test_weights_hold_between_busy_sessions(keeper: SessionEnforcer) -> None:
+async def test_weights_hold_between_busy_sessions(enforcer: SessionEnforcer) -> None:
     spin = """
 import os, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -242,8 +244,8 @@ while time.monotonic() < end:
 print(time.process_time())
 """
     used: dict[str, float] = {}
-    async with open_world(keeper, weights={"heavy": 400}) as world:
-        if world.keeper.enforcement.cpu != "cgroup":
+    async with open_world(enforcer, weights={"heavy": 400}) as world:
+        if world.enforcer.enforcement.cpu != "cgroup":
             skip("the cpu controller is not delegated")
         for name, env in (("light", "python"), ("heavy", "heavy")):
             await world.run(name, "x = 1", env=env)
@@ -259,9 +261,9 @@ print(time.process_time())
     assert used["heavy"] > 1.8 * used["light"], used
 
 
-async def test_a_long_execution_has_less_of_the_processor(keeper: SessionEnforcer) -> None:
-    async with open_world(keeper) as world:
-        if world.keeper.enforcement.cpu != "cgroup":
+async def test_a_long_execution_has_less_of_the_processor(enforcer: SessionEnforcer) -> None:
+    async with open_world(enforcer) as world:
+        if world.enforcer.enforcement.cpu != "cgroup":
             skip("the cpu controller is not delegated")
         await world.run("a", "x = 1")
         it = world.confinement("a")

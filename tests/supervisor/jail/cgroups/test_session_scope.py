@@ -16,7 +16,7 @@ from cgroup_programs import Programs
 from fake_cgroups import FakeTree
 from fakes import FakeJail, spec
 from nsmd.fdstore.store import NoStore
-from nsmd.jail.cgroups import enforcer as keepers
+from nsmd.jail.cgroups import enforcer as enforcers
 from nsmd.jail.cgroups import files, find_enforcer
 from nsmd.jail.cgroups import session_scope as anchors
 from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
@@ -69,7 +69,7 @@ def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch)
         alone=True,
         managed=True,
     )
-    monkeypatch.setattr(keepers, "find_place", partial(_given, here))
+    monkeypatch.setattr(enforcers, "find_place", partial(_given, here))
     return {**programs.variables, "SYSTEMD_EXEC_PID": str(os.getpid())}
 
 
@@ -87,12 +87,12 @@ async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybo
     started: dict[str, str], programs: Programs, fake: FakeTree
 ) -> None:
     store = Store()
-    async with keepers.open_enforcer(LIMITS, started, store=store) as keeper:
-        assert keeper.tree is not None
-        assert keeper.anchor is not None
-        pid = keeper.anchor.pid
+    async with enforcers.open_enforcer(LIMITS, started, store=store) as enforcer:
+        assert enforcer.tree is not None
+        assert enforcer.anchor is not None
+        pid = enforcer.anchor.pid
         assert (fake.top / "anchor/cgroup.procs").read_text().split() == [str(pid)]
-        assert keeper.tree.sessions == f"{fake.top}/sessions"
+        assert enforcer.tree.sessions == f"{fake.top}/sessions"
         assert len(store.kept["scope"]) == 2
         asked = programs.asked()[-1]
         assert asked.startswith("systemd-run --user --scope --quiet --collect --unit=nsm-sessions-")
@@ -131,10 +131,10 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
     def next_place(_: object) -> GroupPlace:
         return places.pop()
 
-    monkeypatch.setattr(keepers, "find_place", next_place)
-    keeper = await find_enforcer(LIMITS, programs.variables, again=again)
-    assert keeper.tree is not None
-    assert keeper.tree.directory == (first.directory if again else f"{fake.top}/scope")
+    monkeypatch.setattr(enforcers, "find_place", next_place)
+    enforcer = await find_enforcer(LIMITS, programs.variables, again=again)
+    assert enforcer.tree is not None
+    assert enforcer.tree.directory == (first.directory if again else f"{fake.top}/scope")
     assert bool(programs.asked()) != again
     assert (fake.top / "sessions/new").exists() != again
 
@@ -147,24 +147,24 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
 ) -> None:
     store = Store()
     jail = FakeJail(17, spec())
-    async with keepers.open_enforcer(LIMITS, started, store=store) as keeper:
-        assert keeper.anchor is not None
-        first, before = keeper.anchor.pid, store.kept["scope"]
+    async with enforcers.open_enforcer(LIMITS, started, store=store) as enforcer:
+        assert enforcer.anchor is not None
+        first, before = enforcer.anchor.pid, store.kept["scope"]
         shutil.rmtree(fake.top / "sessions")
         again = fake.top / "again"
         files.make(str(again))
         monkeypatch.setattr(anchors, "directory_of", partial(_given, str(again)))
-        confinement = await keeper.confine("s1", jail, spec())
+        confinement = await enforcer.confine("s1", jail, spec())
         assert confinement.group is not None
         assert confinement.group.directory == f"{again}/sessions/s1"
         assert ended(first) == 1
-        assert keeper.anchor.pid != first
+        assert enforcer.anchor.pid != first
         assert len(store.kept["scope"]) == len(before) == 2
         # Where there can be none any more, sessions are watched.
         shutil.rmtree(again / "sessions")
         programs.says("systemd-run", "echo no >&2; exit 1")
-        assert (await keeper.confine("s2", jail, spec())).enforcement.memory == "watchdog"
-        last = keeper.anchor.pid
+        assert (await enforcer.confine("s2", jail, spec())).enforcement.memory == "watchdog"
+        last = enforcer.anchor.pid
     assert ended(last) == 1
     jail.release()
     jail.agent_end.close()
@@ -180,10 +180,10 @@ async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(
     for fd in (pipe, other, record):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
-    keeper = await find_enforcer(LIMITS, started, kept={"scope": []})
-    assert isinstance(keeper.anchor, Anchor)
-    keeper.anchor.close()
-    ended(keeper.anchor.pid)
+    enforcer = await find_enforcer(LIMITS, started, kept={"scope": []})
+    assert isinstance(enforcer.anchor, Anchor)
+    enforcer.anchor.close()
+    ended(enforcer.anchor.pid)
 
 
 async def test_a_manager_that_knows_no_oom_policy_of_scopes(

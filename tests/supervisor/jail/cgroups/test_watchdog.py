@@ -78,7 +78,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]))
 """
 
 
-def keeper() -> SessionEnforcer:
+def enforcer() -> SessionEnforcer:
     return SessionEnforcer(None, why="a test", limits=SessionLimits(processes=PROCESSES))
 
 
@@ -91,7 +91,7 @@ def the_only(events: tuple[LimitEvent, ...]) -> LimitEvent:
 @needs_bwrap
 async def test_what_is_too_much_is_ended_and_told() -> None:
     """One jail for all of it: each is half a second of waiting."""
-    async with open_world(keeper()) as world:
+    async with open_world(enforcer()) as world:
         await world.run("other", "y = 5")
         result = await world.run("a", SHARED)
         assert result.outcome.interpreter_restarted
@@ -119,7 +119,7 @@ async def test_what_is_too_much_is_ended_and_told() -> None:
 @pytest.mark.jail
 @needs_bwrap
 async def test_what_is_left_behind_is_ended_too() -> None:
-    async with open_world(keeper()) as world:
+    async with open_world(enforcer()) as world:
         await world.run("a", LEFT_BEHIND)
         result = await world.run("a", HOW_IT_ENDED)
         assert result.outcome.stdout == "-9\n"
