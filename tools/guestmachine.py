@@ -30,7 +30,7 @@ PROCESSORS = 2
 BOOT_S = 300.0
 """On a machine that does much else; alone it takes some ten seconds."""
 RUN_S = 120.0
-"""For a command that has no limit of its own."""
+"""Time limit for a command that has no limit of its own."""
 QMP_S = 60.0
 END_S = 10.0
 PIECE = 1 << 20

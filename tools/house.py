@@ -30,7 +30,10 @@ SUBJECT_LENGTH = 72
 SINCE = "bda9a36"
 """Commit from which on subjects have to be short."""
 
-BAD_OPENING = re.compile(r"(What|Whether|Of|So|Whoever|One that|Who|Which|That|It|See)\b")
+BAD_OPENING = re.compile(
+    r"(What|Whether|Of|So|Whoever|One that|Who|Which|That|It|See|Those|By which|With|As|From|Until"
+    r"|In place of|Where|There|For|Beside|When)\b"
+)
 """First words that make the reader look for the subject of the sentence."""
 
 Graph = Mapping[str, frozenset[str]]

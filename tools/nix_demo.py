@@ -53,7 +53,7 @@ class Notices:
             self._changed.set()
 
     async def wait(self) -> None:
-        """Until there was one, since the last time.
+        """Wait until there was a change, since the last wait.
 
         Raises:
             DemoError: there was none for long.

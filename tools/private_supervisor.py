@@ -119,7 +119,9 @@ def start(variables: dict[str, str], log: Path) -> tuple[subprocess.Popen[bytes]
 
 
 def temporary_directory(prefix: str) -> str:
-    """Where temporary files go, unless a socket below it would have too long a path."""
+    """Directory for temporary files: the usual one, unless a socket below it would have too long a
+    path.
+    """
     usual = tempfile.gettempdir()
     room = MAX_SOCKET_PATH_BYTES - len(f"/{prefix}xxxxxxxx/control.sock")
     return usual if len(os.fsencode(usual)) <= room else "/tmp"  # noqa: S108 - mkdtemp is safe there

@@ -35,7 +35,7 @@ NSM = str(Path(sys.executable).parent / "nsm")
 BLOCK = re.compile(r"^<!-- screen ([\w-]+) -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 DEADLINE_S = 30.0
-"""For anything to appear, on a machine that runs everything at once."""
+"""Time limit for anything to appear, on a machine that runs everything at once."""
 
 
 _WORK = "import time\nwhile True:\n    sum(range(10**5))\n    time.sleep(0.01)"

@@ -54,7 +54,7 @@ class StandInError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store, what nix keeps beside it and what it is given lie.
+    """Paths of a store, of what nix keeps beside it, and of what it is given.
 
     Attributes:
         root: a directory of this user's, outside of what jails cover.

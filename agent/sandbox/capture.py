@@ -125,7 +125,7 @@ class Spills:
 
 
 class NoFile:
-    """In place of a `SpillFile` for what nobody will read."""
+    """Stand-in for a `SpillFile` when nobody will read the output."""
 
     full = True
 
@@ -133,7 +133,7 @@ class NoFile:
         """Drops it."""
 
     def close(self) -> str | None:
-        """There is none."""
+        """Return no error, as there is no file."""
         return None
 
 

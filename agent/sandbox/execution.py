@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 GRACE_S = 2.0
-"""From the interrupt to the kill when the request does not say."""
+"""Time between the interrupt and the kill, where the request does not say."""
 
 NOTED_CODE = 2000
 """Characters of code that a new supervisor is told of what runs, for people to read."""

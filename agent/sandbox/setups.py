@@ -24,7 +24,8 @@ SETUP_EXCERPT_BYTES = 4096
 MAX_SETUP_STEPS = 16
 
 VARIABLES_S = 10.0
-"""For telling an interpreter that runs of variables, which takes it less than a millisecond."""
+"""Time limit for sending variables to a running interpreter, which takes less than a millisecond.
+"""
 
 
 class Setup:

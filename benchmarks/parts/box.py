@@ -47,7 +47,7 @@ class Start:
 
 
 def measure(bench: Bench) -> Findings:
-    """From starting the program to its end, of a command that does nothing."""
+    """Measure the time to run a command that does nothing, from start to end of the program."""
     if os.geteuid() == 0:
         yield LeftOut(
             what="start of boxes",

@@ -66,7 +66,7 @@ def process_list(bench: Bench) -> Findings:
 
 
 def supervisor_start(bench: Bench) -> Comparison:
-    """From nothing to an answer on the control socket, in a directory of its own."""
+    """Measure the time until a new supervisor answers on its socket, in its own directory."""
 
     def start() -> float:
         with tempfile.TemporaryDirectory(prefix="nsm-bench-") as path:

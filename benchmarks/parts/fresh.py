@@ -30,7 +30,7 @@ PROCESSES = 4  # client, supervisor, agent, interpreter
 
 
 def measure(bench: Bench) -> Findings:
-    """With gaps in which the pool refills, without, and against srt."""
+    """Measure one-shots with gaps in which the pool refills, without gaps, and against srt."""
     yield from with_gaps(bench)
     yield from back_to_back(bench)
     yield from against_srt(bench)

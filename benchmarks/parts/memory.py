@@ -63,7 +63,7 @@ def measure(bench: Bench) -> Findings:
 def batches(
     client: nsm.Client, kernels: Kernels
 ) -> tuple[tuple[Pair, ...], tuple[Pair, ...], tuple[Pair, ...]]:
-    """For each batch the memory of one session and of one kernel.
+    """Measure the memory of one session and of one kernel, for each batch.
 
     Returns:
         Pairs by PSS (none where we may not look), pairs by what became unavailable to the whole

@@ -76,7 +76,7 @@ class Replaced:
         self._stack.close()
 
     def kill(self) -> float:
-        """From its sudden death to the answer of the next one, milliseconds."""
+        """Kill the supervisor; return the milliseconds until the next one answers."""
         self._settle()
         began_s = time.perf_counter()
         self._process.kill()
@@ -86,8 +86,9 @@ class Replaced:
         return (time.perf_counter() - began_s) * 1000
 
     def reload(self) -> float:
-        """From the last answer of the program that it was to the next one's, milliseconds: before
-        that, it tries whether the other can be started."""
+        """Reload; return the milliseconds between the last answer of the old program and the first
+        of the new one. The old program first tries whether the new one can start.
+        """
         self._settle()
         began_s = 0.0
         path = self.variables["NSM_SOCKET"]

@@ -67,7 +67,7 @@ def initialized(command: tuple[str, ...], bench: Bench) -> Generator[subprocess.
 
 
 def start(bench: Bench) -> Comparison:
-    """From starting the program to having read its answer."""
+    """Measure the time from starting the program to reading its answer."""
 
     def once(command: tuple[str, ...]) -> float:
         with ExitStack() as stack:  # ends the server outside of what is timed

@@ -14,8 +14,9 @@ from peers.cold import system_arguments
 
 HERE = Path(__file__).resolve().parent
 JAIL_UID = 65530
-"""As nsm's default: bubblewrap started by root would make a jail in which nothing can be forked
-like this."""
+"""User of the jails, the same as nsm's default. Nothing can be forked like this in a jail of a
+bubblewrap that root has started.
+"""
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 

@@ -13,7 +13,7 @@ MAX_BYTES = 65536
 
 
 def main() -> int:
-    """Until end-of-file."""
+    """Pass messages on until end-of-file."""
     descriptors = [int(argument) for argument in sys.argv[1:]]
     left = descriptors[0]
     while message := os.read(left, MAX_BYTES):

@@ -75,7 +75,7 @@ def render_text(checks: Sequence[HostCheck], columns: int | None = None) -> str:
 
 
 def render_json(checks: Sequence[HostCheck]) -> str:
-    """For programs: `{"ok": bool, "checks": [{name, status, detail, fix}]}`."""
+    """JSON for programs: `{"ok": bool, "checks": [{name, status, detail, fix}]}`."""
     well = all(check.status != "fail" for check in checks)
     return json.dumps({"ok": well, "checks": [asdict(check) for check in checks]}, indent=2) + "\n"
 

@@ -26,7 +26,7 @@ secret.
 
 
 class TokenError(Exception):
-    """There is no token that can be used; the message says why and what to do."""
+    """Error for a token that is missing or cannot be used; the message says why and what to do."""
 
 
 def ensure(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Where nsm keeps its socket, state and configuration: the one rule that every program uses.
+"""Paths of nsm's socket, state and configuration, by one rule for all programs.
 
 MCP clients start their servers with few variables, so nothing here needs more than a user id.
 Standard library only, and little of it: the shim pays for what this imports.

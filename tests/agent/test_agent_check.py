@@ -157,7 +157,7 @@ def check(
 def judged(
     agent: AgentProcess, code: str, interpreter: Interpreter = "python"
 ) -> Mapping[str, Any]:
-    """As `check`, until there was time for an answer."""
+    """Ask like `check`, until there was time for an answer."""
     frame: Mapping[str, Any] = {}
 
     def is_known() -> bool:

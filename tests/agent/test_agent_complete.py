@@ -29,7 +29,7 @@ def ask(
 def told(
     agent: AgentProcess, code: str, interpreter: Interpreter = "python", cursor: int | None = None
 ) -> dict[str, Any]:
-    """As `ask`, of an interpreter that has nothing else to do: asked until it has had the time."""
+    """Ask like `ask`, until an interpreter with nothing else to do has had the time to answer."""
     frame: dict[str, Any] = {}
 
     def is_available() -> object:

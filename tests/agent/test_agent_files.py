@@ -725,7 +725,7 @@ def test_a_kill_of_the_agent_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has no files without a name."""
+    """Simulate a file system that has no files without a name."""
     monkeypatch.setattr(FileWriter, "UNNAMED", 0)
 
 
@@ -820,7 +820,7 @@ REQUEST = st.fixed_dictionaries(
 
 @given(asked=st.lists(st.tuples(st.sampled_from(["a", "b", 1]), REQUEST, st.booleans())))
 def test_whatever_is_asked(asked: list[tuple[str | int, dict[str, Any], bool]]) -> None:
-    """There is an answer, and in the end nothing is open or half-written."""
+    """Every question gets an answer, and in the end nothing is open or half-written."""
     descriptors = len(os.listdir("/proc/self/fd"))
     with short_directory() as workspace:
         (workspace / "x").write_text("x")

@@ -321,7 +321,7 @@ while True: time.sleep(100)
 
 
 def test_forged_starts_of_a_shell(jailed: AgentProcess) -> None:
-    """As above, by lines in the form of those that tell that it is set up."""
+    """Forge, as above, lines in the form of those that tell that the shell is set up."""
     code = r"""
 trap 'builtin printf i >&2' INT
 for fd in {230..254}; do [[ $(readlink /proc/$$/fd/$fd) != socket:* ]] || socket=$fd; done
@@ -480,7 +480,7 @@ def test_limits_reach_an_interpreter_that_runs_already(interpreter: Interpreter)
 def test_limits_from_the_start_change_nothing_when_they_come_again(
     interpreter: Interpreter,
 ) -> None:
-    """Where a filter keeps the agent from limiting others, a change takes another interpreter."""
+    """A change takes another interpreter if a filter keeps the agent from limiting others."""
     shell = "ulimit -u; ulimit -n; echo $PPID"
     codes = {
         "bash": "ulimit -u; ulimit -n; echo $$",

@@ -17,7 +17,7 @@ GRACE_S = 6.0
 two steps of the code, as Ctrl-C may too."""
 
 LONG_GRACE_S = 60.0
-"""Where the first interrupt has to be enough: half of it is more than any machine takes."""
+"""Time for the first interrupt to be enough: half of it is more than any machine takes."""
 
 ENDLESS: dict[str, tuple[Interpreter, str]] = {
     "python busy": ("python", "print('up')\nwhile True: pass"),

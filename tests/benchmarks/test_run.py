@@ -16,7 +16,7 @@ RUN = [sys.executable, str(ROOT / "benchmarks/run.py")]
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the benchmarks find `private_supervisor`."""
+    """Let the benchmarks find `private_supervisor`."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "tools")])
 
 

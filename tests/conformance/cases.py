@@ -332,7 +332,7 @@ class _Table:
         return choices[language]
 
     def languages_of_code(self) -> Sequence[str] | None:
-        """For which languages there is code; None for whatever language."""
+        """Languages in which there is code; None for any language."""
         code = self._values.get("code")
         return list(cast("dict[str, Any]", code)) if isinstance(code, dict) else None
 

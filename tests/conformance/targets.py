@@ -30,7 +30,7 @@ from conformance.judge import Answer
 from sandbox.framing import FrameError, MessageReader, encode_frame
 
 GRACE_S = 2.0
-"""From an interrupt to the kill, in every target."""
+"""Time between an interrupt and the kill, in every target."""
 
 PATIENCE_S = 30.0
 """On top of a step's own limit and the grace: beyond it an answer is taken to be lost."""

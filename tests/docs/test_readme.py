@@ -80,7 +80,7 @@ RUNNING = sorted({block.page for block in ALL if block.language in {"console", "
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where examples run: a supervisor, and a directory that is the project."""
+    """Supervisor and project directory for running examples."""
 
     supervisor: Supervisor
     directory: Path

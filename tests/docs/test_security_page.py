@@ -56,7 +56,7 @@ def test_no_finding_is_left_out() -> None:
 
 
 def check(name: str) -> None:
-    """There is such a probe, file, or test in a file."""
+    """Check that there is such a probe, file, or test in a file."""
     if not name.startswith("tests/"):
         assert name in PROBES, f"no probe {name}"
         return

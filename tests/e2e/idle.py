@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CODE = {"python": ("x = 42", "print(x)"), "bash": ("x=42", "echo $x"), "node": ("let x = 42", "x")}
-"""For each environment what its sessions are to keep, and what shows that they did."""
+"""Code of each environment that its sessions are to keep, and code that shows that they did."""
 
 SECONDS = (15, 70)
 
@@ -44,7 +44,7 @@ def session_name(env: str, seconds: float) -> str:
 
 
 def idle_sessions(run_directory: Path) -> Idle:
-    """Those of this run, made by the first who asks."""
+    """Idle sessions of this run, made for the first test that asks."""
     with (run_directory / "idle.json").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

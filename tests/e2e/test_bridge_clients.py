@@ -70,7 +70,7 @@ def bridged() -> Generator[Supervisor]:
 
 @pytest.fixture(scope="module")
 def over_http(bridged: Supervisor) -> tuple[str, str]:
-    """Where HTTP is served, and the token."""
+    """URL and token of MCP over HTTP."""
     return http_support.url_of(bridged), http_support.token_of(bridged)
 
 

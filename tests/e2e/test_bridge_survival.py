@@ -155,7 +155,7 @@ def result(task: Task) -> ProgramResult:
 
 
 def wait_until_refused(client: nsm.Client) -> None:
-    """Until no program is started any more."""
+    """Run programs until the supervisor refuses to start any more."""
     with suppress(DrainingError, ShuttingDownError):
         while True:
             client.bridge.run("quick")

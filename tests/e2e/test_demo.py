@@ -28,7 +28,7 @@ END_TIMEOUT_S = 30
 
 @pytest.fixture(scope="module")
 def scratch() -> Generator[Path]:
-    """Where the demonstration may put things; it has to be empty afterwards."""
+    """Directory for the demonstration; it has to be empty afterwards."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         yield Path(path)
         assert os.listdir(path) == []

@@ -29,7 +29,7 @@ TIMEOUT_S = 20
 
 @pytest.fixture
 def store() -> Generator[Path]:
-    """Where artifacts are built."""
+    """Directory in which artifacts are built."""
     with open_directory() as path:
         yield path
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.node, pytest.mark.slow]
 LIMIT_S = 1.0
 
 END_S = 120.0
-"""For one that ends by itself, beside the others and on a busy machine."""
+"""Time limit for a flood that ends by itself, beside the others and on a busy machine."""
 
 AGENT_GROWTH_KIB = 48 * 1024
 """Head and tail of two streams as bytes, as text and as the frame in which they travel."""

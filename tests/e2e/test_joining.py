@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import Entry, LogEnd
 
 ENDING_S = 20.0
-"""For a session to be gone; it takes milliseconds."""
+"""Time limit for a session to be gone; it takes milliseconds."""
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ async def test_more_at_once_than_there_may_be(limited: Supervisor) -> None:
 
 
 async def test_no_descriptor_for_another_jail_costs_that_jail_only(limited: Supervisor) -> None:
-    """Where the plan fails: starts fail in their midst, and are told; nobody else notices."""
+    """Starts fail halfway if the plan fails, and they are reported; nobody else notices."""
     it = limited
     assert await open_sessions(it, ["first"]) == {}
     usual = resource.prlimit(it.pid, resource.RLIMIT_NOFILE)

@@ -172,7 +172,7 @@ def test_the_port_is_nobody_elses_until_it_is_stopped(manager: UserManager) -> N
     over = threading.Event()
 
     def come_and_come() -> int:
-        """As fast as each is answered; who is not may come again, but has to be let in."""
+        """Connect again as soon as each connection is answered; a refused client may come again."""
         answered = 0
         while not over.is_set():
             with asking(port.number) as client, suppress(ConnectionError):

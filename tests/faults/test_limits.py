@@ -65,7 +65,7 @@ def test_no_descriptor_at_all(it: Supervisor) -> None:
 
 
 def own_descendants(it: Supervisor) -> set[int]:
-    """Those of the same user, which count."""
+    """Descendants of the same user, which count."""
     found = {it.pid}
     for pid in it.descendants():
         with suppress(FileNotFoundError):

@@ -195,7 +195,9 @@ STOPPED_S = LIMIT_S + 3.5
 @pytest.mark.jail
 @pytest.mark.slow
 def test_real_processes_that_are_all_stopped_go_on() -> None:
-    """As a frozen container: neither is the session lost, nor has its code used up its time."""
+    """A frozen container, simulated: the session is not lost, and its code has not used up its
+    time.
+    """
     printed = threading.Event()
     code = (
         "import time\nprint('up', flush=True)\nfor _ in range(10): time.sleep(0.1)\nprint('done')"

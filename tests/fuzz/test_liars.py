@@ -177,7 +177,7 @@ async def send(agent: FakeAgent, frame: dict[str, Any]) -> None:
 
 
 def _sendable(args: dict[str, Any]) -> dict[str, Any]:
-    """Those arguments that a frame can carry: integers, for one, have 64 bits there."""
+    """Arguments that a frame can carry: integers, for one, have 64 bits there."""
     sendable: dict[str, Any] = {}
     for name, value in args.items():
         with suppress(Exception):

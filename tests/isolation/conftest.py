@@ -15,14 +15,14 @@ from realjail import environments
 
 @pytest.fixture(scope="module")
 def untouched() -> Generator[Stage, None, None]:
-    """For probes that must not succeed."""
+    """Stage for probes that must not succeed."""
     with open_stage() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def spoilt() -> Generator[Stage, None, None]:
-    """For probes that succeed, which changes it."""
+    """Stage for probes that succeed, which changes it."""
     with open_stage() as made:
         yield made
 

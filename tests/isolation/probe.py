@@ -37,7 +37,7 @@ Group = Literal[
     "devices",
     "resources",
 ]
-"""As in docs/contributing/probes.md."""
+"""Groups of probes, as in docs/contributing/probes.md."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -89,7 +89,7 @@ class Probe:
         return "python" if self.language == "c" else self.language
 
     def weakness_of(self, kind: Kind) -> Weakness:
-        """With which it must succeed in that kind of session."""
+        """Weakness with which the probe must succeed in that kind of session."""
         return self.fork_weakness or self.weakness if kind == "forked" else self.weakness
 
 

@@ -42,7 +42,7 @@ ALL = (
 PROBES = tuple(
     probe for probe in ALL if not (probe.filtered and filter_program(platform.machine()) is None)
 )
-"""Those that can hold on this machine."""
+"""Probes that can hold on this machine."""
 
 
 def by_weakness(kind: Kind, probes: Sequence[Probe] = PROBES) -> list[Probe]:
@@ -63,7 +63,7 @@ def sharing(kind: Kind, probe: Probe) -> list[Probe]:
 
 
 def groups_of(probes: Sequence[Probe] = PROBES) -> list[Group]:
-    """Those that have probes."""
+    """Groups that have probes."""
     return [group for group in GROUPS if any(probe.group == group for probe in probes)]
 
 

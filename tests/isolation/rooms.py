@@ -1,4 +1,4 @@
-"""Where probes run: sessions of one kind, which all those share that leave them as they were."""
+"""Sessions in which probes run: one of each kind, shared by all probes that leave it as it was."""
 
 from __future__ import annotations
 

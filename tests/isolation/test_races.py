@@ -54,7 +54,7 @@ def exchanging(one: Path, other: Path) -> Generator[None]:
 @pytest.mark.parametrize("step", ["project", "way"])
 @pytest.mark.parametrize("forked", [False, True], ids=["cold", "forked"])
 async def test_a_project_that_is_exchanged_all_the_time(step: str, *, forked: bool) -> None:
-    """With a link to a secret, in its own place or on the way to it."""
+    """Exchange it for a link to a secret, in its own place or on the way to it."""
     environment = environments()["bash"]
     seen: set[str] = set()
     refused = 0

@@ -277,7 +277,7 @@ except OSError as error:
 
 @pytest.fixture
 def few_descriptors() -> Generator[None, None, None]:
-    """For the supervisor's side."""
+    """Limit the descriptors of this process, which is the supervisor's side."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1100, before[1]))
     yield

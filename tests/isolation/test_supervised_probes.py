@@ -76,7 +76,7 @@ def verdict_in(client: nsm.Client, mode: str, stage: Stage, probe: Probe) -> str
 
 
 def attempted(probes: list[Probe], stage: Stage, known: dict[str, Environment]) -> Generator[Probe]:
-    """Those for which there is something to attack here."""
+    """Probes that find something to attack here."""
     for probe in probes:
         if known[probe.interpreter].problem is None and getattr(stage, probe.needs):
             yield probe

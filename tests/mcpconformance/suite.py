@@ -45,7 +45,7 @@ class SuiteError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packages:
-    """Where what npm has installed is.
+    """Installation of npm's packages.
 
     Attributes:
         directory: with `node_modules`.

@@ -69,7 +69,7 @@ class Served:
         return parts.hostname, parts.port
 
     def way(self) -> Way:
-        """For clients that can show a token."""
+        """Connection for clients that can show a token."""
         return Way(url=self.url, token=self.token)
 
 

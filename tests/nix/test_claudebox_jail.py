@@ -110,7 +110,9 @@ def daemon(place: standin.Place, path: Path) -> Generator[None]:
 
 
 def show_etc(host: NixHost) -> None:
-    """As NixOS has it: links into a directory of the store, and to what a resolver writes."""
+    """Make /etc like NixOS: links into a directory of the store, and to files that a resolver
+    writes.
+    """
     world = host.world
     etc = world.directory / "etc"
     shutil.copytree(

@@ -24,7 +24,7 @@ DEMO = standin.ROOT / "tools/nix_demo.py"
 
 @pytest.fixture
 def scratch() -> Generator[Path]:
-    """Where it may put things; empty afterwards."""
+    """Directory for the demonstration; it has to be empty afterwards."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         yield Path(path)
         assert os.listdir(path) == []

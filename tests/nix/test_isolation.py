@@ -208,5 +208,5 @@ def said_by(artifact: Path, stage: Stage, program: str) -> str:
 
 
 def store_of(artifact: Path) -> str:
-    """Where its jails show what it consists of."""
+    """Path at which its jails show the artifact's parts."""
     return os.path.dirname(os.path.realpath(artifact))

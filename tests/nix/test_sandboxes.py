@@ -133,7 +133,7 @@ def test_the_presets_tools_are_there(built: Callable[[str], Path]) -> None:
 def test_the_stand_in_for_jail_nix_makes_the_same_command(
     place: standin.Place, program: str
 ) -> None:
-    """With the same options of bwrap in the same order, variables apart."""
+    """The options of bwrap are the same, in the same order, variables apart."""
     if (tree := os.environ.get(standin.JAIL_NIX_VARIABLE)) is None:
         pytest.skip(f"not here: {standin.JAIL_NIX_VARIABLE} names no tree of jail.nix")
 

@@ -178,7 +178,7 @@ def test_sessions_are_forked(built: Callable[[str], Path], interpreter: str, cod
 
 
 def test_a_fork_s_python_is_the_template_s(built: Callable[[str], Path]) -> None:
-    """With another path than the template's own, each fork would start a Python."""
+    """A path other than the template's own would make each fork start a Python."""
     code = "import os, sys; print(os.getppid(), 'yaml' in sys.modules, os.listdir('/workspace'))"
     with closing(Template(built("presets.python"), "yaml")) as template:  # noqa: SIM117 one line is too long
         with template.fork("python") as channel:

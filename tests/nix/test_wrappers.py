@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.jail
 
 RUN_TIMEOUT_S = 60
-"""For one execution, on a machine that runs everything at once."""
+"""Time limit for one execution, on a machine that runs everything at once."""
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Where the socket is: the variables one by one, and directories that must not be trusted."""
+"""Path of the socket: the variables one by one, and directories that must not be trusted."""
 
 from __future__ import annotations
 

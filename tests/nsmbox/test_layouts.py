@@ -110,7 +110,7 @@ def test_bun_has_packages_of_its_own(home: World) -> None:
 
 
 def test_claude_within_the_hosts_own_claude_directory_is_said_to_be_there(home: World) -> None:
-    """Where it used to install itself, which no box shows."""
+    """No box shows the directory in which claude used to install itself."""
     home.write(f"{HOME}/.claude/local/claude", NATIVE, 0o755)
     path = f"{HOME}/.claude/local:/usr/bin:/bin"
     done = home.run(f"{HOME}/.local/bin/claudebox", "--yes", "--version", variables={"PATH": path})
@@ -161,7 +161,7 @@ def test_what_the_project_says_is_no_reason_to_show_the_users(home: World, by: s
 
 
 def test_environments_of_the_project_have_their_python(home: World) -> None:
-    """As uv makes them: by a link for the minor version, to what no PATH has."""
+    """Environments of uv have a link for the minor version, to a directory that no PATH has."""
     root = f"{HOME}/.local/share/uv/python"
     home.write(f"{root}/cpython-3.9.1/bin/python3.9", PYTHON, 0o755)
     home.write(f"{root}/cpython-3.9.1/lib/there", "")

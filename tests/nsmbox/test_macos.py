@@ -22,7 +22,7 @@ sys.exit(main())
 
 
 def test_dry_run(world: World) -> None:
-    """From the same facts and the same plan; no supervisor is asked and nothing is made."""
+    """Facts and plan are the real ones; no supervisor is asked and nothing is made."""
     program = [sys.executable, "-c", AS_ON_MACOS, "--dry-run", "--version"]
     done = world.run(*program, variables={"OTHER_TOKEN": "not told"})
     assert done.returncode == 0, done.stderr

@@ -54,14 +54,14 @@ THEN_READ = 'name=$0; "$@"; echo "then"; read line; echo "read: $line"'
 
 @pytest.fixture
 def attack(world: World) -> Generator[Attack]:
-    """For probes that succeed, which changes it."""
+    """Attack for probes that succeed, which changes it."""
     with prepared(world) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def untouched(shared_world: World) -> Generator[Attack]:
-    """For probes that must not succeed."""
+    """Attack for probes that must not succeed."""
     with prepared(shared_world) as made:
         yield made
 

@@ -103,7 +103,7 @@ READ, WRITE, UNLINK = "file-read-data", "file-write-data", "file-write-unlink"
 
 
 def example() -> Plan:
-    """With what is protected and hidden in the project."""
+    """Plan with protected and hidden files in the project."""
     return plan(
         mounts=(
             Mount(kind="bind", target=f"{PROJECT}/.git", source=f"{PROJECT}/.git"),

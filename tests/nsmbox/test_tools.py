@@ -28,7 +28,7 @@ class Home:
         return root
 
     def shown(self, *folders: Path, name: str = "python") -> set[str]:
-        """Where what a box is shown of HOME lies, for a PATH of these directories."""
+        """Directories of HOME that a box is shown, for a PATH of these directories."""
         programs = ProgramFinder(
             variables={"PATH": ":".join(map(str, folders))},
             home=str(self.home),

@@ -91,7 +91,7 @@ def check_devices(policy: Found, found: Found) -> None:
 
 
 def check_limits(policy: Found, found: Found) -> None:
-    """Those of each process."""
+    """Check the limits of each process."""
     limits, real = policy["limits"], found["limits"]
     assert real["data"] == [limits["memory_mb"] << 20] * 2
     assert real["descriptors"] == [limits["descriptors"]] * 2

@@ -239,7 +239,7 @@ def test_network(seen: Seen) -> None:
 
 @pytest.mark.parametrize("env", ["python", "single"])
 def test_output(world: World, env: str) -> None:
-    """As much of it is kept as the policy says."""
+    """A policy says how much of the output is kept."""
     code = "import sys; print('x' * (70 << 20), end=''); sys.stderr.write('y' * (2 << 20))"
     with world.it.client() as client:
         client.envs()

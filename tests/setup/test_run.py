@@ -18,7 +18,7 @@ CONFTEST = """
 import runworkers
 pytest_configure = runworkers.join_run
 """
-"""As in tests/conftest.py, without what takes long to import."""
+"""Part of tests/conftest.py, without the slow imports."""
 
 IN_ONE = ()
 BY_WORKERS = ("-p", "xdist", "-n", "2")
@@ -190,7 +190,7 @@ LAST = """
 
 @pytest.fixture
 def many(clone: Clone) -> Clone:
-    """With six files of eight tests."""
+    """Clone with six files of eight tests."""
     files = {f"test_{number}": MANY for number in range(6)}
     clone.write(notes=NOTES, **files)
     return clone

@@ -1,4 +1,4 @@
-"""Where there is no Nix, the tests of the Nix layer are skipped, and CI does not accept that."""
+"""Tests of the Nix layer are skipped if there is no Nix, and CI does not accept that."""
 
 from __future__ import annotations
 

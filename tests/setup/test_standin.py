@@ -1,4 +1,4 @@
-"""Where the store of the stand-ins may lie: a directory that nobody else has put there."""
+"""Place of the stand-ins' store: a directory that nobody else has put there."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 SCOPE = "soak"
 ANSWER_S = 90.0
-"""For one answer, beyond everything that a stopped process or a restart may cost."""
+"""Time limit for one answer, beyond everything that a stopped process or a restart may cost."""
 
 REFUSED = (OverloadedError, SessionLimitError, ShuttingDownError, StartFailedError, NotRunningError)
 """Errors that say that the code was not run."""
@@ -134,7 +134,7 @@ class AioCaller:
         self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="soak-aio")
 
     def share(self) -> AioCaller:
-        """For one more thread, which closes it once."""
+        """Share the caller with one more thread, which closes it once."""
         self._users += 1
         if self._users == 1:
             self._thread.start()

@@ -28,7 +28,7 @@ CONNECTIONS = 40
 """Silent connections at a time."""
 
 REFILL_S = 1.0
-"""For a supervisor to hand everything to a new holder, which takes milliseconds."""
+"""Time for a supervisor to hand everything to a new holder, which takes milliseconds."""
 
 
 class Faults(threading.Thread):

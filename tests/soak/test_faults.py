@@ -263,7 +263,7 @@ class Soak:
             raise failures[0]
 
     def see_that_nothing_is_left(self, household: Household) -> None:
-        """With all sessions ended, nothing is kept of any; then the supervisor is ended, too."""
+        """Check that nothing is kept of any session once all have ended."""
         deadline = time.monotonic() + END_S
         while rows := self.desk.do(lambda client: client.sessions()):
             assert time.monotonic() < deadline, rows
@@ -320,7 +320,7 @@ def test_nothing_is_lost(place: Path) -> None:
 
 
 def control_groups() -> set[str]:
-    """Those of nsm, of whatever supervisor."""
+    """Control groups of nsm, whichever supervisor made them."""
     return {
         path
         for path, _, _ in os.walk("/sys/fs/cgroup")

@@ -45,7 +45,9 @@ GROWTH_MIB = 2.0
 comes and goes by ten MiB with the size of the last outputs; a leak goes on past that."""
 
 CONFIG = "[pool]\nmin_spares = 2\nmax_spares = 6\n"
-"""As many for each environment, whatever was asked for lately: it should come to rest."""
+"""Configuration with the same pool for each environment, whatever was asked for lately, so that it
+comes to rest.
+"""
 
 FILLING = 300
 """Jails with a long output: a transcript keeps half a megabyte of each, all together 64."""

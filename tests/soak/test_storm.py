@@ -62,7 +62,7 @@ LONG_S = 3.0
 """Time limits: one that programs which wait for something reach, and one that few reach."""
 
 ANSWER_S = 120.0
-"""For an answer, behind all that is queued before it on a busy machine."""
+"""Time limit for an answer, behind all that is queued before it on a busy machine."""
 
 POOLED = 4
 """Fresh jails that may have lost a process when they were still nobody's."""
@@ -108,7 +108,7 @@ class Tally:
 
     @property
     def executions(self) -> int:
-        """Those that were run, or were stopped before they could be."""
+        """Number of executions that were run, or were stopped before they could be."""
         refused = ("overloaded", "session-ended", "start-failed")
         return self.answered - sum(self.outcomes.get(code, 0) for code in refused)
 

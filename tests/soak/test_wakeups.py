@@ -28,7 +28,7 @@ IDLE_S = 45.0
 """Longer than the timeout of the executions before it, whose timers were set then."""
 
 SETTLE_S = 5.0
-"""For spares, threads, and what is looked at after an execution."""
+"""Time for spares, threads, and whatever is looked at after an execution."""
 
 
 def wakeups(pids: Iterable[int]) -> dict[str, int]:

@@ -24,9 +24,14 @@ def test_docstrings_open_with_a_noun_phrase_or_an_imperative(folder: str) -> Non
         ("Whether it is there.", True),
         ("One that listens.", True),
         ("See the module.", True),
+        ("Where they are kept.", True),
+        ("In place of a value.", True),
+        ("For the process to end.", True),
         ("Outcome of a call.", False),
         ("Return whether it is there.", False),
         ("Socket of one session.", False),  # begins like "So"
+        ("Forks of a template.", False),  # like "For"
+        ("Witness of an end.", False),  # like "With"
     ],
 )
 def test_bad_openings_are_found(tmp_path: Path, text: str, is_bad: bool) -> None:

@@ -27,7 +27,7 @@ from sandbox.bundle import bundle
 from sandbox.framing import MessageReader, encode_frame
 
 ANSWER_TIMEOUT_S = 30.0
-"""For one frame, on a machine that runs everything at once."""
+"""Time limit for one frame, on a machine that runs everything at once."""
 
 UNPRIVILEGED_UID = 65530
 

@@ -41,7 +41,7 @@ PROGRAMS: Mapping[Interpreter, str] = {
 }
 
 STORE = Path("/nix/store/artifact")
-"""Where a jail shows the artifact's own files."""
+"""Path at which a jail shows the artifact's own files."""
 
 ONE_EXECUTION: Mapping[Interpreter, str] = {
     "python": 'exec /usr/bin/python3 -c "$code"',

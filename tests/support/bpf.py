@@ -28,7 +28,7 @@ class Call:
     arguments: Sequence[int] = ()
 
     def pack(self) -> bytes:
-        """As the kernel lays it out on little-endian machines."""
+        """Pack the record as the kernel lays it out on little-endian machines."""
         values = [argument & (1 << 64) - 1 for argument in self.arguments]
         values += [0] * (6 - len(values))
         return struct.pack("<IIQ6Q", self.number & 0xFFFFFFFF, self.architecture, 0, *values)

@@ -127,7 +127,7 @@ class FakePrograms:
         return lambda: self.subscribers.remove(changed)
 
     def change(self, *names: str) -> None:
-        """There are other programs."""
+        """Change the list of programs."""
         self.listed = [a_program(name) for name in names]
         for changed in list(self.subscribers):
             changed()

@@ -159,7 +159,7 @@ class FakeRunner:
         return lambda: self.subscribers.remove(changed)
 
     def change(self, environments: Sequence[Environment]) -> None:
-        """There is something else to run in."""
+        """Change the list of environments."""
         self.listed = environments
         for changed in self.subscribers:
             changed()
@@ -199,5 +199,5 @@ def a_project(path: str = "/home/user/src/project") -> ProjectMount:
 
 
 def echo(execution: FakeExecution) -> None:
-    """For `FakeRunner(auto=echo)`: the code is its own output."""
+    """Output the code itself, for `FakeRunner(auto=echo)`."""
     execution.finish(execution.request.code)

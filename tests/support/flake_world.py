@@ -34,7 +34,7 @@ WAIT_S = 20.0
 
 
 class Gate:
-    """Where a run of nix waits."""
+    """Gate at which a run of nix waits."""
 
     def __init__(self) -> None:
         self.reached = trio.Event()
@@ -121,7 +121,7 @@ class World:
         return self.root / "state"
 
     def has_shell(self, *before: tuple[str, Any], attribute: str = ATTRIBUTE) -> None:
-        """From now on nix finds a shell in the flake."""
+        """Let nix find a shell in the flake from now on."""
         root = str(self.store / "aaaa-shell-env")
         closure = f"{self.store / 'bbbb-tool'}\n{root}\n"
         self.nix.builds(attribute, *before, ("profile", root), ("print", SAMPLE))

@@ -22,7 +22,7 @@ CONFIG = '[http]\nenabled = true\nlisten = "127.0.0.1:0"\n'
 
 
 def url_of(supervisor: Supervisor) -> str:
-    """Where it is served."""
+    """URL at which MCP is served."""
     return str(json.loads(supervisor.run("nsm", "http", "--json").stdout)["url"])
 
 

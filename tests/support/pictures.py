@@ -39,7 +39,7 @@ def jpeg(width: int = 4, height: int = 3) -> bytes:
 
 
 def text(data: bytes) -> str:
-    """As displays hold it."""
+    """Encode a picture as displays hold it."""
     return base64.b64encode(data).decode()
 
 

@@ -33,7 +33,7 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 SIZES = JailSizes(workspace_mb=24, tmp_mb=12, shm_mb=6)
 
 ANSWER_TIMEOUT_S = 60.0
-"""For one execution, on a machine that runs everything at once."""
+"""Time limit for one execution, on a machine that runs everything at once."""
 
 BWRAP = find_bwrap(SYSTEM_PATH)
 

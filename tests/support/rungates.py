@@ -22,7 +22,7 @@ RUN_VARIABLE = "NSM_TEST_RUN"
 """Tells the processes of this run of the tests, wherever they end up."""
 
 LEFTOVER_GRACE_S = 5.0
-"""For processes that were told to end by the last tests."""
+"""Time for processes to end that the last tests told to end."""
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:

@@ -17,7 +17,7 @@ import trio
 from json_peer import Message, Peer
 
 PATIENCE_S = 20
-"""For anything that a process does; reached only where a test fails."""
+"""Time limit for anything that a process does; reached only in a test that fails."""
 
 
 class FakeSupervisor:

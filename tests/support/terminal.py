@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 DEADLINE_S = 30.0
-"""For anything to appear, on a machine that runs everything at once."""
+"""Time limit for anything to appear, on a machine that runs everything at once."""
 
 _TOKEN = re.compile(
     r"\x1b\[(?P<private>[?>=]?)(?P<numbers>[0-9;:]*)(?P<final>[@-~])"

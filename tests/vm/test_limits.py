@@ -98,7 +98,7 @@ def test_as_a_unit(ada: Person) -> None:
 
 
 def test_started_by_a_client_outside_of_any_login(ada: Person) -> None:
-    """As cron or an editor's daemon does: the user's manager is there and gives it a scope."""
+    """Cron or an editor's daemon may be such a client: the user's manager gives it a scope."""
     ada.configure(CONFIG)
     ada.start()
     kernel_keeps_limits(ada)

@@ -94,7 +94,7 @@ def test_it_outlives_a_reload_and_a_new_manager(ada: Person) -> None:
 
 
 def test_lingering_starts_it_without_a_login(ada: Person) -> None:
-    """As after a reboot: the user's manager and all below it end, and it is started anew."""
+    """A restart of the user's manager is like a reboot: all below it ends and starts again."""
     assert count(ada, "before") == 1
     ada.root("systemctl restart user@1000.service")
     assert show(ada, "ActiveState", unit="nsm-supervisor.socket") == {"ActiveState": "active"}

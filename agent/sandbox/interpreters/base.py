@@ -376,7 +376,7 @@ class Interpreter:
     # Private descriptors.
 
     def expect_private(self, expected: Mapping[int, tuple[int, int]]) -> None:
-        """From now on `is_intact` compares these descriptors of the interpreter."""
+        """Set the descriptors of the interpreter that `is_intact` compares from now on."""
         self._private = dict(expected)
 
     def is_intact(self) -> bool:

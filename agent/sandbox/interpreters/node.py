@@ -41,7 +41,7 @@ def node_program() -> str:
 
 
 CONTROL_END_S = 1.0
-"""From the end of Node's control socket to that of its process, which normally follows at once."""
+"""Time limit for Node's process to end after its control socket; normally it ends at once."""
 
 
 class NodeInterpreter(FramedInterpreter):

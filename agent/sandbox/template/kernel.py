@@ -39,7 +39,7 @@ CLOSE_RANGE = 436
 
 set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").signal
 DEFAULT_ACTION: int = importlib.import_module("_signal").SIG_DFL
-"""As in the agent."""
+"""Default signal action, found as the agent finds it."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 holding_lock = ctypes.PyDLL(None, use_errno=True)
@@ -133,5 +133,5 @@ class Filter:
         self._program = self._Program(len(program) // 8, ctypes.addressof(self._instructions))
 
     def install(self) -> None:
-        """For this process and all that it starts, for ever."""
+        """Install the filter for good in this process and all that it starts."""
         prctl("seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(self._program))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 POLICY_PATH = "/run/nsm/policy.json"
-"""Where a session finds its rules."""
+"""Path where a session finds its rules."""
 
 INODES_PER_MB = 128
 """Each takes about 1 KiB of the kernel's memory, which the size of a tmpfs does not count."""

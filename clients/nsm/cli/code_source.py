@@ -1,4 +1,4 @@
-"""Where the code comes from, for `nsm run`: an argument, a file, or standard input."""
+"""Code to run with `nsm run`: from an argument, a file, or standard input."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import EndedRow, LogEnd
 
 _RETRY_S = 0.1
-"""There is nothing to wait for: a socket that nobody listens on does not tell when."""
+"""Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
 
 
 class AsyncClient(AsyncFileCalls):

@@ -1,4 +1,4 @@
-"""When a client whose connection was lost may send a call once more, over another one.
+"""Rules for sending a call once more, over another connection, after one was lost.
 
 An answer must come once, and what a call does must be done once. So code goes out under an id, by
 which a later supervisor knows it; what only looks is asked again; and whatever changes something

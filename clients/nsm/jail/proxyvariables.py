@@ -19,7 +19,7 @@ _PROMPT = "GIT_TERMINAL_PROMPT"
 
 
 def variables_with_port() -> dict[str, str]:
-    """Those of sessions. Names and values; `{port}` stands for the proxy's port.
+    """Names and values of sessions' proxy variables; `{port}` stands for the proxy's port.
 
     `ALL_PROXY` is an HTTP proxy like the others: clients without a SOCKS library fail at `socks5://`
     even if they would not use it (httpx). The same port takes SOCKS 5 from who wants it.
@@ -47,16 +47,20 @@ def variables_with_port() -> dict[str, str]:
 
 
 def with_port(port: int) -> dict[str, str]:
-    """Those of sessions whose proxy is on this port of their loopback."""
+    """Proxy variables of sessions whose proxy is on this port of their loopback."""
     return {
         name: value.replace("{port}", str(port)) for name, value in variables_with_port().items()
     }
 
 
 def of_a_box(port: int) -> dict[str, str]:
-    """Those of a box whose proxy is on this port of its loopback: a person sits before it."""
+    """Proxy variables of a box whose proxy is on this port of its loopback. A person sits there, so
+    programs may prompt.
+    """
     return {name: value for name, value in with_port(port).items() if name != _PROMPT}
 
 
 WITHOUT_NETWORK = (("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0"))
-"""With none, pip would try for 15 s and npm for a minute or two before they say so."""
+"""Variables that keep pip and npm from retrying without a network, for 15 s and for a minute or
+two.
+"""

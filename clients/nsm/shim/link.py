@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import socket
 
 ATTACH_TIMEOUT_S = 60.0
-"""For the supervisor's answer to the first line: a fresh one imports its MCP package first."""
+"""Time limit for the supervisor's answer to the first line: a new one imports its MCP package
+first.
+"""
 
 MAX_ATTACH_ANSWER_BYTES = 64 * 1024
 

@@ -34,7 +34,8 @@ KEPT_S = 300.0
 _RETRY_S = 0.1
 
 _HOLDER_TIMEOUT_S = 1.0
-"""For a holder to say how much it holds: less than a millisecond, unless it is stopped."""
+"""Time limit for a holder to say how much it holds: less than a millisecond unless it is stopped.
+"""
 
 _TIMEVAL = struct.Struct("@ll")
 """Seconds and microseconds; socket(7)."""

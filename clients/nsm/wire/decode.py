@@ -34,7 +34,7 @@ T = TypeVar("T")
 Reader: TypeAlias = Callable[[Any], Any]
 
 MISSING: Any = object()
-"""In place of a value that is not there."""
+"""Stand-in for a value that is not there."""
 
 _NOUNS = {
     str: "text",

@@ -30,7 +30,7 @@ class Truncation(NamedTuple):
 
 
 class SessionRef(NamedTuple):
-    """Where code ran.
+    """Session that ran the code, or the fresh jail.
 
     Attributes:
         name: None for a fresh jail that has been thrown away.

@@ -67,7 +67,7 @@ class Agreement:
 
 
 def path() -> str:
-    """Where they are kept."""
+    """Path of the file of agreements."""
     return os.path.join(paths.state_dir(), "boxes.json")
 
 

@@ -105,7 +105,7 @@ def _ask(terminal: Terminal, plan: Plan, home: str, before: agreements.Agreement
 
 
 class Terminal:
-    """Where a person sits.
+    """Terminal at which a person sits.
 
     Args:
         read, write: descriptors of it.

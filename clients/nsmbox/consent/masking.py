@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MASKED = "********"
-"""In place of a value; always as long as this."""
+"""Replacement for a secret value, of the same length for all."""
 
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|COOKIE|"

@@ -278,7 +278,9 @@ def _inside(place: SummaryItem, directory: str, home: str) -> str:
 
 
 def _read(places: Iterable[SummaryItem], home: str) -> tuple[str, ...]:
-    """Those of the person first; of the system's, the larger ones by name, others by number."""
+    """Names of readable paths: the person's own first; of the system's, the larger ones by name and
+    the others by number.
+    """
     own: list[str] = []
     system: dict[str, int] = {}
     places = list(places)

@@ -345,7 +345,7 @@ def _knows_default_signal(env: str) -> bool:
 
 
 def _not_ignored(*names: str) -> tuple[str, ...]:
-    """Those of the signals that mean something to this process: after nohup, SIGHUP does not."""
+    """Signals that this process does not ignore: after nohup, it ignores SIGHUP."""
     return tuple(
         name for name in names if signal.getsignal(getattr(signal, f"SIG{name}")) != signal.SIG_IGN
     )

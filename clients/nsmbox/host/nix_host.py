@@ -19,7 +19,8 @@ TOOLS_VARIABLE = "NSM_BOX_TOOLS"
 """Directories of the store, separated by colons, for PATH in boxes: the Nix package sets it."""
 
 STORE_VARIABLE = "NSM_BOX_STORE"
-"""Where the store is, of a package that was built in another one than `STORE`."""
+"""Variable with the path of the store, for a package that was built in another store than `STORE`.
+"""
 
 TOOLS = (
     *("bash", "ls", "env", "grep", "sed", "awk", "find", "xargs", "diff", "patch", "tar", "gzip"),
@@ -35,12 +36,12 @@ LOADERS = (
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux-aarch64.so.1",
 )
-"""Where programs that were not built by Nix look for their loader: there is one with nix-ld."""
+"""Paths where programs that Nix did not build look for their loader; nix-ld puts one there."""
 
 NIX_LD_VARIABLES = ("NIX_LD", "NIX_LD_LIBRARY_PATH")
 
 MAX_LINKS = 40
-"""As the kernel (path_resolution(7))."""
+"""Symbolic links to follow in one path, as many as the kernel follows (path_resolution(7))."""
 
 MAX_INCLUDES = 8
 

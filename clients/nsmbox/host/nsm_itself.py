@@ -133,7 +133,9 @@ def mounts(own: NsmPaths, shown: tuple[str, ...] = ("/usr", "/nix/store")) -> tu
 
 
 def variables() -> tuple[Variable, ...]:
-    """By which nsm's programs find the box's own socket, and start no supervisor in it."""
+    """Variables that lead nsm's programs to the box's own socket, so that they start no supervisor
+    in it.
+    """
     return tuple(Variable(name=name, value=value) for name, value in _VARIABLES)
 
 

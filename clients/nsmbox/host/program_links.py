@@ -20,7 +20,7 @@ from nsmbox.host import forbidden_programs
 from nsmbox.model.plan import BoxError
 
 UNUSED_S = 30 * 24 * 3600
-"""Those that no box has begun with for so long are removed when others are made."""
+"""Time without any use by a box after which links are removed, when others are made."""
 
 _BEGUN = ".begun-"
 """Suffix of a directory that is being made."""
@@ -40,7 +40,8 @@ class Links:
 
 
 def look(directories: tuple[str, ...]) -> Links:
-    """Where the links to the programs of these directories are, made or not.
+    """Find the place of the links to the programs of these directories, whether they are made or
+    not.
 
     Raises:
         BoxError: one of the directories cannot be looked at.

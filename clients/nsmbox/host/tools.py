@@ -178,7 +178,7 @@ class ProgramFinder:
         return os.path.join(folder, os.path.basename(place))
 
     def _other_name(self, environment: str) -> tuple[str, ...]:
-        """Where an environment has its Python by a link, as uv's do: `3.12` for `3.12.4`."""
+        """Path of an environment's Python by a link, as uv makes them: `3.12` for `3.12.4`."""
         try:
             with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8") as file:
                 lines = [line.partition("=") for line in file.read(4096).splitlines()]

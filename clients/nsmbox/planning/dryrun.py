@@ -11,7 +11,7 @@ from nsmbox.model.plan import Plan, Variable
 from nsmbox.planning import bwrap
 
 SOCKETS = "/nonexistent/made-by-the-supervisor-at-launch"
-"""In place of the directory of a box's sockets, which there is none of before there is a box."""
+"""Stand-in for the directory of a box's sockets, which exists only once there is a box."""
 
 _FIRST_DESCRIPTOR = 10
 """Bash keeps its own from here on upwards, and moves them out of the way of redirections."""

@@ -170,7 +170,7 @@ def start(plan: Plan, own: str, *, terminals: tuple[str, ...] = ()) -> Start:
 
 
 class _Layout:
-    """Where things of the plan are on a host without mounts, one mount after the other.
+    """Places of the plan's contents on a host without mounts, one mount after the other.
 
     Args:
         own: the directory of the box's own.

@@ -22,12 +22,12 @@ MAX_POINTER_BYTES = 64 * 1024
 """Largest `.git` file, `commondir` or `gitdir`: a path and a few bytes."""
 
 WAIT_S = 5.0
-"""For git to read its configuration: a FIFO that is included by it would block it for ever."""
+"""Time limit for git to read its configuration: a FIFO that it includes would block it for ever."""
 
 TOOK_TOO_LONG = "git took longer than "
 
 NAME, EMAIL = "Box User", "box@localhost"
-"""Where the user has told git nothing."""
+"""Author of commits, for a user who has told git no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

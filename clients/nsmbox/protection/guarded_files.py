@@ -30,7 +30,8 @@ MAX_ENTRIES = 2048
 MAX_CONFIG_BYTES = 1024 * 1024
 
 SHORT_WAIT_S = 0.5
-"""For git, once it has waited for something that is no file: it needs some milliseconds."""
+"""Time limit for git after it has once waited for something that is no file. It needs milliseconds.
+"""
 
 _WITHOUT = "start the box without protection (--no-protect, or protect = false in [box])"
 

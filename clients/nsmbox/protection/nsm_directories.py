@@ -1,4 +1,4 @@
-"""Where nsm keeps its own things on the host, which no box may change.
+"""Directories of nsm on the host, which no box may change.
 
 What lies there decides what runs on the host: programs of the bridge, what boxes show, which of
 them people have agreed to. It may be led to by links, as people do who keep their configuration in

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsmbox.host.facts import BoxRequest, Facts
 
 TRIAL_TIMEOUT_S = 30.0
-"""For one box that does nothing: 20 ms, or a slow disk."""
+"""Time limit for one box that does nothing: it takes 20 ms, more on a slow disk."""
 
 CONNECT_TIMEOUT_S = 2.0
 
@@ -39,7 +39,7 @@ CERTIFICATES = (
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 )
-"""Where Debian, NixOS, Fedora and Alpine have them; what OpenSSL and others look for."""
+"""Paths of certificates on Debian, NixOS, Fedora and Alpine, where OpenSSL and others look."""
 
 
 def check(
@@ -446,7 +446,9 @@ def _failed(error: BoxError) -> HostCheck:
 
 
 def _visible(check: HostCheck) -> HostCheck:
-    """With nothing in it that a terminal would act on: names of directories may be anything."""
+    """Copy a check without anything that a terminal would act on: names of directories may be
+    anything.
+    """
     from nsm.cli.render.formats import visible, visible_lines  # noqa: PLC0415
 
     return replace(check, detail=visible_lines(check.detail), fix=visible(check.fix))

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import socket
 
 PROXY_TIMEOUT_S = 30.0
-"""For the supervisor's answer: it has only to take the socket. One that restarts takes a second."""
+"""Time limit for the supervisor's answer: it only has to take the socket, and a restart takes a
+second.
+"""
 
 MAX_ANSWER_BYTES = 4096
 

@@ -18,7 +18,7 @@ from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import seatbelt
 
 OWN = "/private/tmp/nsm-box"
-"""In place of the box's own directory, in what is printed."""
+"""Stand-in for the box's own directory, in what is printed."""
 
 
 def become(plan: Plan) -> NoReturn:

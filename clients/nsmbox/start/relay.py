@@ -27,8 +27,9 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a box; those that the caller has ignored (nohup) stay ignored."""
 
 GRACE_S = 5.0
-"""For the command to end after the first signal: agents write their history and end what they
-have started. Less than what a shutdown or a service manager waits for."""
+"""Time that the command has to end after the first signal: agents write their history and end what
+they have started. It is less than what a shutdown or a service manager waits for.
+"""
 
 SETTLE_S = 0.1
 """Between a first signal and its being passed on. Shells, terminals and timeout(1) signal the whole
@@ -36,7 +37,7 @@ process group, the last after this process alone: the command then has it alread
 program takes a second one for being in a hurry."""
 
 _GONE_S = 2.0
-"""For the kernel to end all processes of a box; they may be in the middle of a write."""
+"""Time limit for the kernel to end all processes of a box; they may be in the middle of a write."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STATUS_BYTES = 8192
@@ -186,8 +187,9 @@ def _first_child(pid: int) -> int | None:
 
 
 def _children(pid: int) -> Iterator[tuple[int, int]]:
-    """When they were started, and their numbers (proc_pid_stat(5)). There is a shorter way,
-    proc_pid_task(5), which not every kernel has; this one is gone once in a box's life."""
+    """Start times and numbers of the children of a process (proc_pid_stat(5)). Not every kernel has
+    the shorter way, proc_pid_task(5); this one is used once in a box's life.
+    """
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue

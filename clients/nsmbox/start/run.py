@@ -16,7 +16,7 @@ from nsmbox.planning import planning
 EXIT_INTERRUPTED = 130
 
 _NETWORKS = {mode: word for word, mode in MODES.items()}
-"""As sessions' networks are called, which reach no more than the box."""
+"""Names of a box's network modes, the same as for sessions, which reach no more than the box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,9 @@ _WRITING = re.compile(
     r"|changing permissions of|cannot change permissions of|couldn't open (?:temporary )?file).*:"
     r" Permission denied$"
 )
-"""For a file of another user, the kernel checks the permissions before the mount."""
+"""Errors of writing. If a file is another user's, the kernel checks its permissions before the
+mount.
+"""
 
 _MISSING = re.compile(r"\bno such file or directory\b", re.IGNORECASE)
 

@@ -37,7 +37,9 @@ MAX_DESCRIPTORS = 200
 """In one message; the kernel's limit is 253 (unix(7), SCM_RIGHTS)."""
 
 ROOM_FOR_ONE = socket.CMSG_LEN(4)
-"""For `recvmsg`; CMSG_SPACE, which adds padding, has room for a second descriptor."""
+"""Buffer size for one descriptor in `recvmsg`. CMSG_SPACE adds padding, which has room for a
+second.
+"""
 
 MAX_CONNECTIONS = 32
 MESSAGE_BYTES = 4096

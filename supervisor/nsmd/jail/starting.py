@@ -1,4 +1,4 @@
-"""From a program that makes a jail to a jail whose agent speaks: shared by all launchers.
+"""Steps between a program that makes a jail and a jail whose agent speaks, shared by all launchers.
 
 The program (bwrap, or an artifact's wrapper around one) gets the agent's end of a socket pair as
 its descriptors 0 and 1 and passes it on. The first byte says that there is a jail. If none comes,

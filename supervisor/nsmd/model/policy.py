@@ -48,7 +48,7 @@ DEVICES = ("full", "null", "ptmx", "random", "tty", "urandom", "zero")
 """Devices below /dev. Terminals are made below /dev/pts on demand."""
 
 INODES_PER_MB = 128
-"""As in `sandbox.template.mounts`."""
+"""Files and directories per MiB, the same number as in `sandbox.template.mounts`."""
 
 MOST_SIBLINGS = 8
 """Largest number of directories to list beside each other; more become one line with

@@ -25,7 +25,7 @@ REMEMBERED = 32
 
 
 class Demand:
-    """When a kind's sessions were taken."""
+    """Record of when sessions of one kind were taken."""
 
     def __init__(self) -> None:
         self._weight = 0.0

@@ -17,7 +17,7 @@ from nsmd.model.values import ClientIdentity, Environment, JailSpec, ProjectMoun
 log = logging.getLogger(__name__)
 
 FIRST_GUESS: Mapping[str, float] = {"python": 0.5, "bash": 0.5}
-"""For projects that no client came with before."""
+"""Chance of each environment to be used in a project that no client came with before."""
 
 NEWEST = 0.3
 """Weight of the last visit: one use makes an environment likely; after two visits without it, it is

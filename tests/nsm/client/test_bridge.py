@@ -31,7 +31,7 @@ BARE = {
     key: samples.program_row()[key]
     for key in ("name", "description", "timeout_s", "max_args", "allow_options")
 }
-"""As in a box, where nothing of the host is told."""
+"""Row of a program in a box, where nothing of the host is told."""
 
 
 def programs(_: Exchange) -> dict[str, Any]:

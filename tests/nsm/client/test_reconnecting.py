@@ -102,8 +102,7 @@ def open_file(_exchange: Exchange) -> dict[str, Any]:
 
 
 def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine where other answers are given up; and who was taken by the program before
-    asks again."""
+    """A slow machine gives up other answers, and whoever the old program had taken asks again."""
     supervisor = generations.add(reload=nothing)
     supervisor.hang_up_after = "reload"
     client = generations.client()

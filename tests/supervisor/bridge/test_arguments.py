@@ -22,7 +22,7 @@ from nsmd.bridge.values import Program
 from nsmd.bridge.wording import FORBIDDEN
 
 REFUSED = ";|&$`(){}[]<>\n\r\0"
-"""As the specification has them."""
+"""Characters that the specification refuses."""
 
 DEPLOY = Program(
     name="deploy", description="d", command="/bin/true", documentation="", source="/x.md"

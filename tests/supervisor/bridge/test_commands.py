@@ -277,7 +277,7 @@ def link_replaced(path: Path) -> None:
 def test_a_program_that_is_swapped_after_the_check(
     swap: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """For a binary, the file that was checked runs; for a script, the change is noticed."""
+    """A binary runs from the file that was checked; a script's change is noticed."""
     path = tmp_path / "bin/tool"
     path.parent.mkdir()
     shutil.copy(os.path.realpath(LS), path)

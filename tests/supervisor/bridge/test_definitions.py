@@ -283,7 +283,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
 
 
 def test_a_file_behind_links(tmp_path: Path) -> None:
-    """As home-manager has it."""
+    """Links are made the way home-manager makes them."""
     definition(tmp_path / "store", "deploy", LS)
     (tmp_path / "tools").mkdir()
     (tmp_path / "generation").symlink_to("store")

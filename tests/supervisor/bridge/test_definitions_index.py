@@ -157,7 +157,7 @@ async def test_what_definitions_name_is_watched_too(tmp_path: Path) -> None:
 
 
 async def test_a_directory_that_is_a_link_far_away(tmp_path: Path) -> None:
-    """As home-manager exchanges it."""
+    """Links are exchanged the way home-manager exchanges them."""
     for generation in ("one", "two"):
         definition(tmp_path / "store" / generation, generation, LS)
     (tmp_path / "tools").symlink_to("store/one")

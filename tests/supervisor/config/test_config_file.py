@@ -256,7 +256,7 @@ def test_presets_have_their_older_names() -> None:
     [(".", "/etc/nsm"), ("src/", "/etc/nsm/src"), ("../x", "/etc/x"), ("/a/b/", "/a/b")],
 )
 def test_a_project_is_found_from_the_file_that_names_it(path: str, meant: str) -> None:
-    """As `lib.fromToml` does."""
+    """Paths are resolved the way `lib.fromToml` does it."""
     settings = config_file.parse(f'[project]\npath = "{path}"'.encode(), "/etc/nsm/config.toml")
     assert settings.project.path == meant
 

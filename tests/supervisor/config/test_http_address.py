@@ -1,4 +1,4 @@
-"""Where MCP over HTTP may listen."""
+"""Addresses at which MCP over HTTP may listen."""
 
 from __future__ import annotations
 

@@ -447,7 +447,7 @@ async def test_no_room_for_more_is_told(world: World) -> None:
 
 
 class Clock:
-    """In place of `time`: nobody waits."""
+    """Stand-in for `time`: nobody waits."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -463,7 +463,7 @@ class Clock:
 def test_clients_give_up_later_where_sessions_are_kept(
     world: World, monkeypatch: pytest.MonkeyPatch, kept: bool, patience_s: float
 ) -> None:
-    """As they do where no supervisor comes to listen, whatever the reason."""
+    """Clients give up just as late when no supervisor comes to listen, for whatever reason."""
     clock = Clock()
     monkeypatch.setattr(start, "time", clock)
     monkeypatch.setattr(start, "_RETRY_S", 1.0)

@@ -34,7 +34,7 @@ class Manager:
         self.socket.bind(self.path)
 
     def again(self) -> None:
-        """With another socket at the same path."""
+        """Bind another socket at the same path."""
         self.socket.close()
         os.unlink(self.path)
         self.bind()

@@ -79,7 +79,7 @@ def test_other_variables_stay_outside(root: str, name: str) -> None:
 
 
 def test_on_this_host() -> None:
-    """With the real C library."""
+    """Ask the real C library."""
     has_it = any(Path("/usr/lib/locale", name).exists() for name in ("C.utf8", "locale-archive"))
     expected = (("LC_ALL", "C.UTF-8"),) if has_it else ()
     assert passed_on({"LC_ALL": "C.UTF-8"}) == expected

@@ -49,7 +49,9 @@ def test_lines(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_be_set_aside_goes_on(tmp_path: Path) -> None:
-    """As in a directory that was made read-only: the lines have a place, if too large a one."""
+    """A directory that was made read-only does the same: lines still have a place, if too large a
+    one.
+    """
     path = tmp_path / "supervisor.log"
     (tmp_path / "supervisor.log.1").mkdir()
     with opened(path) as descriptor:

@@ -370,7 +370,7 @@ def test_user_namespaces_forbidden() -> None:
 
 @as_user
 def test_a_root_that_cannot_become_another_user() -> None:
-    """As in a rootless container that maps one user."""
+    """One such root is that of a rootless container that maps one user."""
     told = launch_elsewhere("enter_user_namespace(0)")
     assert "cannot here: this user namespace has no user 65530" in told
     assert "Start nsm as an ordinary user" in told

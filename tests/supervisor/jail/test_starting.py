@@ -27,7 +27,7 @@ def test_its_end_is_seen() -> None:
 @needs_bwrap
 @pytest.mark.jail
 def test_a_jail_that_nobody_waits_for_any_more_starts_and_ends() -> None:
-    """With a pipe that breaks, bwrap is killed, and its child waits for good."""
+    """A pipe that breaks would kill bwrap, and its child would wait for good."""
     ours, theirs = open_info_pipe()
     os.close(ours)
     try:

@@ -1,4 +1,4 @@
-"""As whom jails run."""
+"""User that runs jails."""
 
 from __future__ import annotations
 

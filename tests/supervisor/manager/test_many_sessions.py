@@ -213,7 +213,7 @@ class Crowded:
 
 
 async def test_a_thousand_at_once_beyond_the_limit(autojump_clock: trio.abc.Clock) -> None:
-    """As many as there is room for are served, the others are told what to do at once."""
+    """All that there is room for are served, and the others are told at once what to do."""
     served: list[int] = []
     refused: list[SessionLimitError] = []
 

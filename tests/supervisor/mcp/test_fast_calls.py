@@ -19,7 +19,7 @@ ERAS = pytest.mark.parametrize("modern", [False, True])
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each call, whether it was answered without the SDK."""
+    """List that tells for each call whether it was answered without the SDK."""
     answered: list[bool] = []
     usual = Endpoint.answer_at_once
 

@@ -256,7 +256,7 @@ def test_other_texts_get_none(text: str) -> None:
 
 
 def test_an_error_has_no_images() -> None:
-    """There are models' APIs that refuse the conversation in which one has."""
+    """Some models' APIs refuse a conversation in which an error has images."""
     picture = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
     reply = render_result(ran("1\n", exit_code=1, displays=(picture,)))
     assert reply.is_error

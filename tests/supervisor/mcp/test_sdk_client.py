@@ -73,7 +73,7 @@ SHOWN = [
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_images(bench: Bench, connect: Connect, mode: str) -> None:
-    """As many and as large as they may be."""
+    """A result has as many images, of the size, that it may have."""
     bench.runner.auto = show
     async with connect(mode) as client:
         result = await client.call_tool("run", {"env": "python", "code": "x"})

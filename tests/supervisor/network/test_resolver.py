@@ -1,4 +1,4 @@
-"""From a host to an address: what is the world's, what is looked up, where a connection goes."""
+"""Steps between a host and an address: the world's own names, look-ups, and where to connect."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsmd.agent_link.frames import AgentFrame
 
 TOKEN = "ff" * 4 + "5a" * 12
-"""With more of the bytes that a marker begins with."""
+"""Token with more of the bytes that a marker begins with."""
 
 CAPABILITIES = frozenset({"sequence", "notes", "interrupt"})
 

@@ -407,7 +407,7 @@ async def test_a_session_ends_while_its_agent_reads_nothing(
 
 
 async def test_a_session_is_one_task(autojump_clock: trio.abc.Clock) -> None:
-    """There are a thousand, and each task takes the supervisor some 4 KiB."""
+    """A thousand sessions are usual, and each task takes the supervisor some 4 KiB."""
     before = trio.lowlevel.current_statistics().tasks_living
     async with bench() as it:
         await it.submit("x").wait()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def parse_openmetrics(text: str) -> Iterable[Metric]:
-    """As Prometheus' own, which does not say what it takes."""
+    """Parse with Prometheus' own parser, which does not declare what it takes."""
     parse: Parse = cast("Any", openmetrics).text_string_to_metric_families
     return parse(text)
 

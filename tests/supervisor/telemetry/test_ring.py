@@ -49,7 +49,7 @@ async def test_who_waits_is_woken_once_there_is_more(nursery: trio.Nursery) -> N
 
 
 async def ring_waits_for_nothing(ring: Ring) -> None:
-    """Where there is more already, there is nothing to wait for."""
+    """Check that a ring with more already does not wait."""
     with trio.testing.assert_no_checkpoints():
         await ring.more(-1)
 

@@ -75,7 +75,7 @@ REPOSITORY = GitFacts(
 
 
 def facts(**other: Any) -> Facts:
-    """Those of claude's in a project; `other` in place of some."""
+    """Facts of a claude in a project; `other` replaces some."""
     return replace(
         Facts(
             home=HOME,

@@ -32,11 +32,11 @@ KEYCTL_SEARCH, SESSION_KEYRING = 10, -3
 NEWUSER = 0x1000_0000
 
 UP = tuple("/.." * depth for depth in range(6))
-"""From a directory to what may be the host's root."""
+"""Paths that lead from a directory to what may be the host's root."""
 
 
 class FoundNothingError(Exception):
-    """There was nothing to take."""
+    """Error of a probe that found nothing to take."""
 
 
 def probe(function: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:

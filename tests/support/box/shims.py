@@ -21,7 +21,7 @@ else
   exec node  "$basedir/PLACE" "$@"
 fi
 """
-"""As pnpm writes it; https://github.com/pnpm/cmd-shim."""
+"""Shim of a command as pnpm writes it; https://github.com/pnpm/cmd-shim."""
 
 
 def program(path: Path, text: str = "#!/bin/sh\n") -> str:

@@ -37,7 +37,7 @@ AWAY = "/home/shared/project"
 """A working directory that is not below HOME."""
 
 ADAS_UID = 54_321
-"""Where root runs the tests: nobody's on any machine, so that she may do nothing to anyone."""
+"""User for tests that root runs: nobody's on any machine, so that she may do nothing to anyone."""
 
 COMMAND_TIMEOUT_S = 60
 
@@ -132,7 +132,7 @@ class World:
         return f"/run/user/{self.uid}"
 
     def host(self, path: str) -> Path:
-        """Where the host has what the world has at a path below `/home` or `/run`."""
+        """Path on the host of a path in the world below `/home` or `/run`."""
         if path.startswith("/home/"):
             return self.directory / path[1:]
         if path.startswith(self.runtime):

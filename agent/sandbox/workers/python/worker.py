@@ -216,7 +216,7 @@ class PythonWorker:
             handler(signal.SIGINT, frame)
 
     def _arm(self, number: int) -> None:
-        """From now on an interrupt reaches the code."""
+        """Let interrupts reach the code from now on."""
         set_handler(signal.SIGINT, self._handler)
         self._page.interruptible = number
         if self._page.awaited == number:  # one has come too early

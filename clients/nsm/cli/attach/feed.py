@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Where text goes."""
+    """Receiver of text."""
 
     def write(self, text: str) -> None:
         """Show a piece of text."""

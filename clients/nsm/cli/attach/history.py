@@ -27,7 +27,7 @@ _MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 def history_path(env: str) -> str:
-    """Where an environment's history is."""
+    """Path of an environment's history."""
     # Names are checked by the supervisor; this is in case it is another one's.
     return os.path.join(paths.state_dir(), "history-" + re.sub(r"[^A-Za-z0-9_.-]", "_", env))
 

@@ -31,7 +31,7 @@ ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself; as in `nsm.client.blocking_connection`."""
 
 _RETRY_S = 0.1
-"""There is nothing to wait for: a socket that nobody listens on does not tell when."""
+"""Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
 
 
 class PendingRequest:
@@ -71,7 +71,7 @@ class PendingRequest:
         self.asked.args = {**self.asked.args, "target": target}
 
     def fail(self, error: NsmError) -> None:
-        """There will be no answer."""
+        """End the wait for an answer with an error."""
         if not self.answer.done():
             self.answer.set_exception(error)
 

@@ -48,7 +48,7 @@ class OwnExecution:
         self._sink.write(filter_.take(live.take(piece.text, skipped=bool(piece.skipped))))
 
     def missed(self) -> None:
-        """From here on, only the result knows what comes after what."""
+        """Note that output was missed: from here on only the result knows the order."""
         for live, _ in self._streams.values():
             live.miss()
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from prompt_toolkit.application import Application
 
 REDRAW_INTERVAL_S = 0.05
-"""As often as output is sent on (docs/contributing/agent-protocol.md); the eye takes no more."""
+"""Pause between redraws, the same as between pieces of output
+(docs/contributing/agent-protocol.md); the eye takes no more.
+"""
 
 MAX_PENDING_CHARS = 64 * 1024
 """Largest output that waits for the next redraw. The middle of more is left out: nobody can read

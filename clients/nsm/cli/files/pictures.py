@@ -1,4 +1,4 @@
-"""Where `nsm run` writes pictures to. No name comes from a jail, and no file is overwritten."""
+"""Files for the pictures of `nsm run`. No name comes from a jail, and no file is overwritten."""
 
 from __future__ import annotations
 

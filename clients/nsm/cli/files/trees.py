@@ -296,7 +296,7 @@ def _unusable(entry: DirectoryEntry, path: str) -> str:
 
 
 def _root(client: Client, copy: Upload) -> tuple[str, int | None]:
-    """Where a directory is made in the session, and how much is free there."""
+    """Directory to fill in the session, and the free space there."""
     session, path = copy.target
     try:
         found = client.list_files(session, path or ".")

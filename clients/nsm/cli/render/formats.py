@@ -27,7 +27,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, but line breaks stay: messages quote the words of other programs."""
+    """Like `visible`, but keep line breaks: messages quote the words of other programs."""
     return "\n".join(visible(line.expandtabs()) for line in text.rstrip().split("\n"))
 
 

@@ -32,7 +32,7 @@ _STATES = {
 """proc_pid_stat(5)."""
 
 _KEPT_READY_S = 0.1
-"""From here on a session was made before somebody asked for it."""
+"""Shortest time between start and use from which a session counts as made in advance."""
 
 _CODE_COLUMNS = 48
 

@@ -56,7 +56,7 @@ class ShownOutput:
         return f"\n{gap}" if gap and self._within_a_line else gap
 
     def miss(self) -> None:
-        """From here on the result has to tell: the connection is another one."""
+        """Note that output was missed, over an earlier connection: the result has to supply it."""
         self._behind = True
 
     def rest(self, final: str, omitted_bytes: int) -> tuple[str, str]:

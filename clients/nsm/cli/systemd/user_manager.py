@@ -16,7 +16,7 @@ _LINGERING = "/var/lib/systemd/linger"
 
 
 class NoManagerError(OSError):
-    """There is no systemd for this user; the message says why, and what goes on without."""
+    """Error for a user without systemd; the message says why, and what works without it."""
 
 
 class ManagerFailedError(OSError):
@@ -46,7 +46,7 @@ def check() -> None:
 
 
 def unit_directory() -> str:
-    """Where a user's own units are (systemd.unit(5))."""
+    """Directory of a user's own units (systemd.unit(5))."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(paths.home(), ".config")

@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
     @property
     def since_s(self) -> float:
-        """For how long it has been in its state, about."""
+        """Seconds in the present state, roughly."""
         row = self.row
         if row.state == "running":
             return row.running_s or 0.0
@@ -150,7 +150,7 @@ def ordered(lines: Iterable[Line], by: str, *, reverse: bool = False) -> list[Li
 
 
 def matching(lines: Iterable[Line], wanted: str) -> list[Line]:
-    """Those in which a text occurs: in id, name, environment, client, scope, project or state."""
+    """Lines that contain a text in id, name, environment, client, scope, project or state."""
     if not wanted:
         return list(lines)
     wanted = wanted.casefold()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import Event
 
 CONNECT_S = 1.0
-"""For a supervisor to be there that is not needed."""
+"""Time limit for connecting to a supervisor, where one is welcome but not needed."""
 
 _EPILOG = """\
 Each program is described by a file in ~/.config/nsm/tools; docs/how-to/bridge.md says how. What is

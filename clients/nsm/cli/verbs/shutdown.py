@@ -16,7 +16,7 @@ from nsm.startup.start import peer_of
 from nsm.wire.errors import DisconnectedError
 
 END_TIMEOUT_S = 30.0
-"""For the process to end, once nobody is served any more: jails and the holder end before it."""
+"""Time limit for the process to end after its last client: jails and the holder end first."""
 
 
 def parser() -> Parser:

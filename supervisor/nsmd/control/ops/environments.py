@@ -87,7 +87,7 @@ async def env_log(call: Call) -> dict[str, Any]:
 
 
 async def _wait(call: Call, buildings: Sequence[Building]) -> None:
-    """With `wait`, report builds until they have ended or the client no longer waits."""
+    """Report builds until they have ended or the client stops waiting, if it asked with `wait`."""
     if not arguments.flag(call.args, "wait"):
         return
     async with trio.open_nursery() as nursery:

@@ -226,7 +226,7 @@ def start_of(session: Session, cold_starts: Mapping[str, str]) -> dict[str, Any]
 
 
 def lifetime_of(session: Session) -> dict[str, Any] | None:
-    """When a session will end by itself; None for a spare."""
+    """Time limits after which a session ends by itself; None for a spare."""
     tenancy = session.tenancy
     if tenancy is None:
         return None

@@ -179,7 +179,7 @@ class Roots:
         self._directory = directory
 
     def path(self, link: str) -> str:
-        """Where a link is."""
+        """Path of a link."""
         return os.path.join(self._directory, link)
 
     def fresh(self, key: str) -> str:

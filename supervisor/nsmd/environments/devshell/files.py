@@ -33,7 +33,7 @@ MAX_BYTES = 16 * 1024 * 1024
 """Largest size of all files. Calls wait while they are read: 10 ms for that size."""
 
 Signature = tuple[tuple[str, int, int, int], ...]
-"""For each file and directory, in order: path, inode, size and time of the last change in ns."""
+"""Path, inode, size and time of the last change in ns of each file and directory, in order."""
 
 
 @dataclass(frozen=True, slots=True)

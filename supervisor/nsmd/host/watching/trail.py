@@ -19,7 +19,7 @@ MAX_LINKS = 40
 """Symbolic links to follow in one path, as many as Linux does."""
 
 ANY = ""
-"""In place of a name: every entry of the directory matters."""
+"""Stand-in for a name: every entry of the directory matters."""
 
 NoWay = Callable[[str], str | None]
 

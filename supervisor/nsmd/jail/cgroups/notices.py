@@ -17,7 +17,7 @@ from nsmd.jail.cgroups.confinement import Confinement
 log = logging.getLogger(__name__)
 
 MODIFY = 0x2
-"""From <sys/inotify.h>."""
+"""IN_MODIFY of <sys/inotify.h>."""
 
 COUNTERS = ("memory.events", "pids.events")
 

@@ -53,7 +53,7 @@ MARGIN_NS = 20_000_000
 
 
 class TooManyChangesError(Exception):
-    """There are more than `MAX_CHANGES`, or their paths are longer than `MAX_PATHS_BYTES`."""
+    """Error for more than `MAX_CHANGES`, or for paths that are longer than `MAX_PATHS_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

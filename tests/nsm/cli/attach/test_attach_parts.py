@@ -130,7 +130,7 @@ def test_a_line_without_end_is_not_kept_for_ever() -> None:
 
 
 class Written:
-    """Where a feed writes to."""
+    """Text that a feed has written."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -238,7 +238,7 @@ def test_what_is_said_at_first() -> None:
 
 
 class FakeApp:
-    """As much of an application as a screen needs where none runs."""
+    """Stand-in for an application, as much as a screen needs when none runs."""
 
 
 def test_without_a_prompt_text_is_written_as_it_comes() -> None:

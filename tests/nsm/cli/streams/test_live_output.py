@@ -42,7 +42,7 @@ def test_a_whole_result_brings_what_was_not_streamed(streamed: str, rest: str) -
 
 
 def mark(omitted_bytes: int) -> str:
-    """As `sandbox.capture.Capture` puts it between head and tail; tested below."""
+    """Mark that `sandbox.capture.Capture` puts between head and tail; tested below."""
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 
@@ -143,7 +143,7 @@ def test_with_what_the_agent_makes_of_it(tmp_path: Path, streamed: int) -> None:
 
 @given(st.data())
 def test_every_byte_is_shown_once_but_for_one_counted_gap(data: st.DataObject) -> None:
-    """With an alphabet of two letters, so that head, gap and tail look alike."""
+    """An alphabet of two letters makes head, gap and tail look alike."""
     whole = data.draw(st.text("ab", max_size=120))
     head = data.draw(st.integers(0, len(whole)))
     tail = data.draw(st.integers(head, len(whole)))

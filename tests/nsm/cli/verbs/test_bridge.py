@@ -398,7 +398,7 @@ def test_of_run_the_program_alone_must_be_there(nsm: Nsm) -> None:
 def test_check_where_there_is_only_a_client(
     nsm: Nsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a box."""
+    """Check in the conditions of a box."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def nothing(_name: str) -> None:

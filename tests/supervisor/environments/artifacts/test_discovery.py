@@ -266,7 +266,7 @@ def test_nor_what_a_link_of_another_user_leads_to(tmp_path: Path) -> None:
 
 
 def test_a_shared_sticky_directory_on_the_way_is_no_reason(tmp_path: Path) -> None:
-    """As /nix/store is, to which the builders' group may write."""
+    """One such directory is /nix/store, to which the builders' group may write."""
     store = tmp_path / "store"
     built = artifact(store, "abc-science", name="science")
     store.chmod(0o1775)

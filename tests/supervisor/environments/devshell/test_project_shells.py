@@ -23,7 +23,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def slow_world(tmp_path: Path) -> World:
-    """With a nix that is a process."""
+    """World whose nix is a process."""
     return World(tmp_path, FakeNix(tmp_path / "nix"))
 
 

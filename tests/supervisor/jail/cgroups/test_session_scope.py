@@ -52,7 +52,7 @@ class Store(NoStore):
 
 
 def _given(answer: object, _question: object) -> object:
-    """In place of a function that looks at the machine."""
+    """Stand-in for a function that looks at the machine."""
     return answer
 
 

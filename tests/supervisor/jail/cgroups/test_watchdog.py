@@ -139,7 +139,7 @@ class Counting(Confinement):
 async def here(
     look: Callable[[Sequence[Confinement]], list[Look]], at: Sequence[Confinement]
 ) -> list[Look]:
-    """In place of a thread, during which virtual time would go on."""
+    """Stand-in for a thread, during which virtual time would go on."""
     await trio.lowlevel.checkpoint()
     return look(at)
 

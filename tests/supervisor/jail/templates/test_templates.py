@@ -56,7 +56,7 @@ async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[Tem
 
 
 async def wait_dead(pid: int) -> None:
-    """Until a process of the host is gone."""
+    """Wait until a process of the host is gone."""
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid)
         try:
@@ -156,7 +156,7 @@ async def test_random_state_is_a_session_s_own(python: Environment) -> None:
 
 
 class UnnestableLauncher(BwrapLauncher):
-    """As on a host that does not let namespaces be nested."""
+    """Launcher as on a host that does not let namespaces be nested."""
 
     nestable = False
 

@@ -70,7 +70,7 @@ async def open_launcher() -> AsyncGenerator[tuple[TemplateLauncher, Told]]:
 
 
 async def renewed(forking: TemplateLauncher) -> None:
-    """Until there is a new template."""
+    """Wait until there is a new template."""
     with trio.fail_after(WAIT_S):
         while not forking.templates:
             await trio.testing.wait_all_tasks_blocked(0.01)
