@@ -11,8 +11,9 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.jail import ProjectCopy
+from nsmd.jail.interface import Remarks
 from nsmd.model.policy import Policy, policy_of
-from nsmd.model.values import Environment, JailSizes, JailSpec, Remarks, SessionLimits
+from nsmd.model.values import Environment, JailSizes, JailSpec, SessionLimits
 from sandbox.framing import MessageReader, encode_frame
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import signal
 import socket
 from contextlib import suppress
 
+from nsmd.jail.interface import Remarks
 from nsmd.jail.project_copy import ProjectCopy
 from nsmd.model.policy import Policy
-from nsmd.model.values import Remarks
 
 
 class JailHandle:

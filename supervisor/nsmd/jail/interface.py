@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from nsmd.model.policy import Policy
-from nsmd.model.values import JailSpec, Remarks, SessionLimits, TemplateSpec
+from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
 
 if TYPE_CHECKING:
     from nsmd.jail.process import BwrapJail
     from nsmd.jail.project_copy import ProjectCopy
+
+
+class Remarks(Protocol):
+    """Source of notes; returns each once."""
+
+    def __call__(self) -> Sequence[str]: ...
 
 
 class Jail(Protocol):

@@ -21,7 +21,7 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.jail.handover import Handover, hand_over
-from nsmd.jail.interface import discard
+from nsmd.jail.interface import Remarks, discard
 from nsmd.jail.process import end_starter, wait_for_starter
 from nsmd.jail.process_tree import open_descendant
 from nsmd.jail.project_directory import open_project
@@ -29,7 +29,7 @@ from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limit
 from nsmd.jail.user import JailUser
 from nsmd.model.head_tail import HeadTail
 from nsmd.model.policy import Policy, jail_variables
-from nsmd.model.values import JailSpec, Remarks, SessionLimits
+from nsmd.model.values import JailSpec, SessionLimits
 from sandbox.framing import MessageReader, encode_frame
 
 CAPABILITIES = ("execute.timeout", "execute.result", "interrupt")

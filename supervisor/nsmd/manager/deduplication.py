@@ -7,6 +7,8 @@ learns what is known.
 
 from __future__ import annotations
 
+import os
+
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
 from nsmd.fdstore.fates import Fates
 from nsmd.model import names
@@ -70,18 +72,31 @@ class Deduplication:
             return execution
         raise _lost(wanted) if wanted in self._fates.done else _unknown(wanted)
 
-    def make_way(self, execution_id: str, name: str | None, scope: str) -> None:
-        """Free an id that a client gives to new code.
-
-        An agent that was taken over may claim ids that it never got, future ones included. That
-        must not keep code out of other sessions.
+    def new_id(self, wanted: str | None, name: str | None, scope: str) -> str:
+        """Check the id that a client gives to new code, or make one.
 
         Args:
+            wanted: the client's id; None to make one.
             name, scope: name and scope of the session for the code.
+
+        Raises:
+            BadRequestError: the id is invalid or taken.
         """
-        claimed = self._executions.get(execution_id)
+        if wanted is None:
+            return os.urandom(8).hex()
+        if not 1 <= len(wanted) <= 128 or not wanted.isprintable():
+            raise BadRequestError("execution_id must be 1 to 128 printable characters.")
+        claimed = self._executions.get(wanted)
         if claimed is not None and claimed.earlier and not _is_in(claimed, name, scope):
-            self._executions.rename(claimed, f"{claimed.session.id}.{execution_id}")
+            # An agent that was taken over may claim ids that it never got, future ones included.
+            # That must not keep code out of other sessions.
+            self._executions.rename(claimed, f"{claimed.session.id}.{wanted}")
+        if wanted in self._executions:
+            raise BadRequestError(
+                f"Execution {wanted!r} exists already; the code was not run again.",
+                hint="Ask for its result, or choose another id.",
+            )
+        return wanted
 
 
 def _is_of(execution: Execution, request: RunRequest) -> bool:

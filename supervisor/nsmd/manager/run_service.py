@@ -8,7 +8,6 @@ bound.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -248,7 +247,7 @@ class RunService:
                 check_same(request, live.network.rule, live.spec.project)
         check_code(request.code)
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
-        execution_id = self._execution_id(request.execution_id, name, scope)
+        execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self._session_for(request, environment)
         origin = Origin(
             env=environment.name,
@@ -486,16 +485,3 @@ class RunService:
             sizes=self._sizes,
             network=environment.network,
         )
-
-    def _execution_id(self, wanted: str | None, name: str | None, scope: str) -> str:
-        if wanted is None:
-            return os.urandom(8).hex()
-        if not 1 <= len(wanted) <= 128 or not wanted.isprintable():
-            raise BadRequestError("execution_id must be 1 to 128 printable characters.")
-        self.retries.make_way(wanted, name, scope)
-        if wanted in self._executions:
-            raise BadRequestError(
-                f"Execution {wanted!r} exists already; the code was not run again.",
-                hint="Ask for its result, or choose another id.",
-            )
-        return wanted

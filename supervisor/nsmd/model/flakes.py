@@ -9,6 +9,7 @@ relative path.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from nsm.wire.errors import BadRequestError
 from nsmd.model.names import ENVIRONMENT_NAME
@@ -48,6 +49,17 @@ def why_no_reference(text: str) -> str | None:
     if _RELATIVE.match(text):
         return "its path is not absolute, and a supervisor serves many directories"
     return None
+
+
+def sort_out(references: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+    """Split references into valid ones to build, and others to report.
+
+    Args:
+        most: largest length of both lists; valid ones beyond it are reported.
+    """
+    good = [reference for reference in references if why_no_reference(reference) is None]
+    bad = [reference for reference in references if why_no_reference(reference) is not None]
+    return good[:most], [*good[most:], *bad][:most]
 
 
 def likely_name(reference: str) -> str:

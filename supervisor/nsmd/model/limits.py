@@ -6,6 +6,7 @@ import math
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
 from nsmd.host.descriptors import Shares
@@ -28,6 +29,8 @@ IN_FLIGHT = 320
 FEWEST_DESCRIPTORS = 64
 """Interpreters do not start with fewer."""
 
+SETUP_TIMEOUT_S = 60.0
+"""Time for each step of an environment's set-up. A hook that builds something takes seconds."""
 
 MAX_INHERITED_BYTES = 96 * 1024
 """Total size of the values of all variables that a client passes on: room for certificates."""
@@ -79,6 +82,33 @@ def session_limits(settings: Settings) -> SessionLimits:
         processes=settings.defaults.processes,
         descriptors=max(FEWEST_DESCRIPTORS, min(settings.defaults.descriptors, ours - IN_FLIGHT)),
     )
+
+
+def setup_of(environment: Environment, grace_s: float) -> dict[str, Any] | None:
+    """Make the set-up of an environment for the agent; None if there is none.
+
+    Args:
+        grace_s: seconds between an interrupt of a step and the kill.
+    """
+    if not environment.setup:
+        return None
+    return {
+        "interpreter": environment.interpreter,
+        "steps": [{"name": step.name, "code": step.code} for step in environment.setup],
+        "timeout_s": SETUP_TIMEOUT_S,
+        "grace_s": grace_s,
+    }
+
+
+def longest_setup_s(environment: Environment, grace_s: float) -> float:
+    """Compute the longest time for the set-up of an environment, however often a step makes its
+    interpreter start again.
+
+    Args:
+        grace_s: as for `setup_of`.
+    """
+    steps = len(environment.setup)
+    return steps * (steps + 1) / 2 * (SETUP_TIMEOUT_S + grace_s)
 
 
 def jail_sizes(settings: Settings) -> JailSizes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from nsm.wire.results import Truncation
 
@@ -19,9 +19,6 @@ Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
 """Mechanism of a limit: the session's control group, the supervisor's watchdog, limits of each
 process, or nothing.
 """
-
-SETUP_TIMEOUT_S = 60.0
-"""Time for each step of an environment's set-up. A hook that builds something takes seconds."""
 
 MAX_CODE_BYTES = 8 * 1024 * 1024
 """Largest piece of code from any front end."""
@@ -232,12 +229,6 @@ class JailSizes:
     overlay_mb: int = 512
 
 
-class Remarks(Protocol):
-    """Interface: returns notes, each once."""
-
-    def __call__(self) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSpec:
     """Complete specification of a jail; jails of equal specifications are interchangeable.
@@ -355,24 +346,6 @@ class SessionLimits:
             "descriptors": self.descriptors,
             "data_bytes": (environment.memory_mb + environment.reserved_mb) << 20,
         }
-
-    def setup_of(self, environment: Environment) -> dict[str, Any] | None:
-        """Return the set-up of an environment for the agent; None if there is none."""
-        if not environment.setup:
-            return None
-        return {
-            "interpreter": environment.interpreter,
-            "steps": [{"name": step.name, "code": step.code} for step in environment.setup],
-            "timeout_s": SETUP_TIMEOUT_S,
-            "grace_s": self.grace_s,
-        }
-
-    def longest_setup_s(self, environment: Environment) -> float:
-        """Longest time for the set-up of an environment, however often a step makes its interpreter
-        start again.
-        """
-        steps = len(environment.setup)
-        return steps * (steps + 1) / 2 * (SETUP_TIMEOUT_S + self.grace_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

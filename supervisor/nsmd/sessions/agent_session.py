@@ -19,6 +19,7 @@ from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.jail.cgroups import Confinement, Group, LimitEnforcer
+from nsmd.model.limits import setup_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
 
@@ -241,7 +242,8 @@ class AgentSession:
             with trio.fail_after(START_TIMEOUT_S):
                 environment = self._spec.environment
                 await link.handshake(
-                    self._limits.of_interpreters(environment), self._limits.setup_of(environment)
+                    self._limits.of_interpreters(environment),
+                    setup_of(environment, self._limits.grace_s),
                 )
             ready = True
             self._listener.agent_ready(link)

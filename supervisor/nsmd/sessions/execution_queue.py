@@ -17,6 +17,7 @@ from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail.cgroups import Confinement
 from nsmd.model.events import Events
+from nsmd.model.limits import longest_setup_s
 from nsmd.model.values import Environment, Outcome, Output, SessionLimits
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
 from nsmd.sessions.idle import ANSWER_MARGIN_S
@@ -319,7 +320,7 @@ class ExecutionQueue:
         """Seconds that an execution may go without an answer."""
         limit_s = execution.origin.timeout_s
         if self._agent_keeps_time:
-            setup_s = self._limits.longest_setup_s(self._environment)
+            setup_s = longest_setup_s(self._environment, self._limits.grace_s)
             limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
         return limit_s
 

@@ -29,7 +29,7 @@ from nsmd.environments.builds.build_run import BuildRun
 from nsmd.environments.builds.build_state import Attempt, Building, Failed
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.nix.program import NixFinder
-from nsmd.model.flakes import check_reference, shown, why_no_reference
+from nsmd.model.flakes import check_reference, shown, sort_out
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Artifact, ClientIdentity, EnvironmentProblem, Sources
@@ -150,7 +150,7 @@ class Builder:
             is_there = name in there and there[name].source == METADATA_VARIABLE
             if entry.flake is not None and not is_there:
                 self._want(entry.flake, name).configured = True
-        good, self._bad = _sorted_out(references)
+        good, self._bad = sort_out(references, MAX_REFERENCES)
         for reference in good:
             self._want(reference).variable = True
         for building in self.buildings:
@@ -235,7 +235,7 @@ class Builder:
         if own is None or not own.flakes:
             yield
             return
-        good, bad = _sorted_out(own.flakes)
+        good, bad = sort_out(own.flakes, MAX_REFERENCES)
         buildings = [self._want(reference) for reference in good]
         for building in buildings:
             building.clients += 1
@@ -325,14 +325,8 @@ class Builder:
         if building.attempt is not None:
             return
         if building.interruptions >= MAX_INTERRUPTIONS:
-            cause = f"the supervisor ended during it {building.interruptions} times in a row"
             building.tried = True
-            building.failed = Failed(
-                cause=cause,
-                message=f"The build is not begun again: {cause}.",
-                hint=f"`nsm env update {building.name}` tries again.",
-                at_s=time.time(),
-            )
+            building.failed = wording.interrupted(building, time.time())
             return
         self._begin(building)
 
@@ -491,13 +485,6 @@ async def open_builder(
             with trio.CancelScope(shield=True), trio.move_on_after(LAST_SAVE_S):
                 await builder.save()
             nursery.cancel_scope.cancel()
-
-
-def _sorted_out(references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split references into valid ones, and invalid ones to report."""
-    good = [reference for reference in references if why_no_reference(reference) is None]
-    bad = [reference for reference in references if why_no_reference(reference) is not None]
-    return good[:MAX_REFERENCES], [*good[MAX_REFERENCES:], *bad][:MAX_REFERENCES]
 
 
 def _of_clients(reference: str) -> EnvironmentSource:

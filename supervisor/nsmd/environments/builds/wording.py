@@ -32,6 +32,21 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
     return Failed(cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s)
 
 
+def interrupted(building: Building, at_s: float) -> Failed:
+    """Make the record of a build during which the supervisor has ended too often.
+
+    Args:
+        at_s: Unix time of this decision.
+    """
+    cause = f"the supervisor ended during it {building.interruptions} times in a row"
+    return Failed(
+        cause=cause,
+        message=f"The build is not begun again: {cause}.",
+        hint=f"`nsm env update {building.name}` tries again.",
+        at_s=at_s,
+    )
+
+
 def problem(building: Building) -> EnvironmentProblem | None:
     """Why an environment cannot be used, or is out of date; None if all is well."""
     where, log = shown(building.reference), f"`nsm env log {building.name}`"
