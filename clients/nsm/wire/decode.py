@@ -9,7 +9,7 @@ A `NamedTuple` or dataclass is read from a map, field by field, by its annotatio
 - Unknown fields are ignored: a newer peer may send more.
 
 `Annotated` says more: a text is the path of a field that the map has elsewhere (``network.mode``;
-empty for the map itself), a `Check` limits the value, a `Made` makes it of something else.
+empty for the map itself), a `Constraint` limits the value, a `Made` makes it of something else.
 """
 
 import types
@@ -94,7 +94,7 @@ class DecodeError(ValueError):
         return self
 
 
-class Check(NamedTuple):
+class Constraint(NamedTuple):
     """Limits a field: `test` says whether a value may be, `expected` what may.
 
     With `early`, lists and maps are tested before their items are read, too: reading millions of
@@ -106,22 +106,22 @@ class Check(NamedTuple):
     early: bool = False
 
 
-def at_most(length: int, noun: str) -> Check:
+def at_most(length: int, noun: str) -> Constraint:
     """Limit the length of a text or list."""
 
     def fits(value: Sized) -> bool:
         return len(value) <= length
 
-    return Check(fits, f"at most {length} {noun}", early=True)
+    return Constraint(fits, f"at most {length} {noun}", early=True)
 
 
-def between(least: float, most: float, noun: str = "a whole number") -> Check:
+def between(least: float, most: float, noun: str = "a whole number") -> Constraint:
     """Limit a number."""
 
     def fits(number: float) -> bool:
         return least <= number <= most
 
-    return Check(fits, f"{noun} from {least} to {most}")
+    return Constraint(fits, f"{noun} from {least} to {most}")
 
 
 class Made(NamedTuple):
@@ -187,19 +187,19 @@ def _one_of(values: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _checked(inner: Reader, check: Check) -> Reader:
+def _checked(inner: Reader, constraint: Constraint) -> Reader:
     def read(plain: Any) -> Any:
-        if check.early and type(plain) in (list, dict) and not check.test(plain):
-            raise DecodeError(plain, check.expected)
+        if constraint.early and type(plain) in (list, dict) and not constraint.test(plain):
+            raise DecodeError(plain, constraint.expected)
         try:
             value = inner(plain)
         except DecodeError as error:
             if error.path:
                 raise
-            raise DecodeError(plain, check.expected) from None
-        if check.test(value):
+            raise DecodeError(plain, constraint.expected) from None
+        if constraint.test(value):
             return value
-        raise DecodeError(plain, check.expected)
+        raise DecodeError(plain, constraint.expected)
 
     return read
 
@@ -208,7 +208,7 @@ def _annotated(kind: Any, notes: tuple[object, ...]) -> tuple[type | None, Reade
     made = next((note for note in notes if isinstance(note, Made)), None)
     found = _reader(kind) if made is None else (None, _made(_reader(made.of)[1], made.by))
     for note in notes:
-        if isinstance(note, Check):
+        if isinstance(note, Constraint):
             found = None, _checked(found[1], note)
     return found
 

@@ -8,12 +8,12 @@ ends only that session. `docs/contributing/agent-protocol.md` describes the fram
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from nsm.wire.decode import Check, DecodeError, Made, at_most, between, decode
+from nsm.wire.decode import Constraint, DecodeError, Made, at_most, between, decode
 from nsm.wire.results import Truncation
 from nsmd.model.head_tail import shortened
 from nsmd.model.values import Outcome, StreamName
@@ -101,13 +101,31 @@ def _is_truncation(stream: str, told: Truncation) -> bool:
     return is_bounded and stream in ("stdout", "stderr")
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class _Counted(NamedTuple):
+    """Lists and maps of an outcome that are counted before it is read: `Outcome` is a type of the
+    model, which knows no limits of frames.
+    """
+
+    displays: Annotated[tuple[Any, ...], at_most(MAX_DISPLAYS, "displays")] = ()
+    truncated: Annotated[Mapping[str, Any], at_most(MAX_TRUNCATED, "streams")] = _NOTHING
+
+
+def _outcome(told: dict[str, Any]) -> Outcome:
+    """Read an outcome, and shorten what nobody would have room for."""
+    decode(_Counted, told)
+    if isinstance(notes := told.get("notes"), list):
+        told = {**told, "notes": notes[:MAX_NOTES]}
+    return _bounded(decode(Outcome, told))
+
+
 def _bounded(outcome: Outcome) -> Outcome:
-    """Check an outcome, and shorten what nobody would have room for."""
     truncated = outcome.truncated
     if not (
         abs(outcome.exit_code) < 2**53
         and abs(outcome.duration_s) < 2**53
-        and len(outcome.displays) <= MAX_DISPLAYS
         and len(outcome.restart_reason) <= MAX_WORDS
         and (not truncated or all(map(_is_truncation, truncated, truncated.values())))
     ):
@@ -121,23 +139,21 @@ def _bounded(outcome: Outcome) -> Outcome:
         if cut:
             known = truncated.get(name, Truncation(0, None))
             left_out[name] = known._replace(omitted_bytes=known.omitted_bytes + cut)
-    notes = tuple(note[:MAX_NOTE] for note in outcome.notes[:MAX_NOTES])
+    notes = tuple(note[:MAX_NOTE] for note in outcome.notes)
     return replace(outcome, stdout=stdout, stderr=stderr, truncated=left_out, notes=notes)
 
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Words = Annotated[str, at_most(MAX_WORDS, "characters")]
 Integer = Annotated[int, between(-(2**53) + 1, 2**53 - 1)]
 Count = Annotated[int, between(0, 2**53)]
-Id = Annotated[str, Check(_is_id, "an id of ours")]
-FileName = Annotated[str, Check(_is_name, "a name that a file can have")]
+Id = Annotated[str, Constraint(_is_id, "an id of ours")]
+FileName = Annotated[str, Constraint(_is_name, "a name that a file can have")]
 Matches = Annotated[
     list[Annotated[str, at_most(MAX_MATCH, "characters")]], at_most(MAX_MATCHES, "matches")
 ]
 EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
-ErrorName = Annotated[str, Check(_is_error_name, "the name of an error number")]
-Indent = Annotated[str, Check(_is_indent, f"at most {MAX_INDENT} blanks and tab characters")]
+ErrorName = Annotated[str, Constraint(_is_error_name, "the name of an error number")]
+Indent = Annotated[str, Constraint(_is_indent, f"at most {MAX_INDENT} blanks and tab characters")]
 
 
 class ReadyFrame(NamedTuple):
@@ -160,7 +176,7 @@ class ResultFrame(NamedTuple):
     """An execution has ended."""
 
     id: str
-    outcome: Annotated[Outcome, "", Made(Outcome, _bounded)]
+    outcome: Annotated[Outcome, "", Made(dict[str, Any], _outcome)]
 
 
 class StatusFrame(NamedTuple):
@@ -355,10 +371,6 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
 }
 
 
-_MOST = {"displays": MAX_DISPLAYS, "truncated": MAX_TRUNCATED, "executions": MAX_NOTED}
-"""Items of lists and maps that are refused before anything is read."""
-
-
 def _without_excess(frame: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out of a `resumed` frame what nobody asks for, before it is read."""
     found = dict(frame)
@@ -382,15 +394,9 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
     kind = frame.get("type")
     if not isinstance(kind, str):
         raise AgentProtocolError("a frame has no type")
-    for name, most in _MOST.items():
-        value = frame.get(name)
-        if isinstance(value, list | dict) and len(cast("Sized", value)) > most:
-            raise AgentProtocolError(f"in a frame {kind[:MAX_ID]!r}, more than {most} {name}")
     try:
         if kind == "resumed":
             return _resumed(decode(_Resumed, _without_excess(frame)))
-        if kind == "result" and isinstance(notes := frame.get("notes"), list):
-            frame = {**frame, "notes": notes[:MAX_NOTES]}
         found = decode(_KINDS[kind], frame) if kind in _KINDS else OtherFrame(type=kind)
     except DecodeError as error:
         raise AgentProtocolError(f"in a frame {kind!r}, {error}") from error

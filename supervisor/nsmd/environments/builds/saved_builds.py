@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, NamedTuple
 
 from nsm.paths import replace_file
-from nsm.wire.decode import Check, DecodeError, decode
+from nsm.wire.decode import Constraint, DecodeError, decode
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +52,13 @@ class Remembered:
         used_s: Unix time when it was last wanted.
     """
 
-    key: Annotated[str, Check(_is_key, "a file name")]
+    key: Annotated[str, Constraint(_is_key, "a file name")]
     reference: str
     added: bool = False
     given_name: str = ""
     name: str = ""
     path: str = ""
-    link: Annotated[str, Check(_is_file_name, "a file name")] = ""
+    link: Annotated[str, Constraint(_is_file_name, "a file name")] = ""
     built_s: float = 0.0
     building: bool = False
     interruptions: int = 0
