@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsmd.bridge.bridge import Bridge, BridgePaths, open_bridge
+from nsmd.bridge.bridge import BridgePaths, BridgeService, open_bridge
 from nsmd.bridge.values import Caller
 from nsmd.host.watching.source_watcher import open_source_watcher
 from nsmd.model.events import Events, Happening
@@ -64,7 +64,7 @@ class Bench:
         self.happened.append((happening.kind, dict(happening.facts)))
 
     @asynccontextmanager
-    async def open(self, *, enabled: bool = True, **settings: Any) -> AsyncGenerator[Bridge]:
+    async def open(self, *, enabled: bool = True, **settings: Any) -> AsyncGenerator[BridgeService]:
         unsubscribe = self.events.subscribe(self._hear)
         async with (
             open_source_watcher() as watcher,

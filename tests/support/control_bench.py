@@ -14,8 +14,8 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
-from nsmd.boxes import Boxes
-from nsmd.bridge.bridge import Bridge, BridgePaths
+from nsmd.boxes import BoxManager
+from nsmd.bridge.bridge import BridgePaths, BridgeService
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
@@ -140,13 +140,13 @@ class Bench:
         self.ending = ending
         self.draining = Draining(run_service, ending, nursery)
         self.telemetry = Telemetry(run_service)
-        self.boxes = Boxes(
+        self.boxes = BoxManager(
             partial(run_service.check_project, point=None, mode=None),
             gateway=run_service.session_manager.gateway,
             store=NoStore(),
             events=run_service.events,
         )
-        self.bridge = Bridge(
+        self.bridge = BridgeService(
             BridgePaths(
                 definitions="/nowhere/tools",
                 ledger="/nowhere/audit.log",

@@ -5,7 +5,7 @@ once no client is connected.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +15,9 @@ import trio
 from nsmd.app.frontends import FrontEnds
 from nsmd.app.resources import Resources
 from nsmd.app.startup import Startup
-from nsmd.boxes import Boxes
+from nsmd.boxes import BoxManager
 from nsmd.boxes import sort_out as boxes_left
-from nsmd.bridge.bridge import Bridge, open_bridge
+from nsmd.bridge.bridge import BridgeService, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
@@ -92,62 +92,23 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             output_bytes=lambda: configuration.settings.mcp.max_result_chars - LEFT_OUT_CHARS,
         ) as bridge,
     ):
-        launcher = resources.launcher
-        forking = launcher if isinstance(launcher, TemplateLauncher) else None
         provider = await _provide(setup, resources, watching, builder)
         loaded_state = sort_out(setup.kept)
-        for name in loaded_state.over:
-            setup.store.drop(name)
         memory = HostMemory()
         session_manager = _session_manager(setup, resources, loaded_state, memory, upkeep)
-        run_service = RunService(
-            setup.settings,
-            provider,
-            session_manager,
-            home=setup.home,
-            private=setup.private,
-            unreadable=setup.unreadable,
-            ending=resources.ending,
-        )
-        telemetry = Telemetry(
-            run_service,
-            Surroundings(
-                connections=lambda: frontends.connections,
-                max_connections=setup.shares.connections,
-                templates=lambda: len(forking.templates) if forking else 0,
-                audit_lost=lambda: resources.journal.dropped,
-                programs_running=lambda: bridge.calls,
-                unaudited=lambda: bridge.audit_problem,
-                unkept=lambda: setup.store.problem,
-                ending=resources.ending,
-                started_s=resources.started_s,
-            ),
-        )
-        boxes = Boxes(
-            partial(run_service.check_project, point=None, mode=None),
-            gateway=session_manager.gateway,
-            store=setup.store,
-            events=resources.events,
-            most=setup.shares.boxes,
-        )
-        boxes.take_up(boxes_left(setup.kept))
+        run_service = _run_service(setup, resources, provider, session_manager)
+        telemetry = _telemetry(setup, resources, run_service, bridge, lambda: frontends)
+        boxes = _boxes(setup, resources, run_service)
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
-        for pid in setup.inherited:
-            upkeep.start_soon(reap_child, pid)
         everything = partial(_everything_kept, session_manager, resources, boxes, port)
+        boxes.take_up(boxes_left(setup.kept))
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
-        drop_earlier(setup.store, setup.kept)
-        await session_manager.take_up(
-            loaded_state, all_seen=not isinstance(setup.store, SilentHolder)
-        )
+        await _take_up_sessions(setup, loaded_state, session_manager, upkeep)
+        forking = _forking(resources)
         if forking is not None:
             forking.tell(session_manager.template_changed)
             session_manager.catch_up = forking.catch_up
-        pressure = Pressure(
-            setup.settings.memory_pressure, memory, run_service, session_manager.pool
-        )
-        session_manager.pool.on_pressure = pressure.look
-        upkeep.start_soon(pressure.run)
+        _relieve_pressure(setup, memory, run_service, upkeep)
         await builder.begin(setup.sources.flakes, session_manager.artifacts_in_use)
         configuration = _configuration(setup, resources, run_service, bridge)
         services = Services(
@@ -166,12 +127,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             ending=resources.ending,
             store=setup.store,
             successor=setup.leave.command,
-            draining=Draining(
-                Work(resources.events, (run_service.unfinished, bridge.unfinished)),
-                resources.ending,
-                upkeep,
-                grace_s=setup.settings.defaults.interrupt_grace_seconds,
-            ),
+            draining=_draining(setup, resources, run_service, bridge, upkeep),
             configuration=configuration,
             events=resources.events,
             telemetry=telemetry,
@@ -226,8 +182,102 @@ def _session_manager(
     )
 
 
+def _run_service(
+    setup: Startup, resources: Resources, provider: Provider, session_manager: SessionManager
+) -> RunService:
+    return RunService(
+        setup.settings,
+        provider,
+        session_manager,
+        home=setup.home,
+        private=setup.private,
+        unreadable=setup.unreadable,
+        ending=resources.ending,
+    )
+
+
+def _boxes(setup: Startup, resources: Resources, run_service: RunService) -> BoxManager:
+    return BoxManager(
+        partial(run_service.check_project, point=None, mode=None),
+        gateway=run_service.session_manager.gateway,
+        store=setup.store,
+        events=resources.events,
+        most=setup.shares.boxes,
+    )
+
+
+def _draining(
+    setup: Startup,
+    resources: Resources,
+    run_service: RunService,
+    bridge: BridgeService,
+    upkeep: trio.Nursery,
+) -> Draining:
+    return Draining(
+        Work(resources.events, (run_service.unfinished, bridge.unfinished)),
+        resources.ending,
+        upkeep,
+        grace_s=setup.settings.defaults.interrupt_grace_seconds,
+    )
+
+
+def _forking(resources: Resources) -> TemplateLauncher | None:
+    """Return the launcher if it forks templates."""
+    launcher = resources.launcher
+    return launcher if isinstance(launcher, TemplateLauncher) else None
+
+
+def _telemetry(
+    setup: Startup,
+    resources: Resources,
+    run_service: RunService,
+    bridge: BridgeService,
+    frontends: Callable[[], FrontEnds],
+) -> Telemetry:
+    forking = _forking(resources)
+    return Telemetry(
+        run_service,
+        Surroundings(
+            connections=lambda: frontends().connections,
+            max_connections=setup.shares.connections,
+            templates=lambda: len(forking.templates) if forking else 0,
+            audit_lost=lambda: resources.journal.dropped,
+            programs_running=lambda: bridge.calls,
+            unaudited=lambda: bridge.audit_problem,
+            unkept=lambda: setup.store.problem,
+            ending=resources.ending,
+            started_s=resources.started_s,
+        ),
+    )
+
+
+async def _take_up_sessions(
+    setup: Startup,
+    loaded_state: LoadedState,
+    session_manager: SessionManager,
+    upkeep: trio.Nursery,
+) -> None:
+    """Take over the sessions that an earlier supervisor has left, and drop what is over."""
+    for name in loaded_state.over:
+        setup.store.drop(name)
+    for pid in setup.inherited:
+        upkeep.start_soon(reap_child, pid)
+    drop_earlier(setup.store, setup.kept)
+    await session_manager.take_up(loaded_state, all_seen=not isinstance(setup.store, SilentHolder))
+
+
+def _relieve_pressure(
+    setup: Startup, memory: HostMemory, run_service: RunService, upkeep: trio.Nursery
+) -> None:
+    """End spares and idle sessions while the host runs short of memory."""
+    pool = run_service.session_manager.pool
+    pressure = Pressure(setup.settings.memory_pressure, memory, run_service, pool)
+    pool.on_pressure = pressure.look
+    upkeep.start_soon(pressure.run)
+
+
 def _configuration(
-    setup: Startup, resources: Resources, run_service: RunService, bridge: Bridge
+    setup: Startup, resources: Resources, run_service: RunService, bridge: BridgeService
 ) -> Reconfiguration:
     """Apply changed settings to the parts that use them."""
 
@@ -253,7 +303,7 @@ async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> Non
 
 
 def _everything_kept(
-    session_manager: SessionManager, resources: Resources, boxes: Boxes, port: HeldPort
+    session_manager: SessionManager, resources: Resources, boxes: BoxManager, port: HeldPort
 ) -> Iterator[tuple[str, Sequence[int]]]:
     yield from session_manager.everything_kept()
     yield from boxes.everything_kept()

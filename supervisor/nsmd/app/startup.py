@@ -124,11 +124,6 @@ def gather(
     """
     sources = sources_of(variables) or Sources()
     settings = with_said(settings, sources.metadata)
-
-    def load_again() -> tuple[Settings | None, Sequence[str]]:
-        wanted, problems = load_settings()
-        return None if wanted is None else with_said(wanted, sources.metadata), problems
-
     shares = share_out(raise_limit(), settings.http.descriptors)
     launcher = BwrapLauncher.for_host(
         search_path, settings.defaults.jail_uid, limits=session_limits(settings)
@@ -143,22 +138,15 @@ def gather(
         home=paths.home(),
         private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
         variables=variables,
-        open_launcher=partial(
-            open_launcher,
-            launcher,
-            os.path.join(paths.runtime_dir(), "wrapper-home"),
-            templates=settings.defaults.templates,
-            store=store,
-            kept=kept,
-        ),
+        open_launcher=_opening_launcher(launcher, settings, store, kept),
         unreadable=launcher.user.why_unreadable,
         no_way=launcher.user.why_no_way,
         jail={"kind": "bubblewrap", "uid": launcher.user.uid},
         shares=shares,
-        load_settings=load_again,
-        find_environments=lambda settings: find_environments(
-            settings,
-            search_path,
+        load_settings=partial(_load_again, load_settings, sources.metadata),
+        find_environments=partial(
+            find_environments,
+            search_path=search_path,
             unreadable=launcher.user.why_unreadable,
             variables=passed_on(variables),
         ),
@@ -188,6 +176,25 @@ def gather(
         ),
         again=instance.handed is not None,
         inherited=children_of(os.getpid()) if instance.handed is not None else (),
+    )
+
+
+def _load_again(load_settings: Load, metadata: str | None) -> tuple[Settings | None, Sequence[str]]:
+    """Read the settings, and add the host's metadata."""
+    settings, problems = load_settings()
+    return None if settings is None else with_said(settings, metadata), problems
+
+
+def _opening_launcher(
+    launcher: BwrapLauncher, settings: Settings, store: DescriptorStore, kept: Kept
+) -> Callable[[Enforcement], AbstractAsyncContextManager[Launcher]]:
+    return partial(
+        open_launcher,
+        launcher,
+        os.path.join(paths.runtime_dir(), "wrapper-home"),
+        templates=settings.defaults.templates,
+        store=store,
+        kept=kept,
     )
 
 

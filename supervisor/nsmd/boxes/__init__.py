@@ -6,11 +6,11 @@ in a directory that the box shows to the agent, for as long as that process live
 box_directory  the directory of one box's sockets
 records        stored facts about a box, for the next supervisor
 box            one box, from the program that asks for it to its last process
-boxes          all boxes
+box_manager    all boxes
 """
 
 from nsmd.boxes.box import ServeConnection
-from nsmd.boxes.boxes import Boxes
+from nsmd.boxes.box_manager import BoxManager
 from nsmd.boxes.records import LeftBoxes, sort_out
 
-__all__ = ["Boxes", "LeftBoxes", "ServeConnection", "sort_out"]
+__all__ = ["BoxManager", "LeftBoxes", "ServeConnection", "sort_out"]

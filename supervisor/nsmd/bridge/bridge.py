@@ -76,7 +76,7 @@ class _Open:
     ledger: Ledger
 
 
-class Bridge:
+class BridgeService:
     """Access of clients to the programs that they may start; made by `open_bridge`.
 
     Args:
@@ -116,7 +116,7 @@ class Bridge:
 
     def __repr__(self) -> str:
         state = "on" if self._open is not None else "off"
-        return f"<Bridge {state}, {len(self._calls)} calls>"
+        return f"<BridgeService {state}, {len(self._calls)} calls>"
 
     # Queries.
 
@@ -482,10 +482,10 @@ async def open_bridge(
     ending: Shutdown,
     events: Events,
     output_bytes: Callable[[], int],
-) -> AsyncGenerator[Bridge]:
+) -> AsyncGenerator[BridgeService]:
     """Open a bridge that is off; its programs end with the block."""
     async with trio.open_nursery() as nursery:
-        bridge = Bridge(
+        bridge = BridgeService(
             places, watcher, nursery, ending=ending, events=events, output_bytes=output_bytes
         )
         try:

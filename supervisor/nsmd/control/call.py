@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsm.wire.errors import BadProjectError
-from nsmd.boxes import Boxes
-from nsmd.bridge.bridge import Bridge
+from nsmd.boxes import BoxManager
+from nsmd.bridge.bridge import BridgeService
 from nsmd.config.reload import Reconfiguration
 from nsmd.control import arguments
 from nsmd.control.output_stream import Room
@@ -75,8 +75,8 @@ class Services:
     clients: Callable[[], int]
     draining: Draining
     configuration: Reconfiguration
-    boxes: Boxes
-    bridge: Bridge
+    boxes: BoxManager
+    bridge: BridgeService
     max_file_bytes: int
     review: Review = field(default_factory=Review)
     ending: Shutdown = field(default_factory=Shutdown)

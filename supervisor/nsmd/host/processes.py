@@ -16,7 +16,7 @@ size, and there are three reads for each of thousands of processes.
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
-class Process(NamedTuple):
+class ProcessStat(NamedTuple):
     """Running process: process id, parent's, session's, state (a letter), start time."""
 
     pid: int
@@ -55,7 +55,7 @@ def stat_fields(pid: int | str, proc: str = "/proc") -> tuple[bytes, list[bytes]
     return head.partition(b"(")[2], tail.split()
 
 
-def look_at(pid: int) -> Process | None:
+def look_at(pid: int) -> ProcessStat | None:
     """Read one process; None if it is gone, or hidden from us.
 
     Raises:
@@ -65,10 +65,10 @@ def look_at(pid: int) -> Process | None:
         _, words = stat_fields(pid)
     except (*_GONE, PermissionError):
         return None
-    return Process(pid, int(words[1]), int(words[3]), words[0].decode(), int(words[19]))
+    return ProcessStat(pid, int(words[1]), int(words[3]), words[0].decode(), int(words[19]))
 
 
-def processes() -> list[Process]:
+def processes() -> list[ProcessStat]:
     """All processes that this one can see."""
     found = (look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal())
     return [process for process in found if process is not None]
@@ -134,7 +134,7 @@ def has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def send(process: Process, *numbers: signal.Signals) -> None:
+def send(process: ProcessStat, *numbers: signal.Signals) -> None:
     """Send signals to a process that was read before, and to no later one with its number.
 
     Raises:

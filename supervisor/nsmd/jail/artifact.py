@@ -29,7 +29,7 @@ from nsmd.jail.process import BwrapJail
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.run_only import start_run_only
 from nsmd.jail.starting import (
-    NotStartedError,
+    JailNotStartedError,
     StartingJail,
     gate,
     jail_of,
@@ -237,7 +237,7 @@ class ArtifactLauncher:
             raise self._not_executed(plan.program, error) from error
         try:
             return await jail_of(attempt, plan.speaker, plan.group)
-        except NotStartedError as error:
+        except JailNotStartedError as error:
             raise _failure(plan.program, str(error)) from None
 
     def _start(self, plan: _Plan) -> StartingJail:

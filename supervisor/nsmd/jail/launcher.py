@@ -40,7 +40,7 @@ from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import (
-    NotStartedError,
+    JailNotStartedError,
     StartingJail,
     gate,
     jail_of,
@@ -271,7 +271,7 @@ class BwrapLauncher:
             raise start_error(error, self.user) from error
         try:
             return await jail_of(attempt, plan.speaker, plan.group)
-        except NotStartedError as error:
+        except JailNotStartedError as error:
             raise self._failure(str(error)) from None
 
     async def _agent(self, environment: Environment) -> bytes:

@@ -49,7 +49,7 @@ UMASK = 0o022
 """Umask of the code in jails; the supervisor's own keeps others out of its socket."""
 
 
-class NotStartedError(Exception):
+class JailNotStartedError(Exception):
     """No agent speaks; the message is the text on stderr, and what else we know."""
 
 
@@ -239,7 +239,7 @@ async def jail_of(attempt: StartingJail, speaker: str, group: int | None = None)
         group: as in `Launcher.launch`; the command was started with its `gate`.
 
     Raises:
-        NotStartedError: there is no such jail.
+        JailNotStartedError: there is no such jail.
         OSError: there is no descriptor left.
 
     Cancellation: ends the program and its jail.
@@ -255,7 +255,7 @@ async def jail_of(attempt: StartingJail, speaker: str, group: int | None = None)
     except BaseException:
         await discard(jail)
         raise
-    raise NotStartedError(f"{await discard(jail)}{silence}")
+    raise JailNotStartedError(f"{await discard(jail)}{silence}")
 
 
 async def _adopt(attempt: StartingJail, info_fd: int) -> BwrapJail:
@@ -279,7 +279,7 @@ async def _adopt(attempt: StartingJail, info_fd: int) -> BwrapJail:
             late = trio.current_time() >= deadline_s
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
-            raise NotStartedError(read_stderr(attempt.stderr_fd) + _LATE * late)
+            raise JailNotStartedError(read_stderr(attempt.stderr_fd) + _LATE * late)
         owned.pop_all()
         return _jail(attempt, pid, pidfd)
 
@@ -306,7 +306,7 @@ async def _adopt_speaking(attempt: StartingJail, speaker: str) -> BwrapJail:
         else:
             await end_starter(starter)
         words = read_stderr(attempt.stderr_fd)
-        raise NotStartedError(words + (_NO_JAIL if silence is None else silence))
+        raise JailNotStartedError(words + (_NO_JAIL if silence is None else silence))
 
 
 _LATE = f"""

@@ -25,7 +25,7 @@ from nsm.wire.errors import (
 from nsmd.bridge import call, rate_limit
 from nsmd.bridge import call_handle as call_module
 from nsmd.bridge import finished_calls as kept_module
-from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, Bridge
+from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.model.settings import BridgeSettings
 from nsmd.model.shutdown import How
@@ -453,7 +453,7 @@ async def test_it_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:
     assert bench.records()[-1]["event"] == "end"
 
 
-async def until_off(bridge: Bridge) -> None:
+async def until_off(bridge: BridgeService) -> None:
     off = trio.Event()
     unsubscribe = bridge.subscribe(off.set)
     if bridge.enabled:

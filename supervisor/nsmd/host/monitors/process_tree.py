@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from nsmd.host.processes import Process, processes, send
+from nsmd.host.processes import ProcessStat, processes, send
 
 SWEEP_S = 2.0
 """Time for killed processes to be gone. Only one in an uninterruptible sleep needs longer."""
@@ -116,12 +116,12 @@ def _reap(reaped: Callable[[int, int], None] | None) -> bool:
     return True
 
 
-def _stopped(deadline_s: float) -> list[Process]:
+def _stopped(deadline_s: float) -> list[ProcessStat]:
     """Stop all processes below, and return them. Processes that fork faster than they can be killed
     gain room with each one killed; stopped ones neither fork nor make room.
     """
     own = os.getpid()
-    told: set[Process] = set()
+    told: set[ProcessStat] = set()
     while True:
         found = descendants(own)
         fresh = [each for each in found if each._replace(state="") not in told]
@@ -152,12 +152,12 @@ def signal_tree(
             send(process, *numbers)
 
 
-def descendants(ancestor: int) -> list[Process]:
+def descendants(ancestor: int) -> list[ProcessStat]:
     """Processes below a process that have not ended, parents before their children."""
-    below: dict[int, list[Process]] = {}
+    below: dict[int, list[ProcessStat]] = {}
     for process in processes():
         below.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    found: list[ProcessStat] = []
     waiting = [ancestor]
     while waiting:
         for process in below.pop(waiting.pop(), ()):

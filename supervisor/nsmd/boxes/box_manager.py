@@ -37,7 +37,7 @@ Server = Callable[[ClientLimits], ServeConnection]
 """Makes the server of a box's control socket."""
 
 
-class Boxes:
+class BoxManager:
     """All boxes that have sockets here.
 
     Args:
@@ -69,7 +69,7 @@ class Boxes:
         self._leaving = False
 
     def __repr__(self) -> str:
-        return f"<Boxes {', '.join(self._boxes)}>"
+        return f"<BoxManager {', '.join(self._boxes)}>"
 
     def take_up(self, left: LeftBoxes) -> None:
         """Take over the boxes that an earlier supervisor has left; call before `serve`."""
@@ -142,7 +142,6 @@ class Boxes:
         if not directory.startswith("/") or "\0" in directory or len(directory) > MAX_TEXT:
             raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")
         project, problem = self._project(directory) if shows_project else (None, _HIDES)
-        box_id = names.fresh_id(self._boxes)
         client_limits = ClientLimits(
             scope=_scope(directory, digest),
             directory=directory,
@@ -151,16 +150,40 @@ class Boxes:
             programs=tuple(programs),
             writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
+        box = self._make(pid, directory, profile, client_limits, problem)
+        self._boxes[box.record.id] = box
+        for name, descriptors in box.everything():
+            self._store.keep(name, descriptors)
+        self._nursery.start_soon(self._run, box)
+        log.info("box %s of process %d in %s", box.record.id, pid, directory)
+        self._events.publish("box_opened", **_told(box))
+        return box
+
+    def _make(
+        self, pid: int, directory: str, profile: str, client_limits: ClientLimits, problem: str
+    ) -> Box:
+        """Open a process and make its sockets, or nothing.
+
+        Args:
+            pid, directory, profile: as for `open`.
+            client_limits: limits of its clients.
+            problem: why their sessions see no project; else empty.
+
+        Raises:
+            NsmError: they cannot be made.
+        """
+        network = client_limits.network
+        box_id = names.fresh_id(self._boxes)
         with ExitStack() as made:
             pidfd = _pidfd(pid)
             made.callback(os.close, pidfd)
-            place = BoxDirectory(box_id)
-            made.callback(place.remove)
-            place.make()
-            control = made.enter_context(place.listen(CONTROL))
+            box_directory = BoxDirectory(box_id)
+            made.callback(box_directory.remove)
+            box_directory.make()
+            control = made.enter_context(box_directory.listen(CONTROL))
             proxy = None
-            if network.mode == "allow":
-                proxy = made.enter_context(place.listen(PROXY))
+            if network is not None and network.mode == "allow":
+                proxy = made.enter_context(box_directory.listen(PROXY))
             record = BoxRecord(
                 id=box_id,
                 pid=pid,
@@ -182,12 +205,6 @@ class Boxes:
                 store=self._store,
             )
             made.pop_all()
-        self._boxes[box_id] = box
-        for name, descriptors in box.everything():
-            self._store.keep(name, descriptors)
-        self._nursery.start_soon(self._run, box)
-        log.info("box %s of process %d in %s", box_id, pid, directory)
-        self._events.publish("box_opened", **_told(box))
         return box
 
     def rows(self) -> Sequence[dict[str, Any]]:
