@@ -183,13 +183,25 @@ def long_subjects(root: Path, since: str = SINCE) -> tuple[int, int]:
     return sum(len(subject) > SUBJECT_LENGTH for subject in log), len(log)
 
 
-def class_names(root: Path) -> Counter[str]:
-    """Numbers of shipped classes with each public name."""
-    return Counter(
+def repeated_class_names(root: Path) -> list[str]:
+    """Public names that several shipped classes have."""
+    names = Counter(
         node.name
         for path in files(root, *SOURCE_ROOTS)
         for node in ast.parse(path.read_bytes()).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def module_sizes(root: Path) -> list[tuple[int, str]]:
+    """Lines and path of each shipped module, the largest first."""
+    return sorted(
+        (
+            (len(path.read_bytes().splitlines()), str(path.relative_to(root)))
+            for path in files(root, *SOURCE_ROOTS)
+        ),
+        reverse=True,
     )
 
 
@@ -216,19 +228,12 @@ def table(root: Path) -> dict[str, str]:
         f"{sum(count == 1 for count in users.values())} of {len(graph)}"
     )
 
-    sizes = sorted(
-        (
-            (len(path.read_bytes().splitlines()), str(path.relative_to(root)))
-            for path in files(root, *SOURCE_ROOTS)
-        ),
-        reverse=True,
-    )
+    sizes = module_sizes(root)
     rows["largest modules"] = ", ".join(f"{name} {lines}" for lines, name in sizes[:3])
     rows[f"modules over {LARGE_LINES} lines"] = str(sum(n > LARGE_LINES for n, _ in sizes))
     rows["lines of shipped Python"] = str(sum(lines for lines, _ in sizes))
 
-    names = class_names(root)
-    twice = sorted(name for name, count in names.items() if count > 1)
+    twice = repeated_class_names(root)
     rows["class names used more than once"] = f"{len(twice)}: {', '.join(twice)}"
 
     for folder in FOLDERS:

@@ -1,4 +1,4 @@
-"""Rules of tools/house.py: docstrings open plainly."""
+"""Rules of tools/house.py: docstrings open plainly, modules are short, class names are unique."""
 
 from __future__ import annotations
 
@@ -46,6 +46,23 @@ def test_bad_openings_are_found(tmp_path: Path, text: str, is_bad: bool) -> None
     (found,) = [each for each in house.docstrings(tmp_path, "tools") if each.owner == "LIMIT_S"]
     assert found.line == 5
     assert bool(house.bad_docstrings(tmp_path, "tools")) is is_bad
+
+
+def test_no_module_is_too_long() -> None:
+    found = [(name, lines) for lines, name in house.module_sizes(ROOT) if lines > house.LARGE_LINES]
+    assert not found, f"move a thought of its own to where it belongs: {found}"
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    assert not house.repeated_class_names(ROOT)
+
+
+def test_repeated_class_names_are_found(tmp_path: Path) -> None:
+    for name, classes in (("one", "class Some: ...\nclass _Own: ..."), ("two", "class Some: ...")):
+        module = tmp_path / f"clients/nsm/{name}.py"
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(f"{classes}\nclass _Own: ...\n")
+    assert house.repeated_class_names(tmp_path) == ["Some"]
 
 
 def test_cycles_are_found() -> None:
