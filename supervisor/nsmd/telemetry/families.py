@@ -17,12 +17,12 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
-    """A metric with all values of its labels; also a key of counts.
+    """A metric, whatever the values of its labels; also a key of counts.
 
     Attributes:
         name: name without `_total`.
         labels: names of its labels; the number of values of each is bounded.
-        help: its meaning in one sentence.
+        help: its meaning, in a sentence or a few.
         group: heading on the page.
     """
 
@@ -33,13 +33,13 @@ class Family:
     labels: tuple[str, ...] = ()
 
     @property
-    def told_as(self) -> str:
-        """Name in Prometheus."""
+    def exported_name(self) -> str:
+        """Name in reports to Prometheus."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 Labels = tuple[str, ...]
-"""Values of a metric's labels, in its order."""
+"""Values of a metric's labels, in the order of its `labels`."""
 
 Value = float | Histogram
 Readings = Mapping[Family, Mapping[Labels, Value]]
@@ -54,21 +54,22 @@ EXECUTIONS = Family(
     kind="counter",
     labels=("env", "outcome"),
     group=_RUN,
-    help="Executions that are over, by what became of them.",
+    help="Executions that have ended, by outcome.",
 )
 LATENCY = Family(
     name="nsm_execution_latency_seconds",
     kind="histogram",
     labels=("env", "outcome"),
     group=_RUN,
-    help="From the request to the answer: waiting, a session's start and the code itself.",
+    help="Time from the request to the answer: the wait, the start of a session, and the "
+    "code itself.",
 )
 WAIT = Family(
     name="nsm_execution_wait_seconds",
     kind="histogram",
     labels=("env",),
     group=_RUN,
-    help="From the request to the moment when the code is sent to its session: behind other "
+    help="Time from the request until the code is sent to its session: the wait for other "
     "executions, and for a session to start.",
 )
 RUNS_TAKEN_UP = Family(
@@ -76,50 +77,51 @@ RUNS_TAKEN_UP = Family(
     kind="counter",
     labels=("env", "outcome"),
     group=_RUN,
-    help="Executions that an earlier supervisor has begun and this one has seen end. If that one "
-    "has seen it, too, it has counted them among its own.",
+    help="Executions that an earlier supervisor started and that ended under this one. If "
+    "the earlier one saw the end, too, it has counted them among its own.",
 )
 LIMITS_HIT = Family(
     name="nsm_limits_hit",
     kind="counter",
     labels=("limit", "enforced_by"),
     group=_RUN,
-    help="Times that a limit of a session ended or refused something while code ran.",
+    help="Number of times that a limit of a session ended or refused something while code ran.",
 )
 DENIALS = Family(
     name="nsm_denials",
     kind="counter",
     labels=("env",),
     group=_RUN,
-    help="Results that say which rules of the jail stopped the code; one may name several.",
+    help="Results that name the rules of the jail that stopped the code. One result may name"
+    " several.",
 )
 SESSIONS = Family(
     name="nsm_sessions",
     kind="gauge",
     labels=("env", "state"),
     group=_SESSION,
-    help="Sessions that belong to somebody. Those of the pool are in nsm_pool_spares.",
+    help="Sessions that have an owner. Spares are in nsm_pool_spares.",
 )
 STARTS = Family(
     name="nsm_session_start_seconds",
     kind="histogram",
     labels=("env", "kind"),
     group=_SESSION,
-    help="Starts of sessions, spares included, from the decision to one that can run code.",
+    help="Time to start a session or a spare, from the decision until it can run code.",
 )
 START_FAILURES = Family(
     name="nsm_session_start_failures",
     kind="counter",
     labels=("env",),
     group=_SESSION,
-    help="Sessions, spares included, that could not be started.",
+    help="Starts of sessions and spares that failed.",
 )
 ENDED = Family(
     name="nsm_sessions_ended",
     kind="counter",
     labels=("env", "cause"),
     group=_SESSION,
-    help="Sessions that belonged to somebody and are over.",
+    help="Sessions that had an owner and have ended.",
 )
 TAKEN_UP = Family(
     name="nsm_sessions_taken_up",
@@ -133,66 +135,66 @@ HANDED_OUT = Family(
     kind="counter",
     labels=("env", "result"),
     group=_POOL,
-    help="Sessions that were asked of the pool: there was one ready (hit), or not (miss).",
+    help="Requests to the pool for a session: one was ready (hit), or none was (miss).",
 )
 SPARES = Family(
     name="nsm_pool_spares",
     kind="gauge",
     labels=("env", "state"),
     group=_POOL,
-    help="Sessions kept ready, and those that are being started for it.",
+    help="Spares that are ready, and spares that are starting.",
 )
 WANTED = Family(
     name="nsm_pool_wanted",
     kind="gauge",
     labels=("env",),
     group=_POOL,
-    help="Sessions that should be kept ready.",
+    help="Spares that the pool should keep ready.",
 )
 REFILLS = Family(
     name="nsm_pool_refill_seconds",
     kind="histogram",
     labels=("env",),
     group=_POOL,
-    help="Starts of sessions for the pool, from the decision to one that can be taken.",
+    help="Time to start a spare, from the decision until it can be taken.",
 )
 POOL_BUDGET = Family(
     name="nsm_pool_budget_bytes",
     kind="gauge",
     group=_POOL,
-    help="Memory that all spares together may take now; absent without a limit.",
+    help="Memory that all spares together may use now. It is absent if there is no limit.",
 )
 TEMPLATES = Family(
     name="nsm_templates",
     kind="gauge",
     group=_POOL,
-    help="Running interpreters that sessions are forked from.",
+    help="Templates that run.",
 )
 CLIENTS = Family(
     name="nsm_clients",
     kind="gauge",
     labels=("protocol",),
     group=_CLIENT,
-    help="Clients that are connected and have introduced themselves.",
+    help="Clients that are connected and have said who they are.",
 )
 CONNECTED = Family(
     name="nsm_clients_connected",
     kind="counter",
     labels=("protocol",),
     group=_CLIENT,
-    help="Clients that have come.",
+    help="Clients that have connected.",
 )
 CONNECTIONS = Family(
     name="nsm_connections",
     kind="gauge",
     group=_CLIENT,
-    help="Connections to the socket, those included that have said nothing yet.",
+    help="Connections to the socket, including those that have sent nothing yet.",
 )
 CONNECTIONS_LIMIT = Family(
     name="nsm_connections_limit",
     kind="gauge",
     group=_CLIENT,
-    help="Connections that there may be at once.",
+    help="Largest number of connections at a time.",
 )
 BYTES = Family(
     name="nsm_client_bytes",
@@ -206,49 +208,50 @@ PROXY_REQUESTS = Family(
     kind="counter",
     labels=("verdict",),
     group=_NETWORK,
-    help="Requests of code to the proxies of sessions, by what became of them.",
+    help="Requests of code to the proxies of sessions, by verdict.",
 )
 PROXY_BYTES = Family(
     name="nsm_proxy_bytes",
     kind="counter",
     labels=("direction",),
     group=_NETWORK,
-    help="Bytes from code to the world (out) and back (in) through the proxies of sessions.",
+    help="Bytes from code to the network (out) and back (in), through the proxies of sessions.",
 )
 PROXY_CONNECTIONS = Family(
     name="nsm_proxy_connections",
     kind="gauge",
     group=_NETWORK,
-    help="Connections through the proxies of sessions that are open.",
+    help="Open connections through the proxies of sessions.",
 )
 PROGRAM_CALLS = Family(
     name="nsm_bridge_calls",
     kind="counter",
     labels=("outcome",),
     group=_BRIDGE,
-    help="Calls of the bridge that are over, by what became of them: `refused` and `unaudited` "
-    "(they could not be written down) were not started; of a `fault`, which is nsm's own, the "
-    "audit says whether it was; all others were.",
+    help="Calls of the bridge that have ended, by outcome. `refused` and `unaudited` (no "
+    "line could be written to the audit) mean that no program was started. `fault` is "
+    "an error of nsm: the audit tells whether a program was started. All other outcomes"
+    " are of programs that were started.",
 )
 PROGRAM_TIME = Family(
     name="nsm_bridge_call_seconds",
     kind="histogram",
     labels=("outcome",),
     group=_BRIDGE,
-    help="How long programs of the bridge that were started have run.",
+    help="Running time of bridge programs.",
 )
 PROGRAMS_RUNNING = Family(
     name="nsm_bridge_calls_running",
     kind="gauge",
     group=_BRIDGE,
-    help="Calls of the bridge that are under way, those included that are about to be refused.",
+    help="Calls of the bridge that are in progress, including those that are about to be refused.",
 )
 PROGRAMS_UNAUDITED = Family(
     name="nsm_bridge_audit_failing",
     kind="gauge",
     group=_BRIDGE,
-    help="1 while calls of the bridge are refused because they cannot be written down "
-    "(`nsm status` says why), else 0.",
+    help="1 while calls of the bridge are refused because they cannot be written to the "
+    "audit (`nsm status` says why), else 0.",
 )
 INFO = Family(
     name="nsm_build_info",
@@ -261,51 +264,52 @@ UPTIME = Family(
     name="nsm_uptime_seconds",
     kind="gauge",
     group=_SELF,
-    help="Since this supervisor started, or took its predecessor's place.",
+    help="Time since this supervisor started, or took the place of the one before.",
 )
 RESTARTS = Family(
     name="nsm_restarts_survived",
     kind="counter",
     group=_SELF,
-    help="Ends of earlier supervisors that sessions which are here have outlived.",
+    help="Restarts of the supervisor that the present sessions have survived.",
 )
 UNKEPT = Family(
     name="nsm_sessions_not_kept",
     kind="gauge",
     group=_SELF,
-    help="1 while sessions would not outlive this supervisor (`nsm status` says why), else 0.",
+    help="1 while sessions would not survive the end of this supervisor (`nsm status` says "
+    "why), else 0.",
 )
 AUDIT_LOST = Family(
     name="nsm_audit_lines_lost",
     kind="counter",
     group=_SELF,
-    help="Lines of the audit that could not be written, to a full disk for example.",
+    help="Lines of the audit that could not be written, for example because the disk was full.",
 )
 DRAINING = Family(
     name="nsm_draining",
     kind="gauge",
     group=_SELF,
-    help="1 while no new sessions may come, else 0.",
+    help="1 while the supervisor drains and refuses new code, else 0.",
 )
 LAG = Family(
     name="nsm_event_loop_busy_seconds",
     kind="histogram",
     group=_SELF,
-    help="Passes of the event loop, each from the moment when something woke it to the one when "
-    "it looks again: for that long whatever else happened had to wait. Some passes are looked at, "
-    "up to ten times a second.",
+    help="Duration of one pass of the event loop, during which all else waits. Passes are "
+    "sampled, up to ten times a second.",
 )
 RELOADS = Family(
     name="nsm_configuration_reloads",
     kind="counter",
     group=_SELF,
-    help="Times that the configuration was read again.",
+    help="Number of times that the configuration was read again.",
 )
 PRESSURE = Family(
     name="nsm_memory_pressure",
     kind="counter",
     group=_SELF,
-    help="Times that the machine was short of memory, and spares or idle sessions had to go.",
+    help="Number of times that the machine was short of memory and the supervisor ended "
+    "spares or idle sessions.",
 )
 PRESSURE_ENDED = Family(
     name="nsm_memory_pressure_sessions_ended",
@@ -317,7 +321,7 @@ EVENTS = Family(
     name="nsm_events",
     kind="counter",
     group=_SELF,
-    help="Events that were told (`nsm events`).",
+    help="Events that were published (`nsm events` shows them).",
 )
 CPU = Family(
     name="process_cpu_seconds",
@@ -341,7 +345,7 @@ STARTED = Family(
     name="process_start_time_seconds",
     kind="gauge",
     group=_SELF,
-    help="When the supervisor's process started, Unix time.",
+    help="Start time of the supervisor's process, in Unix time.",
 )
 DESCRIPTORS = Family(
     name="process_open_fds",
@@ -353,25 +357,25 @@ DESCRIPTORS_LIMIT = Family(
     name="process_max_fds",
     kind="gauge",
     group=_SELF,
-    help="Descriptors that it may have.",
+    help="Largest number of descriptors that the supervisor may have open.",
 )
 
 FAMILIES = tuple(each for each in list(globals().values()) if isinstance(each, Family))
 """All metrics, in the order of the page."""
 
 LABELS = {
-    "env": "the environment's name; `(own)` for those that only one client's entry names, whose "
-    "names are the client's; `(other)` beyond the first 100 names",
-    "outcome": "`ok` (exit code 0), `error` (another one), `timeout`, `interrupted`, `lost` (there "
-    "is no result: its session ended, or could not start)",
+    "env": "the environment's name; `(own)` for environments that only one client's configuration "
+    "defines, so that its names are not shown; `(other)` beyond the first 100 names",
+    "outcome": "`ok` (exit code 0), `error` (any other exit code), `timeout`, `interrupted`, "
+    "`lost` (no result, because the session ended or could not start)",
     "limit": "`memory` or `processes`",
     "enforced_by": "`cgroup`, `watchdog` or `rlimit` ([limits](policy.md#limits))",
     "state": "of a session `starting`, `idle`, `running` or `ending`; of a spare `ready` or "
     "`starting`",
     "kind": "`forked` (from a template), `cold` (in a jail of its own), `artifact-forked` and "
     "`artifact` (the same for environments that Nix has built)",
-    "cause": "`lost` (its jail died, its agent failed, or it could not start), else `ended`: "
-    "somebody or some limit ended it",
+    "cause": "`lost` (its jail died, its agent failed, or it could not start) or `ended` (a "
+    "person, a client or a limit ended it)",
     "result": "`hit` or `miss`",
     "protocol": "`control` (the command line and programs), `mcp`, or `http` (MCP over it)",
     "direction": "`in` or `out`",
@@ -379,4 +383,4 @@ LABELS = {
     "version": "of nsm",
     "python": "of the supervisor's Python",
 }
-"""Possible values of each label, for the page."""
+"""Values of each label, for the page."""

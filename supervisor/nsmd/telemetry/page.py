@@ -14,8 +14,8 @@ from nsmd.telemetry.histogram import BOUNDS, SHOWN
 _HEAD = """\
 # Metrics
 
-What the supervisor counts, for Prometheus and for you. `supervisor/nsmd/telemetry/page.py` makes
-this page of the table in `families.py` beside it.
+The supervisor counts these, for Prometheus and for you. `supervisor/nsmd/telemetry/page.py` makes
+this page from the table in `families.py` beside it.
 
 ## Looking at them
 
@@ -25,8 +25,8 @@ this page of the table in `families.py` beside it.
 | `nsm events -f` | what happens, as it happens |
 | `nsm status metrics` | everything below, as text |
 
-`nsm status metrics` asks over the control socket, like every command. There is a socket of its own,
-too, which serves `/metrics` over HTTP to its user, `metrics.sock` in the runtime directory:
+`nsm status metrics` asks over the control socket, like every command. The socket `metrics.sock`, in
+the runtime directory, also serves `/metrics` to its user over HTTP:
 
 ```text
 curl --unix-socket "$XDG_RUNTIME_DIR/nsm/metrics.sock" http://localhost/metrics
@@ -39,22 +39,21 @@ Prometheus reads no Unix sockets. Give it a port, in `~/.config/nsm/config.toml`
 port = 9464
 ```
 
-The port is on 127.0.0.1 only, and answers nothing but `GET /metrics`, asked for by `127.0.0.1` or
-`localhost` (a web page cannot make your browser read it under a name of its own). Any user of the
-machine can read it: names of environments and counts, never code, output, or names of sessions,
-clients, files and hosts. Without a port, node_exporter's textfile collector takes what
-`nsm status metrics > FILE.prom` writes.
+The port is on 127.0.0.1 only. It answers only `GET /metrics`, and only if the request names
+`127.0.0.1` or `localhost` as its host, so that a web page cannot make your browser read it under
+another name. Any user of the machine can read it. It has names of environments and counts, never
+code, output, or names of sessions, clients, files and hosts. Without a port, let node_exporter's
+textfile collector read a file that `nsm status metrics > FILE.prom` writes.
 
-What to load into Prometheus and Grafana is in `monitoring/`
-([README](../../monitoring/README.md)).
+`monitoring/` has files to load into Prometheus and Grafana ([README](../../monitoring/README.md)).
 
-Counters begin at 0 with each supervisor, also with one that takes up the sessions of another;
-`rate()` and `increase()` know that.
+Counters start at 0 in each supervisor, also in one that takes up the sessions of another. `rate()`
+and `increase()` allow for that.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     groups = "".join(
         _section(name, list(families)) for name, families in groupby(FAMILIES, lambda f: f.group)
     )
@@ -62,14 +61,14 @@ def page() -> str:
 
 
 def _section(name: str, families: list[Family]) -> str:
-    head = f"\n## {name}\n\n| metric | type | labels | says |\n| --- | --- | --- | --- |\n"
+    head = f"\n## {name}\n\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"
     return head + "".join(_rows(families))
 
 
 def _rows(families: list[Family]) -> Iterator[str]:
     for family in families:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        yield f"| `{family.told_as}` | {family.kind} | {labels} | {family.help} |\n"
+        yield f"| `{family.exported_name}` | {family.kind} | {labels} | {family.help} |\n"
 
 
 def _labels() -> str:
@@ -82,7 +81,7 @@ def _buckets() -> str:
     return (
         "\n## Buckets\n\n"
         f"Histograms have these upper bounds, in seconds: {shown}.\n"
-        "`nsm status times` has ten to a decade.\n"
+        "`nsm status times` has ten buckets per decade.\n"
     )
 
 

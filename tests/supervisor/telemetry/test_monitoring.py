@@ -35,7 +35,7 @@ def labels_of_series() -> dict[str, set[str]]:
             found |= {f"{family.name}_count": own, f"{family.name}_sum": own}
             found[f"{family.name}_bucket"] = own | {"le"}
         else:
-            found[family.told_as] = own
+            found[family.exported_name] = own
     return found
 
 

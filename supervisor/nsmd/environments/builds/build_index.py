@@ -18,23 +18,24 @@ from nsmd.model.values import Artifact, Environment
 _LOG = re.compile(r"[0-9a-f]+\.log")
 
 Look = Callable[[str, str, str], Environment]
-"""Makes the environment in a store path, for a reference and a given name; raises
-NoSandboxError.
+"""Function that reads the environment in a store path, for a reference and a given name.
+
+It raises NoSandboxError if the path has none.
 """
 
 
 _LINK = re.compile(r"([0-9a-f]+)-(\d+)(?:-[A-Za-z0-9_+.-]+)?")
-"""The last part is that of a further output, for which nix makes links too."""
+"""Name of a link: key, number, and the output's name if nix has made a link for another output."""
 
 
 class BuildIndex:
     """Files of built environments: garbage-collector roots, logs, and the record.
 
     Args:
-        directory: absolute; made for this user alone.
+        directory: absolute path; it is created with access for this user only.
 
     Attributes:
-        in_use: returns the artifacts of live sessions.
+        in_use: function that returns the artifacts of live sessions.
     """
 
     def __init__(self, directory: str) -> None:
@@ -49,19 +50,19 @@ class BuildIndex:
     # Roots.
 
     def keep_older(self, built: Built | None) -> None:
-        """Keep the root of a replaced build, since sessions may run in it."""
+        """Keep the root of a build that was replaced, since sessions may still run in it."""
         if built is not None and built.environment.artifact is not None:
             self._older[built.link] = built.environment.artifact
 
     async def sweep(self, buildings: Callable[[], Collection[Building]]) -> None:
-        """Remove unused roots, and logs of unknown environments.
+        """Remove roots that nothing uses, and logs of environments that no longer exist.
 
         Args:
-            buildings: returns all environments that should stay.
+            buildings: function that returns all environments to keep.
         """
         async with self._sweeping:
-            # First of all: a build has chosen its link before Nix makes it, and its environment is
-            # known before its log. So nothing that appears after this look is taken for unused.
+            # List the files first. A build chooses its link before Nix makes it, and an environment
+            # is known before it has a log. So everything that is listed here and in use is known.
             there, logs = await trio.to_thread.run_sync(self._there)
             in_use = {artifact.run for artifact in self.in_use()}
             self._older = {link: a for link, a in self._older.items() if a.run in in_use}
@@ -74,7 +75,7 @@ class BuildIndex:
             await trio.to_thread.run_sync(self._remove, set(there) - links, unread)
 
     def _there(self) -> tuple[list[str], list[str]]:
-        """Names of all links and logs."""
+        """List the names of all links and of all logs."""
         try:
             logs = os.listdir(self._logs)
         except OSError:
@@ -90,14 +91,14 @@ class BuildIndex:
     # Logs.
 
     def log_path(self, key: str) -> str:
-        """Path of the log of an environment's last build; there may be none."""
+        """Path of the log of an environment's last build; the file may not exist."""
         return os.path.join(self._logs, self._log_name(key))
 
     def new_log(self, key: str) -> int:
-        """Make an open, empty file for a log. Blocks.
+        """Create an empty log file and open it. Blocks.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the file cannot be created.
         """
         path = self.log_path(key)
         os.makedirs(self._logs, mode=0o700, exist_ok=True)
@@ -111,7 +112,7 @@ class BuildIndex:
     # The record file.
 
     def load(self, look: Look) -> list[Building]:
-        """Load all recorded environments that still exist. Blocks."""
+        """Load the recorded environments whose references are still allowed. Blocks."""
         rows = load(self._file)
         return [_restored(row, look) for row in rows if why_no_reference(row.reference) is None]
 
@@ -119,14 +120,14 @@ class BuildIndex:
         """Replace the record file. Blocks.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         save(self._file, rows)
 
 
 def to_remember(building: Building) -> Remembered:
-    """Make the record that outlives the supervisor."""
+    """Make the record from which the next supervisor restores an environment."""
     built = building.built
     return Remembered(
         key=building.key,
@@ -168,22 +169,22 @@ def _restored(row: Remembered, look: Look) -> Building:
 class Roots:
     """Garbage-collector roots: links in one directory, which keep builds in Nix's store.
 
-    `nix build --out-link` registers each link under its own name, so no link is ever renamed: every
-    build has its own. The methods block for a moment.
+    `nix build --out-link` registers a link under its name, so links are never renamed: every build
+    has a link of its own. The methods block for a moment.
 
     Args:
-        directory: absolute; is made.
+        directory: absolute path; it is created if it does not exist.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
     def path(self, link: str) -> str:
-        """Path of a link."""
+        """Return the path of a link."""
         return os.path.join(self._directory, link)
 
     def fresh(self, key: str) -> str:
-        """A name that no link of an environment has yet."""
+        """Return a name for a new link of an environment."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         numbers = [
             int(m[2]) for name in self._listed() if (m := _LINK.fullmatch(name)) and m[1] == key
@@ -191,11 +192,11 @@ class Roots:
         return f"{key}-{max(numbers, default=0) + 1}"
 
     def names(self) -> list[str]:
-        """The links that there are."""
+        """List the names of all links."""
         return [name for name in self._listed() if _LINK.fullmatch(name)]
 
     def remove(self, links: Collection[str]) -> None:
-        """Remove some links, and nothing that is none."""
+        """Remove links. Files of other kinds with these names stay."""
         for name in links:
             path = self.path(name)
             with suppress(OSError):

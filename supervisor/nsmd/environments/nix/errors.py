@@ -1,4 +1,4 @@
-"""Errors of runs of Nix. All of them cross the control socket as their base types."""
+"""Errors of runs of Nix. Clients get all of them as `NixFailedError`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nsm.wire.errors import NixFailedError
 
 SHOWN_LINES = 12
-"""Lines of the log in a message; programs find more in `data`."""
+"""Number of lines of the log that a message has; `data` has more, for programs."""
 
 _HINTS: Mapping[str, str] = {
     "No space left on device": "Free some: `nix-collect-garbage` removes what nothing refers to.",
@@ -25,19 +25,19 @@ _HINTS: Mapping[str, str] = {
     "is read-only": "Nix's store or its state directory cannot be written: see `nsm doctor`.",
     "Read-only file system": "Nix's store cannot be written: see `nsm doctor`.",
 }
-"""Hints by words in Nix's messages, since it has no codes."""
+"""Hints by phrases in Nix's messages, since Nix has no error codes."""
 
 
 _FULL_LOGS = "For full logs, run"
-"""Nix's own advice, which does not help here: `nsm env log` has everything."""
+"""Start of advice by Nix that is left out, since `nsm env log` shows the full log."""
 
-# Nix has no codes, and its wording differs between versions. These are sentences of 2.8 to 2.31.
+# The wording differs between versions of Nix. These phrases are from 2.8 to 2.31.
 _START = "error:"
 _CONSEQUENCE = re.compile(
     r"\d+ dependenc(?:y|ies)\b.*\bfailed|due to failed dependenc|^error: build of .* failed",
     re.DOTALL,
 )
-"""Said after the error that it came of."""
+"""Errors that follow from another error, which Nix has printed before."""
 
 _BUILDER = re.compile(
     r"(?:builder for|[Cc]annot build) '(?:[^']*/)?[0-9a-z]{32}-([^']+?)\.drv'"
@@ -48,16 +48,16 @@ _IN_LOGS = re.compile(r"(?i)\b(?:\w*error|\w*exception|fatal)\b.*?:")
 
 
 class NixRunError(NixFailedError):
-    """A run of nix that gave no result.
+    """Failed run of nix.
 
     Args:
-        what: a sentence.
-        hint: what to do; if empty, it is chosen by Nix's messages.
+        what: a sentence that says what happened.
+        hint: advice; if empty, it is chosen by Nix's messages.
 
     Attributes:
-        error: Nix's error messages.
-        tail: the last lines of its log.
-        cause: the line of them that a person needs; empty if there is none.
+        error: error messages of Nix.
+        tail: last lines of the log.
+        cause: the line of the messages or the log that tells a person what is wrong; may be empty.
     """
 
     def __init__(self, what: str, *, error: str, tail: Sequence[str], hint: str = "") -> None:
@@ -78,7 +78,7 @@ class NixRunError(NixFailedError):
 
 
 class NixExitError(NixRunError):
-    """Nix said that it failed."""
+    """nix ended with an exit code other than 0."""
 
     def __init__(self, command: str, exit_code: int, *, error: str, tail: Sequence[str]) -> None:
         self.exit_code = exit_code
@@ -87,7 +87,7 @@ class NixExitError(NixRunError):
 
 
 class NixKilledError(NixRunError):
-    """Somebody killed nix, or the kernel did because memory ran out."""
+    """nix was killed, but not by nsm: by a person, or by the kernel for lack of memory."""
 
     def __init__(self, command: str, number: int, *, error: str, tail: Sequence[str]) -> None:
         self.signal = number
@@ -100,7 +100,7 @@ class NixKilledError(NixRunError):
 
 
 class NixTimeoutError(NixRunError):
-    """nix took too long and was stopped."""
+    """nix was stopped at its time limit."""
 
     def __init__(self, command: str, timeout_s: float, *, error: str, tail: Sequence[str]) -> None:
         self.timeout_s = timeout_s
@@ -113,7 +113,7 @@ class NixTimeoutError(NixRunError):
 
 
 class NixOutputError(NixRunError):
-    """nix printed more than the limit."""
+    """nix printed more than the size limit."""
 
     def __init__(self, command: str, limit: int, *, error: str, tail: Sequence[str]) -> None:
         super().__init__(
@@ -124,7 +124,7 @@ class NixOutputError(NixRunError):
 
 
 class NixNotStartedError(NixRunError):
-    """nix could not be executed, or its monitor failed."""
+    """nix did not start: it could not be executed, or its monitor failed."""
 
     def __init__(self, command: str, reason: str) -> None:
         super().__init__(f"`{command}` did not run: {reason}.", error="", tail=())
@@ -138,14 +138,14 @@ def _signal_name(number: int) -> str:
 
 
 def cause(error: str, tail: Sequence[str]) -> str:
-    """The last error that is no consequence of another one; where a builder failed, the builder's.
+    """Find the last error that does not follow from another one; a builder's error if one failed.
 
     Args:
-        error: nix's own words.
-        tail: last lines of its log, those of builders beginning with ``NAME> ``.
+        error: error messages of Nix.
+        tail: last lines of the log; lines of builders begin with ``NAME> ``.
 
     Returns:
-        One line; empty where nix names no error.
+        One line; empty if Nix names no error.
     """
     blocks = list(_blocks(error))
     real = [block for block in blocks if not _CONSEQUENCE.search("\n".join(block))] or blocks
@@ -155,7 +155,7 @@ def cause(error: str, tail: Sequence[str]) -> str:
     if builder := _BUILDER.search("\n".join(block)):
         return _of_builder(builder[1], block, tail) or block[0]
     first, *rest = block
-    if first.endswith(":"):  # a hash mismatch: what was expected and what came follow
+    if first.endswith(":"):  # a hash mismatch: the next lines have both hashes
         return " ".join([first, ", ".join(" ".join(line.split()) for line in rest[:2])]).rstrip()
     if rest and rest[0].startswith("Did you mean"):
         return f"{first}. {rest[0]}"
@@ -163,8 +163,7 @@ def cause(error: str, tail: Sequence[str]) -> str:
 
 
 def _blocks(error: str) -> Iterator[list[str]]:
-    """Each error with the lines that belong to it. Newer versions begin with an empty one, above
-    the trace."""
+    """Yield the lines of each error. Newer versions print an empty error first, above the trace."""
     block: list[str] = []
     for line in (line.strip() for line in error.splitlines()):
         if line.startswith(_START):
@@ -178,7 +177,7 @@ def _blocks(error: str) -> Iterator[list[str]]:
 
 
 def _of_builder(name: str, block: Sequence[str], tail: Sequence[str]) -> str:
-    """Return a builder's last line about an error, else its last line; empty if it printed none."""
+    """Return a builder's last line about an error, else its last line; empty if there is none."""
     said = [line.removeprefix("> ") for line in block if line.startswith("> ")]
     said += [line.removeprefix(f"{name}> ") for line in tail if line.startswith(f"{name}> ")]
     if not said:
