@@ -97,6 +97,30 @@ def bad_docstrings(root: Path, *folders: str) -> list[Docstring]:
     return [each for each in docstrings(root, *folders) if BAD_OPENING.match(each.text)]
 
 
+def misnamed_reprs(root: Path, *folders: str) -> list[str]:
+    """Classes whose `__repr__` neither opens with their own name nor asks `type(self)` for it."""
+    return [
+        f"{path.relative_to(root)}:{method.lineno}: {owner.name}"
+        for path in files(root, *folders)
+        for owner in ast.walk(ast.parse(path.read_bytes(), str(path)))
+        if isinstance(owner, ast.ClassDef)
+        for method in owner.body
+        if isinstance(method, ast.FunctionDef)
+        and method.name == "__repr__"
+        and not _names_class(method, owner.name)
+    ]
+
+
+def _names_class(method: ast.FunctionDef, name: str) -> bool:
+    opening = re.compile(rf"<?{name}\b")
+    return any(
+        (isinstance(node, ast.Constant) and opening.match(str(node.value)))
+        or (isinstance(node, ast.Call) and ast.unparse(node) == "type(self)")
+        for statement in method.body
+        for node in ast.walk(statement)
+    )
+
+
 def module_name(path: Path, root: Path) -> str:
     """Dotted name of a module below one of the source roots."""
     parts = path.relative_to(root).with_suffix("").parts[1:]

@@ -1,4 +1,4 @@
-"""Rules of tools/house.py: docstrings open plainly, modules are short, class names are unique."""
+"""Rules of tools/house.py: docstrings open plainly, names are unique and honest, modules short."""
 
 from __future__ import annotations
 
@@ -63,6 +63,29 @@ def test_repeated_class_names_are_found(tmp_path: Path) -> None:
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text(f"{classes}\nclass _Own: ...\n")
     assert house.repeated_class_names(tmp_path) == ["Some"]
+
+
+def test_a_repr_names_its_own_class() -> None:
+    assert house.misnamed_reprs(ROOT, "agent", "supervisor") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ('"<Pool>"', True),
+        ('f"<Pool of {self.size}>"', True),
+        ('f"Pool({self.size})"', True),
+        ('f"<{type(self).__name__} {self.size}>"', True),
+        ('f"<PoolPlan of {self.size}>"', False),
+        ('f"<Keeper of {self.pool}, a Pool>"', False),
+    ],
+)
+def test_a_repr_of_an_old_name_is_found(tmp_path: Path, text: str, is_named: bool) -> None:
+    module = tmp_path / "supervisor/pool.py"
+    module.parent.mkdir()
+    module.write_text(f"class Pool:\n    def __repr__(self) -> str:\n        return {text}\n")
+    found = house.misnamed_reprs(tmp_path, "supervisor")
+    assert found == ([] if is_named else ["supervisor/pool.py:2: Pool"])
 
 
 def test_cycles_are_found() -> None:

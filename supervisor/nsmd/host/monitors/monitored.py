@@ -126,7 +126,7 @@ class MonitoredProcess:
             return started
 
     def __repr__(self) -> str:
-        return f"<monitor of {self._what}, pid={self.process.pid}>"
+        return f"<MonitoredProcess {self._what} pid={self.process.pid}>"
 
     async def next_report(self) -> Mapping[str, Any] | None:
         """Read the next report; None at the end.
