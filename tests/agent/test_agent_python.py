@@ -849,7 +849,7 @@ def test_code_may_redirect_its_own_stdout(shared: AgentProcess) -> None:
     assert shared.python("sys.stdout = sys.__stdout__; mine.getvalue()").shown == ["'kept\\n'"]
 
 
-def test_closing_every_descriptor_answers_and_starts_anew(agent: AgentProcess) -> None:
+def test_closing_every_descriptor_answers_and_starts_again(agent: AgentProcess) -> None:
     reply = agent.python("import os\nprint('before')\nos.closerange(0, 1000)")
     assert reply.stdout == "before\n"
     assert reply.interpreter_restarted

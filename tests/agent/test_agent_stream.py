@@ -223,7 +223,7 @@ def test_a_caller_says_what_room_it_has(agent: AgentProcess) -> None:
 
 
 def new_holder(agent: AgentProcess) -> list[dict[str, Any]]:
-    """Take the channel over as a supervisor that starts anew; the frames that are repeated."""
+    """Take the channel over as a supervisor that restarts; the frames that are repeated."""
     agent.socket.sendall(resume_marker(TOKEN))
     agent.reader = MessageReader()
     agent.reader.marker = resume_marker(TOKEN)

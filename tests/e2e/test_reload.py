@@ -1,4 +1,4 @@
-"""The supervisor starts anew: with what it had, at a person's word; and where it was killed."""
+"""The supervisor restarts: with what it had, at a person's word; and where it was killed."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -
     def restart() -> None:
         manager.systemctl("restart", SERVICE)
 
-    def manager_anew() -> None:
+    def manager_again() -> None:
         manager.systemctl("daemon-reexec")
 
     def killed() -> None:
@@ -88,7 +88,7 @@ def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -
         assert manager.show("MainPID") == pid
 
     again = reloaded
-    events: list[Callable[[], None]] = [restart, reloaded, again, killed, manager_anew, ended]
+    events: list[Callable[[], None]] = [restart, reloaded, again, killed, manager_again, ended]
     kept: list[tuple[str, int]] = []
     for number, event in enumerate(events, 2):
         event()

@@ -79,7 +79,7 @@ async def test_the_audit_of_the_bridge_is_in_the_order_of_what_happened(
 
     def small(path: str, max_mb: int) -> AuditFile:
         del max_mb
-        return AuditFile(path, max_bytes=1500, keep=None, look_s=0.0, mend=b"#\n")
+        return AuditFile(path, max_bytes=1500, keep=None, look_s=0.0, repair=b"#\n")
 
     monkeypatch.setattr(ledger, "_audit_file", small)
     caller = Caller(client="claude-code", scope="box-1", way="mcp", peer=(77, 1000))

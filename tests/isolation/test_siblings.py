@@ -340,7 +340,7 @@ async def test_openssl_sees_a_fork_by_its_pid(python: Environment) -> None:
     assert first == second
 
 
-def test_numpy_is_seeded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_is_seeded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Random:
         seeded = 0
 

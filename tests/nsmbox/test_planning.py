@@ -1,7 +1,7 @@
 """Facts become plans, and plans the arguments of bwrap: what is in them, and in which order.
 
 `golden/` has a whole one for each kind of box, as `--dry-run` prints it. After a change that is
-meant, `NSM_TEST_WRITE_GOLDEN=1 pytest tests/nsmbox/test_planning.py` writes them anew, for you to
+meant, `NSM_TEST_WRITE_GOLDEN=1 pytest tests/nsmbox/test_planning.py` writes new ones, for you to
 read the difference.
 """
 

@@ -213,7 +213,7 @@ def stamps(bootstrap: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -
     return stamp.base, stamp.project
 
 
-def test_what_makes_the_environment_anew(
+def test_what_makes_the_environment_again(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = TOOLS.parent

@@ -155,7 +155,7 @@ class Life:
             if not reply.restarted:
                 raise Wrong(f"no whole answer to {token}: {reply}")
             self.asked[token] = "unknown"
-            self.n = self.unsure = 0  # the next one's interpreter begins anew
+            self.n = self.unsure = 0  # the next one's interpreter starts from nothing
             return lost
         if len(lines) != len(set(lines)) or len(set(reply.streamed.splitlines())) != len(
             reply.streamed.splitlines()

@@ -63,7 +63,7 @@ def test_no_answer_and_output_twice() -> None:
         life.take(token, replace(answer(token, 2), streamed=twice))
 
 
-def test_a_session_that_was_replaced_is_lost_and_counts_anew() -> None:
+def test_a_session_that_was_replaced_is_lost_and_counts_again() -> None:
     life, _ = lived(2)
     token, _ = life.ask()
     lost = life.take(token, replace(answer(token, 1), created=True, replaced="it died"))

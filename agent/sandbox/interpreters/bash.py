@@ -413,7 +413,7 @@ class BashInterpreter(Interpreter):
         self.agent.stopper.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
-        # The shell may have to begin anew anyway: its descriptors must lie below the limit.
+        # The shell may have to restart anyway: its descriptors must lie below the limit.
         if self.has_state:
             super().limit(limits)
         else:

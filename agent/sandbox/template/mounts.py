@@ -68,7 +68,7 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
         os.mkdir(changed, 0o700)
         os.chmod(changed, os.stat(path).st_mode & 0o777)
         try:
-            # Without, the kernel mounts it all the same, and directories cannot be made anew.
+            # Without, the kernel mounts it all the same, and directories cannot be made again.
             os.setxattr(changed, "user.overlay.tried", b"")
             os.removexattr(changed, "user.overlay.tried")
         except OSError as error:

@@ -97,7 +97,7 @@ class AsyncClient(AsyncFileCalls):
             scope: name space of session names; clients of one scope share their sessions. The
                 default is the command line's, in which each project has names of its own.
             autostart: start a supervisor where none listens.
-            reconnect: make a lost connection anew; not one that was given.
+            reconnect: connect again after a lost connection; not after one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
             name: the program, for `nsm ps`.
             project: directory that code sees; None for none. The default is the current
@@ -111,7 +111,7 @@ class AsyncClient(AsyncFileCalls):
         self._may_reconnect = reconnect
         self._socket_path = socket_path
         self._stream = stream
-        self._path: str | None = None  # to connect anew; None where that is not wanted
+        self._path: str | None = None  # to connect again; None where that is not wanted
         self._wire: AsyncWire | None = None
         self._reconnecting = trio.Lock()
         self._closed = False

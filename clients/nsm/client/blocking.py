@@ -80,7 +80,7 @@ class Client(FileCalls):
             scope: name space of session names; clients of one scope share their sessions. The
                 default is the command line's, in which each project has names of its own.
             autostart: start a supervisor where none listens.
-            reconnect: make a lost connection anew; not one that was given.
+            reconnect: connect again after a lost connection; not after one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
             name: the program, for `nsm ps`.
             project: directory that code sees; None for none. The default is the current

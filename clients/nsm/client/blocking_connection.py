@@ -1,4 +1,4 @@
-"""The connection of the blocking client: one call at a time, made anew where it is lost."""
+"""The connection of the blocking client: one call at a time, connected again if it is lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BlockingWire:
                 if self._path is None or losses == MAX_LOSSES - 1:
                     raise
             # It was ending already when it took the connection.
-            connection = self._connect_anew(self._path)
+            connection = self._connect_again(self._path)
 
     def __repr__(self) -> str:
         return f"<BlockingWire {'open' if self.open else 'closed'}>"
@@ -119,7 +119,7 @@ class BlockingWire:
 
     def follow_reload(self) -> None:
         """Wait until the supervisor has become another program, and connect to that one; not where
-        a lost connection is not made anew.
+        a lost connection is not replaced.
 
         Raises:
             DisconnectedError: it takes too long, or each program that came ended at once.
@@ -140,7 +140,7 @@ class BlockingWire:
                 if losses == MAX_LOSSES - 1:
                     raise
 
-    def _connect_anew(self, path: str) -> socket.socket:
+    def _connect_again(self, path: str) -> socket.socket:
         return start.reconnect(path, autostart=self.autostart, patience_s=start.KEPT_S)
 
     def _begin(self, connection: socket.socket, timeout_s: float | None = None) -> None:
@@ -197,8 +197,8 @@ class BlockingWire:
                 asked.lost(error)
 
     def _reconnect(self, asked: RetriedCall, on_event: Callable[[Event], object] | None) -> None:
-        assert self._path is not None, "only what may be made anew is lost"
-        self._begin(self._connect_anew(self._path))
+        assert self._path is not None, "only a connection with a path may be lost"
+        self._begin(self._connect_again(self._path))
         if asked.arrived and on_event is not None:
             on_event(Event(CONNECTION_ID, RECONNECTED, {}))
 

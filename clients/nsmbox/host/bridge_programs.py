@@ -63,7 +63,7 @@ def check(names: Sequence[str], report: ProgramsReport) -> None:
         listed = ", ".join(known) or "none"
         said.append(f"{word} {', '.join(absent)} not found. Available: {listed}")
     hints = [
-        "Mend it; `nsm bridge check` looks at all of them." if len(absent) < len(missing) else "",
+        "Correct it; `nsm bridge check` checks all of them." if len(absent) < len(missing) else "",
         "`nsm bridge ls` shows them; see docs/how-to/bridge.md." if absent else "",
     ]
     raise BoxError("; ".join(said), hint=" ".join(filter(None, hints)))

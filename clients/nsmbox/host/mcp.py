@@ -108,7 +108,7 @@ def keep_entry(kind: str, directory: str) -> str:
     except OSError as error:
         problem = str(error.strerror or error)
     except _UnusableError as error:
-        return f"{path} {error}, so it was left as it is and {untold}. Mend or remove it."
+        return f"{path} {error}, so it was left as it is and {untold}. Correct or remove it."
     finally:
         os.close(place)
     return problem and f"{path}: {problem}, so {untold}"

@@ -3,7 +3,7 @@
 A box whose PATH had `/usr/bin` in it would have `ssh` on it, masked though it is. So PATH has a
 directory of the box's own with a link to each of the other programs. Some two thousand are more
 than bwrap takes arguments for: they are made once in the user's cache, and shown read-only. They
-are made anew when a directory of programs has changed.
+are made again when a directory of programs has changed.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class AuditFile:
         keep: number of these to keep; the oldest is deleted. None: nothing is deleted or renamed
             again, and the numbers count up.
         look_s: seconds between checks that the file is still at its path.
-        mend: bytes that end a torn line: a newline, and before it bytes that make the line invalid.
+        repair: bytes that end a torn line: a newline, after bytes that make the line invalid.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class AuditFile:
         max_bytes: int,
         keep: int | None,
         look_s: float = LOOK_S,
-        mend: bytes = b"\n",
+        repair: bytes = b"\n",
     ) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.keep = keep
         self._look_s = look_s
-        self._mend = mend
+        self._repair = repair
         self._descriptor = -1
         self._end = 0  # size of the file after our last write
         self._broken_line = False
@@ -71,7 +71,7 @@ class AuditFile:
         """
         end = self._prepare(len(line))
         self._unsynced = True
-        data = self._mend + line if self._broken_line else line
+        data = self._repair + line if self._broken_line else line
         written = os.write(self._descriptor, data)
         while written < len(data):
             self._broken_line, self._end = True, end + written

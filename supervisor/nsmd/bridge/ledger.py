@@ -400,7 +400,7 @@ def _failed(problem: str, because: str) -> AuditFailedError:
 
 def _audit_file(path: str, max_mb: int) -> AuditFile:
     # A torn line does not count as a call: its start failed, so nothing happened.
-    return AuditFile(path, max_bytes=max_mb << 20, keep=None, look_s=0.0, mend=b"#\n")
+    return AuditFile(path, max_bytes=max_mb << 20, keep=None, look_s=0.0, repair=b"#\n")
 
 
 def _settle(file: AuditFile, wall: Callable[[], float]) -> int:

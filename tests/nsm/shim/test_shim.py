@@ -345,10 +345,10 @@ async def test_a_refused_client_entry_is_told(tmp_path: Path) -> None:
     async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
         peer = await supervisor.accept()
         await peer.receive()
-        error = {"code": "bad-request", "message": "PROJECT_MODE is wrong.", "hint": "Mend it."}
+        error = {"code": "bad-request", "message": "PROJECT_MODE is wrong.", "hint": "Correct it."}
         await peer.send({"nsm": 1, "ok": False, "error": error})
         answer = await running.request("initialize", INITIALIZE)
-        assert answer["error"]["message"] == "nsm: PROJECT_MODE is wrong. Mend it."
+        assert answer["error"]["message"] == "nsm: PROJECT_MODE is wrong. Correct it."
         assert await running.ended() == 1
 
 

@@ -341,7 +341,7 @@ async def test_a_file_that_is_removed_under_a_start_refuses_the_call(
         await ledger.end(asked("b"), ProgramEnd(exit_code=0))
 
 
-async def test_a_file_that_was_taken_away_in_between_is_made_anew(path: Path) -> None:
+async def test_a_file_that_was_taken_away_in_between_is_made_again(path: Path) -> None:
     async with open_ledger(str(path), max_mb=1) as ledger:
         await ledger.begin(asked("a"))
         await ledger.end(asked("a"), ProgramEnd(exit_code=0))

@@ -191,7 +191,7 @@ def test_a_runtime_directory_that_others_could_replace_is_found(
 
 CHECKS = [
     HostCheck(name="bubblewrap", status="ok", detail="0.12.0"),
-    HostCheck(name="jails", status="fail", detail="one line\nand another", fix="mend it"),
+    HostCheck(name="jails", status="fail", detail="one line\nand another", fix="fix it"),
 ]
 
 
@@ -223,7 +223,7 @@ def test_text_is_aligned_and_a_fix_stands_below() -> None:
         "ok    bubblewrap  0.12.0\n"
         "fail  jails       one line\n"
         "                  and another\n"
-        "                  -> mend it\n"
+        "                  -> fix it\n"
     )
 
 
@@ -234,7 +234,7 @@ def test_json_is_for_programs() -> None:
         "name": "jails",
         "status": "fail",
         "detail": "one line\nand another",
-        "fix": "mend it",
+        "fix": "fix it",
     }
     assert json.loads(render_json(CHECKS[:1]))["ok"] is True
 

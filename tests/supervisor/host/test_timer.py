@@ -1,4 +1,4 @@
-"""Each timer calls once, when it is due, however often it was set anew. Time is virtual."""
+"""Each timer calls once, when it is due, however often it was set again. Time is virtual."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
         assert second.memory_bytes is None  # its jail is not a process
 
 
-async def test_a_replaced_project_directory_is_mounted_anew(
+async def test_a_replaced_project_directory_is_mounted_again(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     directory = tmp_path / "project"

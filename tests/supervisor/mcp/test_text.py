@@ -37,7 +37,7 @@ def test_clean_joins_pairs_and_marks_halves() -> None:
         ("\r\x1b[99999999999Ax", "x"),
     ],
 )
-def test_a_line_that_is_written_anew_is_read_in_its_last_state(text: str, read: str) -> None:
+def test_a_line_that_is_written_again_is_read_in_its_last_state(text: str, read: str) -> None:
     assert settled(text) == read
 
 

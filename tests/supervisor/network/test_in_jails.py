@@ -148,7 +148,7 @@ async def test_a_list_is_changed_while_a_session_runs(env: str) -> None:
         told = result.outcome.stdout + str(result.outcome.displays)
         assert "network is off" in told
         assert [d.verdict for d in network.decisions_since()] == ["allowed", "off"]
-        # An interpreter that starts anew has them as well.
+        # An interpreter that restarts has them as well.
         leave = {"python": "exit()", "bash": "exit", "node": "process.exit()"}
         await bench.run(leave[env], env=env)
         fresh = {

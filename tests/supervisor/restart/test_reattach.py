@@ -209,7 +209,7 @@ async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
         assert (await it.submit("late").wait()).outcome.stdout == "late"
         (told,) = it.watcher.resumed
         assert told[1].recent == ("1.x",)
-        # Its idle time begins anew, its lifetime does not.
+        # Its idle time starts again, its lifetime does not.
         now = trio.current_time()
         await it.session.wait_ended()
         assert 90 < trio.current_time() - now < 150

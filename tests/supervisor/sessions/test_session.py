@@ -236,7 +236,7 @@ async def test_background_processes_keep_a_session(autojump_clock: trio.abc.Cloc
         assert trio.current_time() - it.session.created_s == pytest.approx(300)
 
 
-async def test_using_a_session_starts_its_idle_time_anew(autojump_clock: trio.abc.Clock) -> None:
+async def test_using_a_session_starts_its_idle_time_again(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         for _ in range(5):
             await trio.sleep(90)

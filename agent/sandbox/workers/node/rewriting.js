@@ -154,7 +154,7 @@ const makeRewriter = (vm, parse, looksLikeModule, asExpression) => {
       (kind === 'var' ? names.vars : names.lexical).push(...found);
       for (const name of found) constants[kind === 'const' ? 'add' : 'delete'](name);
       if (!found.some(isConflict)) return false;
-      // A var's conflict is a let, which is made anew; a let's is a property of globalThis.
+      // A var's conflict is a let, which is declared again; a let's is a property of globalThis.
       for (const name of found) {
         if (kind !== 'var' && !isConflict(name)) declared.let.push(name);
         if (kind === 'var') declared[isConflict(name) ? 'let' : 'var'].push(name);

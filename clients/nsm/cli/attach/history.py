@@ -1,7 +1,7 @@
 """History of typed code, per environment: a file of JSON texts, one a line.
 
 Several prompts may append at once: a line is one write to a file opened for appending. Whoever
-finds it twice as long as it should be writes it anew.
+finds it twice as long as it should be writes a new one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class FileHistory(History):
             return []
 
     def _replace(self, lines: list[bytes]) -> None:
-        """Write it anew; a line that another prompt appends at this moment may be lost."""
+        """Write a new file; a line that another prompt appends at this moment may be lost."""
         new = f"{self.path}.{os.getpid()}"
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -3,7 +3,7 @@
 `nsm.AsyncClient` needs trio, and prompt_toolkit asyncio; here is as much of a client as a person
 at a prompt needs. `Link` is a protocol in asyncio's sense: it is fed, and never waits.
 
-A connection that is lost is made anew, and what was asked over it asked again (`nsm.client.retry`).
+After a lost connection, a client connects again and repeats what it asked (`nsm.client.retry`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Link(asyncio.Protocol):
         """Introduce ourselves over a connected socket, which is the link's from here on.
 
         Args:
-            path: where to connect anew; None for not at all.
+            path: socket to connect to again; None to stay without a connection.
             project: whose sessions names mean first.
 
         Raises:
@@ -222,7 +222,7 @@ class Link(asyncio.Protocol):
                 self._waiting.append(call)
         while True:
             try:
-                assert self._path is not None, "else nothing is made anew"
+                assert self._path is not None, "without a path there is no new connection"
                 connect = partial(start.connect, self._path)
                 await self._introduce(await loop.run_in_executor(None, connect))
                 break

@@ -28,7 +28,7 @@ ExecStart={supervisor}
 ExecReload={nsm} reload
 Restart=on-failure
 RestartSec=250ms
-# 2: a mistake in config.toml, or no place to be; starting again would not mend it.
+# 2: a mistake in config.toml, or no place to be; starting again would not help.
 RestartPreventExitStatus=2
 # 75: ended by a signal, and sessions are left to the next one (`systemctl stop` starts none).
 RestartForceExitStatus=75

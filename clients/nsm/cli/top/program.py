@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CLIENT_NAME = "nsm top"
 
 RETRY_S = 1.0
-"""Between attempts to find a supervisor that is being started anew."""
+"""Pause between attempts to find a supervisor that restarts."""
 
 SHARE = 9
 """Looking takes at most a tenth of the supervisor's time: so many times as long nobody looks."""
@@ -202,7 +202,7 @@ class TopScreen:
                 await asyncio.wait_for(self._look_now.wait(), pause_s)
 
     async def _connected(self) -> Link:
-        """The link, made anew where it was lost; a deed and a look may ask at the same time."""
+        """Return the link, a new one if it was lost; two tasks may ask at the same time."""
         async with self._connecting:
             if self._link is None or self._link.lost.done():
                 connection = start.connect(paths.socket_path(), autostart=False)

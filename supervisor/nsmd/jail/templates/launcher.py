@@ -191,9 +191,9 @@ class TemplateLauncher:
         self._outdated.append(template.pid)
         template.close()
         self._tell(template.pid, True)
-        self._nursery.start_soon(self._make_anew, template.spec)
+        self._nursery.start_soon(self._make_again, template.spec)
 
-    async def _make_anew(self, spec: TemplateSpec) -> None:
+    async def _make_again(self, spec: TemplateSpec) -> None:
         line = self._line(spec)
         failures = line.failures
         try:

@@ -472,7 +472,7 @@ def test_a_connection_that_is_lost() -> None:
     linked(use, hang_up=hang_up)
 
 
-def test_a_connection_that_is_made_anew(tmp_path: Path) -> None:
+def test_a_connection_that_is_made_again(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     asked = threading.Event()
     events: list[str] = []

@@ -184,7 +184,7 @@ def test_all_of_one_and_back(person: Terminal) -> None:
     assert person.mode_after == person.mode_before
 
 
-def test_the_supervisor_is_started_anew(sessions: Sessions, person: Terminal) -> None:
+def test_the_supervisor_is_started_again(sessions: Sessions, person: Terminal) -> None:
     sessions.supervisor.close()
     person.see("No supervisor: ", "Looking for the next one.", "alpha", "beta")
     person.type("i")

@@ -77,7 +77,7 @@ async def renewed(forking: TemplateLauncher) -> None:
 
 
 @pytest.mark.parametrize("what", ["module", pytest.param("interpreter", marks=pytest.mark.slow)])
-async def test_a_template_is_made_anew_when_its_files_change(
+async def test_a_template_is_made_again_when_its_files_change(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(launcher, "SETTLE_S", 5.0)
