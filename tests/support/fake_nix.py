@@ -15,7 +15,7 @@ from typing import Any
 VERSION = "nix (Nix) 2.18.1"
 
 _PROGRAM = r"""
-import json, os, signal, subprocess, sys, time
+import json, os, resource, signal, subprocess, sys, time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 
@@ -32,7 +32,9 @@ def main():
     with open(os.path.join(HERE, "plan.json")) as file:
         plan = json.load(file)
     with open(os.path.join(HERE, "calls"), "a") as file:
-        file.write(json.dumps({"arguments": words, "variables": dict(os.environ)}) + "\n")
+        told = {"arguments": words, "variables": dict(os.environ)}
+        told["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)
+        file.write(json.dumps(told) + "\n")
     if words == ["--version"]:
         print(plan["version"])
         return

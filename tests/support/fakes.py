@@ -160,6 +160,9 @@ class FakeJail:
         self.outdated = False
         self._gone = trio.Event()
 
+    def is_ready(self) -> None:
+        """Nothing was held for the start."""
+
     def kill(self) -> None:
         self.killed = True
         self._gone.set()

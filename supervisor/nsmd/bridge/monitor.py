@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import sys
@@ -39,11 +38,6 @@ on a machine that they fill, take that long (measured with 700). All else is gon
 LINGER_S = 0.25
 """How long the end of the output is waited for after the program's end: processes that it left
 behind may keep its output open for days.
-"""
-
-SOFT_DESCRIPTORS = 1024
-"""RLIMIT_NOFILE of programs, as everywhere. The supervisor has raised its own; with more, programs
-that use select(2) fail, and those that close all descriptors are slow.
 """
 
 MAX_DRAINED_BYTES = 1024 * 1024
@@ -235,10 +229,6 @@ def _become(
             with suppress(OSError):  # all but SIGKILL and SIGSTOP
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        # Without a limit it is the greatest number, or -1 (setrlimit(2)).
-        soft = SOFT_DESCRIPTORS if hard < 0 else min(SOFT_DESCRIPTORS, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         nothing = os.open(os.devnull, os.O_RDONLY)
         for new, old in enumerate([nothing, *outputs]):
             os.dup2(old, new)

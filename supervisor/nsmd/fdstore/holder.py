@@ -15,11 +15,14 @@ NAME`` in place of those that it has ``drop NAME`` close them
 ``count``      answered by ``count N supervised`` or ``count N alone``: how many names there are,
                and whether there is a supervisor; anyone may ask
 
-What cannot be held is answered by ``lost NAME``. Words that it does not know are ignored.
+What cannot be held is answered by ``lost NAME``. Words that it does not know are ignored. Small
+sealed memory files are held as their content, and made again to be given: one for each of
+thousands of sessions would take a third of the descriptors.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import select
@@ -45,6 +48,11 @@ MAX_CONNECTIONS = 32
 MESSAGE_BYTES = 4096
 RESERVED = 64
 """Descriptors below the limit that stay free for connections."""
+
+MAX_CONTENT_BYTES = 64 * 1024
+"""Largest memory file that is held as its content."""
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 STEP_S, LATE_S = 10.0, 3.0
 """Without a supervisor it counts time in such steps. A step that takes so much longer does not
@@ -90,6 +98,37 @@ def identity(fd: int) -> tuple[int, int, str]:
     return status.st_dev, status.st_ino, pid
 
 
+def content_of(fd: int) -> bytes | None:
+    """Read a small memory file that nobody can change; None for anything else.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return None
+    if seals != SEALS or os.fstat(fd).st_size > MAX_CONTENT_BYTES:
+        return None
+    return os.pread(fd, MAX_CONTENT_BYTES, 0)
+
+
+def file_of(content: bytes) -> int:
+    """Make a sealed memory file.
+
+    Raises:
+        OSError: there is no descriptor or memory for it.
+    """
+    fd = os.memfd_create("nsm-held", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, content)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 class DescriptorHolder:
     """Holder of a supervisor's descriptors.
 
@@ -107,13 +146,14 @@ class DescriptorHolder:
         self.alone_s = 0.0
         self.ended = False
         self.held: dict[str, dict[tuple[int, int, str], int]] = {}
+        self.contents: dict[str, set[bytes]] = {}
         self.poll = select.poll()
         self.poll.register(listener, select.POLLIN)
         self.poll.register(first, select.POLLIN)
 
     def run(self) -> None:
         """Run until told to end, or until nobody needs it."""
-        while not self.ended and (self.supervisor or self.held):
+        while not self.ended and (self.supervisor or self.held or self.contents):
             began_s = time.monotonic()
             step_s = max(0.0, min(STEP_S, self.linger_s - self.alone_s))
             ready = self.poll.poll(None if self.supervisor else 1000 * step_s)
@@ -170,7 +210,7 @@ class DescriptorHolder:
         if word == "count":
             self.hear_out(self.supervisor, connection)  # it may be gone
             state = "supervised" if self.supervisor else "alone"
-            answer(connection, f"count {len(self.held)} {state}")
+            answer(connection, f"count {len(self.names())} {state}")
         elif word == "supervise":
             self.follow(connection)
             answer(connection, f"pid {os.getpid()}")
@@ -201,6 +241,7 @@ class DescriptorHolder:
         """
         if word in ("drop", "set"):
             close(self.held.pop(name, {}).values())
+            self.contents.pop(name, None)
         if word == "give":
             self.give()
         if word not in ("keep", "set"):
@@ -220,23 +261,37 @@ class DescriptorHolder:
         Raises:
             OSError: the kernel does not identify one of them.
         """
-        mine = self.held.setdefault(name, {})
         while fds:
             fd = fds.pop()
             try:
-                kept = mine.setdefault(identity(fd), fd)
+                content = content_of(fd)
+                if content is not None:
+                    self.contents.setdefault(name, set()).add(content)
+                    os.close(fd)
+                    continue
+                kept = self.held.setdefault(name, {}).setdefault(identity(fd), fd)
             except OSError:
                 close([fd, *fds])
                 raise
             if kept != fd:
                 os.close(fd)
 
+    def names(self) -> list[str]:
+        """Names of everything that is held, in the order in which it came."""
+        return list({**self.held, **self.contents})
+
     def give(self) -> None:
         """Send copies of everything that is held."""
-        for name, kept in self.held.items():
-            fds = list(kept.values())
+        for name in self.names():
+            files: list[int] = []
+            try:
+                files += map(file_of, self.contents.get(name, ()))
+            except OSError:  # the system has no room for another file
+                answer(self.supervisor, f"lost {name}")
+            fds = [*self.held.get(name, {}).values(), *files]
             for start in range(0, len(fds), MAX_DESCRIPTORS):
                 answer(self.supervisor, f"has {name}", fds[start : start + MAX_DESCRIPTORS])
+            close(files)
         answer(self.supervisor, "all")
 
 

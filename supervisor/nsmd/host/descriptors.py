@@ -27,9 +27,18 @@ its proxy, and four connections on which that may come. Its other connections co
 clients or of proxies.
 """
 
-PER_SESSION = 5
-"""Descriptors of a session: its agent's socket and its PID 1; the stderr of a jail of its own, or
-two of a fork's overlay; and the socket of its proxy.
+PER_SESSION = 2
+"""Descriptors of a session: its agent's socket, and its PID 1."""
+
+PER_OVERLAY = 2
+"""Further descriptors of a session that may change a copy of its project."""
+
+PER_PROXY = 1
+"""Further descriptors of a session that reaches some hosts: the socket of its proxy."""
+
+MAX_LATER = 256
+"""Descriptors for proxies of sessions that get hosts while they live, and for transfers of files;
+fewer where there are few.
 """
 
 RESERVED = 192
@@ -47,7 +56,7 @@ class Shares:
 
     Attributes:
         limit: limit of descriptors.
-        sessions: sessions, spares included.
+        sessions: sessions, spares included, if each has only `PER_SESSION` descriptors.
         connections: connections of clients, those in boxes included.
         proxied: connections through the proxies of sessions and boxes.
         boxes: boxes with sockets.
@@ -103,7 +112,9 @@ def share_out(limit: int, http: int = 0) -> Shares:
     connections = min(MAX_CONNECTIONS, max(LEAST, room // 8))
     proxied = min(MAX_PROXIED, max(LEAST, room // 32))
     boxes = min(MAX_BOXES, max(LEAST, room // 64))
-    sessions = max(LEAST, (room - connections - 2 * proxied - PER_BOX * boxes) // PER_SESSION)
+    later = min(MAX_LATER, max(LEAST, room // 64))
+    left = room - connections - 2 * proxied - PER_BOX * boxes - later
+    sessions = max(LEAST, left // PER_SESSION)
     return Shares(
         limit=limit, sessions=sessions, connections=connections, proxied=proxied, boxes=boxes
     )

@@ -72,6 +72,9 @@ class JailHandle:
     def pidfd(self) -> int:
         return self._pidfd
 
+    def is_ready(self) -> None:
+        """Release what only a start needs."""
+
     def kill(self) -> None:
         if not self._released:
             with suppress(ProcessLookupError):

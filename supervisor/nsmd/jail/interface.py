@@ -66,6 +66,10 @@ class Jail(Protocol):
         """Changes of its session in an overlay of the project; None in other modes."""
         ...
 
+    def is_ready(self) -> None:
+        """Release what only a start needs: the agent has taken its descriptors. May be repeated."""
+        ...
+
     def kill(self) -> None:
         """Send SIGKILL to PID 1, which ends everything in the jail. May be repeated."""
         ...

@@ -35,7 +35,7 @@ class BwrapJail(JailHandle):
         starter: our child.
         pid, pidfd: process id and pidfd of the jail's PID 1; the pidfd is owned from now on.
         channel: the supervisor's end of the agent's socket; owned from now on.
-        stderr_fd: from `make_stderr`; owned from now on.
+        stderr_fd: from `make_stderr`; owned from now on, and closed once the jail is ready.
 
     Attributes:
         policy: as in `Jail`; None for a template's jail.
@@ -54,6 +54,7 @@ class BwrapJail(JailHandle):
         super().__init__(channel, pidfd, pid)
         self._starter = starter
         self._stderr_fd = stderr_fd
+        self._stderr_text: str | None = None  # once that is closed
         self._ended = False
         self._waiting = trio.Lock()
 
@@ -86,13 +87,18 @@ class BwrapJail(JailHandle):
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
 
     def stderr_text(self) -> str:
-        return "" if self._released else read_stderr(self._stderr_fd)
+        if self._stderr_text is None:
+            return read_stderr(self._stderr_fd)
+        return "" if self._released else self._stderr_text
+
+    def is_ready(self) -> None:
+        if self._stderr_text is None:
+            self._stderr_text = read_stderr(self._stderr_fd)
+            os.close(self._stderr_fd)
 
     def release(self) -> None:
-        released = self._released
         super().release()
-        if not released:
-            os.close(self._stderr_fd)
+        self.is_ready()
 
 
 async def wait_for_starter(

@@ -95,6 +95,9 @@ class RunOnlyJail:
     def pidfd(self) -> int:
         return self._ended_fd
 
+    def is_ready(self) -> None:
+        """Nothing is held for the start alone."""
+
     def kill(self) -> None:
         self._scope.cancel()
 

@@ -38,9 +38,14 @@ def project_path(session: Session) -> str | None:
 
 
 class SessionIndex:
-    """Index of the sessions that have not ended, spares and ending ones included."""
+    """Index of the sessions that have not ended, spares and ending ones included.
+
+    Attributes:
+        descriptors: number of the supervisor's descriptors that they hold.
+    """
 
     def __init__(self) -> None:
+        self.descriptors = 0
         self._sessions: dict[str, Session] = {}
         self._named: dict[tuple[str, str], Session] = {}
 
@@ -72,6 +77,7 @@ class SessionIndex:
     def add(self, session: Session) -> None:
         """Add a new session, which belongs to nobody yet."""
         self._sessions[session.id] = session
+        self.descriptors += session.spec.descriptors
 
     def give_name(self, session: Session) -> None:
         """Register a session under the name in its tenancy; an earlier session of that name is
@@ -83,7 +89,8 @@ class SessionIndex:
 
     def remove(self, session: Session) -> bool:
         """Remove a session that is over; return whether it still had its name."""
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self.descriptors -= session.spec.descriptors
         tenancy = session.tenancy
         if tenancy is None or tenancy.name is None:
             return False

@@ -151,7 +151,7 @@ class SessionManager:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
-        if self._places.has_room(len(self.directory)):
+        if self._places.has_room(spec, len(self.directory), self.directory.descriptors):
             session = self.pool.take(spec)
         else:
             turn = self._places.turn(tenancy.scope, confined=confined)

@@ -16,6 +16,7 @@ import trio
 from nsm.wire.errors import SessionLimitError
 from nsmd.model.durations import duration
 from nsmd.model.limits import SessionRoom
+from nsmd.model.values import JailSpec
 from nsmd.sessions.session import Session
 
 MAX_WAITING = 256
@@ -37,7 +38,7 @@ class SessionSlots:
     """Slots for sessions, and sessions that wait for one.
 
     Args:
-        room: largest number of sessions with jails.
+        room: room for sessions with jails.
         live: returns all live sessions, with waiting ones and without spares.
         starts: limits the jails that start at once.
     """
@@ -45,29 +46,41 @@ class SessionSlots:
     def __init__(
         self, room: SessionRoom, live: Callable[[], Sequence[Session]], starts: trio.CapacityLimiter
     ) -> None:
-        self._limit = room.sessions
-        self._remedy = room.remedy
+        self._room = room
         self._live = live
         self._starts = starts
         self._waiting: dict[Session, Turn] = {}
 
     def __repr__(self) -> str:
-        return f"<SessionSlots {self._limit} in all, {len(self._waiting)} sessions wait>"
+        return f"<SessionSlots {self._room.sessions} in all, {len(self._waiting)} sessions wait>"
 
     def configure(self, room: SessionRoom) -> None:
         """Change the limit; no session ends for it."""
-        self._limit = room.sessions
-        self._remedy = room.remedy
+        self._room = room
         self.given_back()
 
-    def has_room(self, at_most: int) -> bool:
+    def has_room(self, spec: JailSpec, sessions: int, descriptors: int) -> bool:
         """Return whether a session may start now.
 
         Args:
-            at_most: upper bound of the number of sessions; below the limit, nothing needs to be
-                counted.
+            sessions, descriptors: upper bounds of the number of sessions, and of what they hold;
+                below the limits, nothing needs to be counted.
         """
-        return not self._waiting and (at_most < self._limit or self._free() > 0)
+        if self._waiting:
+            return False
+        return self._fits(sessions, descriptors, spec) or self._fits(*self._taken(), spec)
+
+    def _fits(self, sessions: int, descriptors: int, spec: JailSpec) -> bool:
+        """Return whether another session fits beside so many that hold so many descriptors."""
+        room = self._room
+        return sessions < room.configured and (
+            room.descriptors is None or descriptors + spec.descriptors <= room.descriptors
+        )
+
+    def _taken(self) -> tuple[int, int]:
+        """Count the live sessions that do not wait, and their descriptors."""
+        held = [s.spec.descriptors for s in self._live() if s not in self._waiting]
+        return len(held), sum(held)
 
     def check_share(self, scope: str) -> None:
         """Check that a box may have one more session.
@@ -78,11 +91,11 @@ class SessionSlots:
         Raises:
             SessionLimitError: it has its share.
         """
-        most = max(1, self._limit // SHARE)
+        most = max(1, self._room.sessions // SHARE)
         own = [s for s in self._live() if s.tenancy and s.tenancy.scope == scope]
         if len(own) >= most:
             raise SessionLimitError(
-                f"You have your share of sessions, {most} of {self._limit}"
+                f"You have your share of sessions, {most} of {self._room.sessions}"
                 f"{_told(own, scope, ':')}.",
                 hint=_CONFINED,
                 data={"limit": most},
@@ -110,17 +123,15 @@ class SessionSlots:
         """A session has ended: let the next ones start."""
         if not self._waiting:
             return
-        free = self._free()
+        sessions, descriptors = self._taken()
         for session, turn in list(self._waiting.items()):
-            if free <= 0:
+            if not self._fits(sessions, descriptors, session.spec):
                 return
             if session.live:
                 del self._waiting[session]
                 turn.opened.set()
-                free -= 1
-
-    def _free(self) -> int:
-        return self._limit - sum(session not in self._waiting for session in self._live())
+                sessions += 1
+                descriptors += session.spec.descriptors
 
     # For turns.
 
@@ -152,14 +163,15 @@ class SessionSlots:
         self, live: Sequence[Session], scope: str, *, confined: bool, besides: str = ""
     ) -> SessionLimitError:
         told = _told(live, scope, " Yours:" if confined else " Yours that could be ended:", ".")
+        number = self._taken()[0]
         hint = (
             "End one with `nsm kill NAME` (or `nsm kill --idle SECONDS`), reuse a session, or "
-            f"{self._remedy}."
+            f"{self._room.remedy(number)}."
         )
         return SessionLimitError(
-            f"{self._limit} sessions are live, which is the limit.{besides}{told}",
+            f"{number} sessions are live, {self._room.why_full(number)}.{besides}{told}",
             hint=_CONFINED if confined else hint,
-            data={"limit": self._limit},
+            data={"limit": number},
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
-from nsmd.host.descriptors import Shares
+from nsmd.host.descriptors import PER_SESSION, Shares
 from nsmd.model.settings import Settings
 from nsmd.model.values import (
     MAX_CODE_BYTES,
@@ -123,26 +123,49 @@ def jail_sizes(settings: Settings) -> JailSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoom:
-    """Largest number of sessions, without spares, and how to get more: half a sentence."""
+    """Room for sessions, without spares.
 
-    sessions: int
-    remedy: str
+    Attributes:
+        configured: largest number of sessions, as configured.
+        descriptors: number of descriptors that they may hold together; None for no limit.
+        files: number of files that the supervisor may open.
+    """
+
+    configured: int
+    descriptors: int | None = None
+    files: int = 0
+
+    @property
+    def sessions(self) -> int:
+        """Largest number of sessions, if none holds more descriptors than usual."""
+        if self.descriptors is None:
+            return self.configured
+        return min(self.configured, self.descriptors // PER_SESSION)
+
+    def why_full(self, sessions: int) -> str:
+        """Name the limit that so many live sessions have reached; the end of a sentence."""
+        if sessions >= self.configured:
+            return "as many as `max_sessions` in [session] of config.toml allows"
+        return f"as many as the {self.files} files that the supervisor may open allow"
+
+    def remedy(self, sessions: int) -> str:
+        """Say how to get more than so many; half a sentence."""
+        if sessions >= self.configured:
+            return "raise `max_sessions` in [session] of config.toml and run `nsm reload --config`"
+        return (
+            f"let the supervisor open more than {self.files} files (`ulimit -Hn`, "
+            "LimitNOFILE= of a systemd unit) and restart it"
+        )
 
 
 def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoom:
-    """Compute the number of sessions: as configured, or as the descriptors allow if that is
-    less."""
+    """Compute the room for sessions: as configured, and as far as descriptors suffice."""
     configured = settings.session.max_sessions
-    if shares is not None:
-        possible = max(1, shares.sessions - settings.pool.max_spares)
-        if possible < configured:
-            return SessionRoom(
-                sessions=possible,
-                remedy=f"let the supervisor open more than {shares.limit} files (`ulimit -Hn`, "
-                "LimitNOFILE= of a systemd unit) and restart it",
-            )
+    if shares is None:
+        return SessionRoom(configured=configured)
+    possible = max(1, shares.sessions - settings.pool.max_spares)
     return SessionRoom(
-        sessions=configured, remedy="raise `max_sessions` in [session] of config.toml"
+        configured=configured, descriptors=possible * PER_SESSION, files=shares.limit
     )
 
 

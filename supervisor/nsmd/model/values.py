@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nsm.wire.results import Truncation
+from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
@@ -16,9 +17,7 @@ ProjectMode = Literal["readonly", "overlay"]
 
 LimitKind = Literal["memory", "processes"]
 Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
-"""Mechanism of a limit: the session's control group, the supervisor's watchdog, limits of each
-process, or nothing.
-"""
+"""Mechanism of a limit: a control group, the watchdog, limits of each process, or nothing."""
 
 MAX_CODE_BYTES = 8 * 1024 * 1024
 """Largest piece of code from any front end."""
@@ -241,6 +240,12 @@ class JailSpec:
     project: ProjectMount | None
     sizes: JailSizes
     network: NetworkRule = NO_NETWORK
+
+    @property
+    def descriptors(self) -> int:
+        """Number of the supervisor's descriptors that its session holds."""
+        copied = self.project is not None and self.project.copied
+        return PER_SESSION + PER_OVERLAY * copied + PER_PROXY * (self.network.mode == "allow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -246,6 +246,7 @@ class AgentSession:
                     setup_of(environment, self._limits.grace_s),
                 )
             ready = True
+            jail.is_ready()
             self._listener.agent_ready(link)
             while True:
                 self._listener.agent_said(await link.receive())

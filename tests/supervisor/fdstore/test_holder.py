@@ -19,6 +19,7 @@ from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.fdstore import holder_store
 from nsmd.fdstore.holder_store import HolderError, HolderStore, RunningHolder, take
+from nsmd.fdstore.records import memory_file, read_file
 from processes import Watched, collect
 
 if TYPE_CHECKING:
@@ -116,6 +117,34 @@ def test_the_same_descriptor_is_kept_once(world: World) -> None:
     found = world.taken()
     assert len(found.kept["session-a"]) == 3
     world.store(found)
+
+
+def test_a_record_is_held_without_a_descriptor_and_comes_back_sealed(world: World) -> None:
+    """Thousands of sessions have one each."""
+    store = world.store()
+    _, theirs = world.pair()
+    contents = [f"record {number}".encode() for number in range(20)]
+    for number, content in enumerate(contents):
+        record = memory_file(content)
+        store.keep(f"session-{number}", [record, theirs.fileno()])
+        os.close(record)
+    store.drop("session-0")
+    assert world.held() == 19
+    # Two sockets, /dev/null, what it holds; the connection that has asked may be there still.
+    assert len(os.listdir(f"/proc/{store.pid}/fd")) in (3 + 19, 4 + 19)
+    store.close()
+    found = world.taken()
+    records = {name: read_file(next(filter(is_record, fds))) for name, fds in found.kept.items()}
+    assert records == {f"session-{n}": contents[n] for n in range(1, 20)}
+    assert all(len(fds) == 2 for fds in found.kept.values())
+    record = next(filter(is_record, found.kept["session-1"]))
+    with pytest.raises(PermissionError):
+        os.write(record, b"more")
+    world.store(found)
+
+
+def is_record(fd: int) -> bool:
+    return read_file(fd) is not None
 
 
 def test_the_holder_holds_nothing_of_its_starter(world: World) -> None:

@@ -19,9 +19,10 @@ def test_all_shares_together_fit(limit: int) -> None:
 @pytest.mark.parametrize(
     ("limit", "sessions", "connections", "proxied", "boxes"),
     [
-        (1024, 109, 104, 26, 13),  # an old default for everything
-        (4096, 512, 488, 122, 61),  # hard limits of login sessions without systemd
-        (524288, 104281, 1024, 512, 64),  # systemd's
+        (1024, 266, 104, 26, 13),  # an old default for everything
+        (4096, 1250, 488, 122, 61),  # hard limits of login sessions without systemd
+        (20000, 8432, 1024, 512, 64),
+        (524288, 260576, 1024, 512, 64),  # systemd's
     ],
 )
 def test_usual_limits(
@@ -53,12 +54,14 @@ def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
         session=SessionSettings(max_sessions=1000), pool=PoolSettings(max_spares=16)
     )
     few = session_room(settings, share_out(1024))
-    assert few.sessions == 93  # as docs/explanation/sessions.md says
-    assert "ulimit -Hn" in few.remedy
+    assert few.sessions == 250  # as docs/explanation/sessions.md says
+    assert "1024 files" in few.why_full(250)
+    assert "ulimit -Hn" in few.remedy(250)
     for shares in (share_out(8192), share_out(524288), None):
         room = session_room(settings, shares)
         assert room.sessions == 1000
-        assert "max_sessions" in room.remedy
+        assert "max_sessions" in room.why_full(1000)
+        assert "max_sessions" in room.remedy(1000)
 
 
 def test_what_is_too_many_for_one_quota_takes_nothing_of_the_next() -> None:

@@ -277,6 +277,12 @@ async def test_stderr_is_bounded_by_the_kernel(python: Environment) -> None:
         text = jail.stderr_text()
         assert STDERR_LIMIT_BYTES - 10_100 < len(text) <= STDERR_LIMIT_BYTES
         assert "\x1b" not in text
+        # A session in use holds as many descriptors as a fork; its words stay.
+        before = descriptors()
+        jail.is_ready()
+        jail.is_ready()
+        assert len(before - descriptors()) == 1
+        assert jail.stderr_text() == text
 
 
 async def test_umask_and_working_directory_of_the_supervisor_do_not_matter(

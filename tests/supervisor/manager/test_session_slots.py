@@ -13,14 +13,24 @@ from nsmd.manager.session_slots import SessionSlots
 from nsmd.model.limits import SessionRoom
 
 
+class FakeSession:
+    def __init__(self, **facts: Any) -> None:
+        self.__dict__.update(facts)
+
+
 def session(name: str, scope: str) -> Any:
-    return SimpleNamespace(name=name, tenancy=SimpleNamespace(scope=scope), active_s=0.0)
+    tenancy, spec = SimpleNamespace(scope=scope), SimpleNamespace(descriptors=2)
+    return FakeSession(name=name, tenancy=tenancy, spec=spec, active_s=0.0, live=True)
+
+
+def spec(descriptors: int) -> Any:
+    return SimpleNamespace(descriptors=descriptors)
 
 
 @pytest.mark.parametrize(("limit", "share"), [(40, 10), (3, 1), (1, 1)])
 async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: int) -> None:
     live: list[Any] = [session("mine", "me")] * 5
-    room = SessionRoom(sessions=limit, remedy="raise it")
+    room = SessionRoom(configured=limit)
     places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
     for number in range(share):
         places.check_share("box:/work#1")
@@ -38,11 +48,40 @@ async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: in
 @pytest.mark.parametrize("confined", [False, True])
 async def test_who_may_end_sessions_is_told_to_and_a_box_is_not(confined: bool) -> None:
     live = [session("mine", "me")]
-    places = SessionSlots(
-        SessionRoom(sessions=1, remedy="raise it"), lambda: live, trio.CapacityLimiter(1)
-    )
+    places = SessionSlots(SessionRoom(configured=1), lambda: live, trio.CapacityLimiter(1))
     with pytest.raises(SessionLimitError) as refused:
         places.turn("me", confined=confined)
     assert refused.value.hint.startswith("End one with `nsm kill") != confined
     assert ("whoever runs nsm can end" in refused.value.hint) == confined
     assert ("Yours that could be ended: mine" in refused.value.message) != confined
+
+
+@pytest.mark.parametrize(
+    ("room", "limit", "remedy"),
+    [
+        (SessionRoom(configured=3, descriptors=100, files=240), "max_sessions", "max_sessions"),
+        (SessionRoom(configured=9, descriptors=6, files=240), "240 files", "`ulimit -Hn`"),
+    ],
+)
+async def test_an_error_names_the_limit_and_how_to_raise_it(
+    room: SessionRoom, limit: str, remedy: str
+) -> None:
+    live: list[Any] = [session(f"s{number}", "me") for number in range(3)]
+    places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
+    assert not places.has_room(spec(2), len(live), 2 * len(live))
+    with pytest.raises(SessionLimitError) as refused:
+        places.turn("me")
+    assert refused.value.message.startswith("3 sessions are live, as many as ")
+    assert limit in refused.value.message
+    assert remedy in refused.value.hint
+    assert refused.value.data == {"limit": 3}
+
+
+async def test_sessions_that_hold_more_descriptors_take_more_room() -> None:
+    live: list[Any] = [session("mine", "me")]
+    room = SessionRoom(configured=100, descriptors=6, files=240)
+    places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
+    assert places.has_room(spec(4), 1, 2)
+    assert not places.has_room(spec(5), 1, 2)
+    # Spares and ending sessions are in the upper bounds, and do not count.
+    assert places.has_room(spec(4), 50, 200)

@@ -43,7 +43,7 @@ TimeoutStopSec=30
 # Sessions outlive the supervisor: their descriptors are kept, and given to the next one. Without
 # one, as after `systemctl stop`, nobody has them, and that ends each session.
 KillMode=process
-FileDescriptorStoreMax=8192
+FileDescriptorStoreMax=65536
 # systemd 254 and newer say by themselves that they keep descriptors.
 Environment=NSM_FDSTORE=systemd
 # Sessions are in a scope beside this service, where each is limited (docs/reference/policy.md);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import time
@@ -15,6 +16,11 @@ from typing import Any
 from nsmd.host.monitors.process_tree import SWEEP_S, Ladder, adopt_orphans, sweep, watch_signals
 
 CHUNK_BYTES = 64 * 1024
+
+SOFT_DESCRIPTORS = 1024
+"""RLIMIT_NOFILE of programs, as everywhere. The supervisor has raised its own; with more, programs
+that use select(2) fail, and those that close all descriptors are slow.
+"""
 
 
 class NotStartedError(Exception):
@@ -61,6 +67,10 @@ class Monitor(ABC):
         """Start the program, watch it to its end, and report that."""
         wake = watch_signals()
         die_with_parent = adopt_orphans()
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        # Without a limit it is the greatest number, or -1 (setrlimit(2)).
+        soft = SOFT_DESCRIPTORS if hard < 0 else min(SOFT_DESCRIPTORS, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         try:
             self.start(die_with_parent)
         except (NotStartedError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -78,6 +79,8 @@ async def test_what_it_prints_and_its_log(
     assert call["variables"]["NIX_CONFIG"] == "a = b"
     assert call["variables"]["HOME"] == str(tmp_path)
     assert "SECRET" not in call["variables"]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert call["files"] == [min(1024, hard), hard]  # the supervisor's own soft limit is raised
 
 
 async def test_failure_has_nixs_words_and_the_end_of_the_log(fake: FakeNix, nix: Nix) -> None:
