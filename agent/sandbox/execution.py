@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
     from sandbox.processes import Process
-    from sandbox.setups import Setup
+    from sandbox.setups import Step
 
 
 GRACE_S = 2.0
@@ -55,7 +55,7 @@ class CurrentExecution:
         self.interpreter = interpreter
         self.grace_s = grace_s
         self.preview: Preview | None = None
-        self.step: Setup | None = None
+        self.step: Step | None = None
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         self._last_pid = last_pid

@@ -28,7 +28,7 @@ VARIABLES_S = 10.0
 """
 
 
-class Setup:
+class Step:
     """Code that an interpreter runs before any other, each time it starts.
 
     Args:
@@ -50,7 +50,7 @@ class Setup:
         self.told = False
 
     @staticmethod
-    def all_of(given: Mapping[str, Any]) -> list[Setup]:
+    def all_of(given: Mapping[str, Any]) -> list[Step]:
         """
         Raises:
             ValueError: they are not as in docs/contributing/agent-protocol.md.
@@ -62,12 +62,12 @@ class Setup:
             raise ValueError(f"setup needs steps, a list of at most {MAX_SETUP_STEPS}")
         if not is_seconds(timeout_s) or not is_seconds(grace_s):
             raise ValueError("setup needs timeout_s and takes grace_s, seconds")
-        found: list[Setup] = []
+        found: list[Step] = []
         for step in steps:
             fields = as_object(step) or {}
             name, code = fields.get("name"), fields.get("code")
             if isinstance(name, str) and isinstance(code, str):
-                found.append(Setup(name, code, float(timeout_s), float(grace_s)))
+                found.append(Step(name, code, float(timeout_s), float(grace_s)))
                 continue
             raise ValueError("each step of setup needs a name and code, texts")
         return found
@@ -80,7 +80,7 @@ class Setups:
         self._agent = agent
         self._known = False
 
-    def read(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[Setup]] | None:
+    def read(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[Step]] | None:
         """Read the first set-up of a `hello`.
 
         Raises:
@@ -93,9 +93,9 @@ class Setups:
         interpreter = self._agent.interpreters.get(name) if isinstance(name, str) else None
         if interpreter is None:
             raise ValueError(f"setup is for interpreter {name!r:.50}, which is not in this session")
-        return interpreter, Setup.all_of(given)
+        return interpreter, Step.all_of(given)
 
-    def take(self, interpreter: Interpreter, steps: list[Setup]) -> None:
+    def take(self, interpreter: Interpreter, steps: list[Step]) -> None:
         self._known = True
         interpreter.setup = steps
         if interpreter.pid and not interpreter.has_state and self._agent.running is None:
@@ -113,7 +113,7 @@ class Setups:
             if unused and interpreter.reads_variables_at_start:
                 interpreter.start_over()
                 continue
-            step = Setup("network", interpreter.variables_code(new), VARIABLES_S, GRACE_S)
+            step = Step("network", interpreter.variables_code(new), VARIABLES_S, GRACE_S)
             step.late = True
             interpreter.steps.append(step)
             if self._agent.running is None:
@@ -129,7 +129,7 @@ class Setups:
         if waiting is not None:
             self._agent.executions.execute(waiting)
 
-    def _begin_step(self, interpreter: Interpreter, step: Setup) -> None:
+    def _begin_step(self, interpreter: Interpreter, step: Step) -> None:
         interpreter.begin_step()
         execution = self._agent.executions.begin("", interpreter, step.grace_s)
         execution.step = step
@@ -142,7 +142,7 @@ class Setups:
             self.finish_step(execution, step, 0, f"could not be handed over: {error}")
 
     def finish_step(
-        self, execution: CurrentExecution, step: Setup, exit_code: int, why: str = ""
+        self, execution: CurrentExecution, step: Step, exit_code: int, why: str = ""
     ) -> None:
         """Goes on with the next step, in a fresh interpreter if this one has ended it.
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from sandbox.agent import Agent
     from sandbox.questions import InterpreterQuestion
-    from sandbox.setups import Setup
+    from sandbox.setups import Step
     from sandbox.shared_page import SharedPage
 
 
@@ -86,8 +86,8 @@ class Interpreter:
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.setup: list[Setup] = []
-        self.steps: list[Setup] = []
+        self.setup: list[Step] = []
+        self.steps: list[Step] = []
         self._aside: tuple[dict[str, Capture], str] | None = None
         self.link: NonblockingStream | None = None
         self.question: InterpreterQuestion | None = None
@@ -280,7 +280,7 @@ class Interpreter:
         self.captures = {stream: Capture(stream, None, limits) for stream in self.captures}
         self.resume_output()
 
-    def complain(self, step: Setup, why: str, said: str) -> None:
+    def complain(self, step: Step, why: str, said: str) -> None:
         """Has the next execution told that a step failed.
 
         Args:

@@ -108,25 +108,25 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     give the box more first."""
     before, after = outline(old), outline(new)
     more, fewer = _without(new.programs, old.programs), _without(old.programs, new.programs)
-    gone = {place.target for place in _more(after, before, "change")}
+    gone = {item.target for item in _more(after, before, "change")}
     told = [f"+ can start {legible(name)}, outside of the box" for name in more]
-    told += [f"+ can change {_place(place, home)}" for place in _more(before, after, "change")]
+    told += [f"+ can change {_place(item, home)}" for item in _more(before, after, "change")]
     told += [
-        f"- protected {_place(place, home)}"
-        for place in _more(after, before, "protected")
-        if place.target not in gone
+        f"- protected {_place(item, home)}"
+        for item in _more(after, before, "protected")
+        if item.target not in gone
     ]
     if old.network != new.network:
         told.append(f"+ network: {_reach(new.network)}")
         told.append(f"- network: {_reach(old.network)}")
     names = {variable.name for variable in old.variables}
     told += [f"+ variable {_assigned(v)}" for v in new.variables if v.name not in names]
-    told += [f"- hidden {_place(place, home)}" for place in _more(after, before, "hidden")]
-    told += [f"+ can read {_place(place, home)}" for place in _more(before, after, "read")]
-    told += [f"- can change {_place(place, home)}" for place in _more(after, before, "change")]
-    told += [f"+ protected {_place(place, home)}" for place in _more(before, after, "protected")]
-    told += [f"+ hidden {_place(place, home)}" for place in _more(before, after, "hidden")]
-    told += [f"- can read {_place(place, home)}" for place in _more(after, before, "read")]
+    told += [f"- hidden {_place(item, home)}" for item in _more(after, before, "hidden")]
+    told += [f"+ can read {_place(item, home)}" for item in _more(before, after, "read")]
+    told += [f"- can change {_place(item, home)}" for item in _more(after, before, "change")]
+    told += [f"+ protected {_place(item, home)}" for item in _more(before, after, "protected")]
+    told += [f"+ hidden {_place(item, home)}" for item in _more(before, after, "hidden")]
+    told += [f"- can read {_place(item, home)}" for item in _more(after, before, "read")]
     names = {variable.name for variable in new.variables}
     told += [f"- variable {legible(v.name)}" for v in old.variables if v.name not in names]
     told += [f"- can start {legible(name)}" for name in fewer]
@@ -142,7 +142,7 @@ def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
 def _more(before: Outline, after: Outline, access: str) -> list[SummaryItem]:
     had: tuple[SummaryItem, ...] = getattr(before, access)
     has: tuple[SummaryItem, ...] = getattr(after, access)
-    return [place for place in has if place not in had]
+    return [item for item in has if item not in had]
 
 
 def _width(wide: int) -> int:
@@ -165,13 +165,13 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
         _Section(label="can start", items=_programs(plan.programs)),
         _Section(
             label="can change",
-            items=tuple(_place(place, home) for place in found.change) or ("nothing",),
+            items=tuple(_place(item, home) for item in found.change) or ("nothing",),
             least=3,
             each=True,
         ),
         _Section(
             label="protected",
-            items=tuple(_inside(place, plan.directory, home) for place in found.protected),
+            items=tuple(_inside(item, plan.directory, home) for item in found.protected),
         ),
         _Section(label="network", items=_network(plan.network), separator=" "),
         _Section(label="variables", items=_variables(plan.variables), least=2),
@@ -264,44 +264,44 @@ def _command(plan: Plan, home: str) -> tuple[str, ...]:
     return (path(program, home), *map(legible, arguments))
 
 
-def _place(place: SummaryItem, home: str) -> str:
-    if place.elsewhere:
-        return f"{path(place.source, home)}  as {path(place.target, home)}"
-    return path(place.target, home)
+def _place(item: SummaryItem, home: str) -> str:
+    if item.elsewhere:
+        return f"{path(item.source, home)}  as {path(item.target, home)}"
+    return path(item.target, home)
 
 
-def _inside(place: SummaryItem, directory: str, home: str) -> str:
+def _inside(item: SummaryItem, directory: str, home: str) -> str:
     """Path relative to the working directory if it lies there, else whole."""
-    if place.target.startswith(f"{directory}/"):
-        return legible(place.target[len(directory) + 1 :])
-    return path(place.target, home)
+    if item.target.startswith(f"{directory}/"):
+        return legible(item.target[len(directory) + 1 :])
+    return path(item.target, home)
 
 
-def _read(places: Iterable[SummaryItem], home: str) -> tuple[str, ...]:
+def _read(items: Iterable[SummaryItem], home: str) -> tuple[str, ...]:
     """Names of readable paths: the person's own first; of the system's, the larger ones by name and
     the others by number.
     """
     own: list[str] = []
     system: dict[str, int] = {}
-    places = list(places)
-    of_nsm = [place for place in places if place.target.startswith(f"{RUN_DIRECTORY}/")]
-    for place in places:
-        if place in of_nsm:
+    items = list(items)
+    of_nsm = [item for item in items if item.target.startswith(f"{RUN_DIRECTORY}/")]
+    for item in items:
+        if item in of_nsm:
             continue
-        top = next((top for top in _SYSTEM if f"{place.target}/".startswith(f"{top}/")), None)
+        top = next((top for top in _SYSTEM if f"{item.target}/".startswith(f"{top}/")), None)
         if top is None:
-            own.append(_place(place, home))
+            own.append(_place(item, home))
         else:
-            system[top] = 0 if place.target == top else system.get(top, 0) + 1
+            system[top] = 0 if item.target == top else system.get(top, 0) + 1
     tops = (f"{count} of {top}" if count else top for top, count in system.items())
     return (*own, *tops, *(["nsm itself"] if of_nsm else []))
 
 
-def _hidden(places: Sequence[SummaryItem], plan: Plan, home: str) -> tuple[str, ...]:
-    programs = [place for place in places if place.target.startswith(("/usr/", "/bin/"))]
-    others = [_inside(place, plan.directory, home) for place in places if place not in programs]
+def _hidden(items: Sequence[SummaryItem], plan: Plan, home: str) -> tuple[str, ...]:
+    programs = [item for item in items if item.target.startswith(("/usr/", "/bin/"))]
+    others = [_inside(item, plan.directory, home) for item in items if item not in programs]
     if programs:
-        names = sorted(place.target.rpartition("/")[2] for place in programs)
+        names = sorted(item.target.rpartition("/")[2] for item in programs)
         shown = ", ".join(map(legible, names[:3])) + (", ..." if len(names) > 3 else "")
         others.append(f"{len(programs)} programs ({shown})")
     if any(mount.kind == "tmpfs" and mount.target == home for mount in plan.mounts):

@@ -51,7 +51,7 @@ class Box:
         record: facts about the box.
         pidfd: pidfd of its first process; owned from now on, like the sockets.
         control, proxy: its listening sockets.
-        way: socket of its proxy, from an earlier supervisor.
+        listener: socket of its proxy, from an earlier supervisor.
         store: keeps its descriptors.
     """
 
@@ -64,16 +64,16 @@ class Box:
         proxy: socket.socket | None,
         gateway: Gateway,
         store: DescriptorStore,
-        way: NamespaceListener | None = None,
+        listener: NamespaceListener | None = None,
     ) -> None:
         self.record = record
         self._pidfd = pidfd
         self._control = control
         self._proxy = proxy
-        self._listener = way
+        self._listener = listener
         self._store = store
         rule = record.client_limits.network or NO_NETWORK
-        self.way = AllowedHosts(f"box {record.id}", rule, gateway=gateway)
+        self.allowed_hosts = AllowedHosts(f"box {record.id}", rule, gateway=gateway)
         self._handing = trio.Semaphore(MAX_HANDING)
         self._failures = 0
 
@@ -83,10 +83,10 @@ class Box:
     @classmethod
     def taken_up(cls, left: Left, *, gateway: Gateway, store: DescriptorStore) -> Box:
         """Take over a box that an earlier supervisor has left."""
-        way: NamespaceListener | None = None
-        if left.way is not None:
+        listener: NamespaceListener | None = None
+        if left.listener is not None:
             try:
-                way = NamespaceListener(left.way)
+                listener = NamespaceListener(left.listener)
             except ListenerError as error:
                 log.warning("box %s has no proxy any more: its socket %s", left.record.id, error)
         return cls(
@@ -94,7 +94,7 @@ class Box:
             pidfd=left.pidfd,
             control=_listening(left.control),
             proxy=None if left.proxy is None else _listening(left.proxy),
-            way=way,
+            listener=listener,
             gateway=gateway,
             store=store,
         )
@@ -157,7 +157,7 @@ class Box:
             "project": None if project is None else project.path,
             "project_problem": record.project_problem or None,
             "age_s": max(0.0, age_s),
-            "network": self.way.facts(),
+            "network": self.allowed_hosts.facts(),
             "programs": list(record.client_limits.programs),
         }
 
@@ -199,7 +199,7 @@ class Box:
         listener = self._listener
         assert listener is not None, "it was taken before"
         try:
-            await self.way.accept(listener)
+            await self.allowed_hosts.accept(listener)
         except ListenerError as error:
             log.warning("box %s has no proxy any more: its socket %s", self.record.id, error)
             self._listener = None

@@ -252,7 +252,7 @@ def _told(box: Box) -> dict[str, Any]:
         "profile": record.profile,
         "directory": record.directory,
         "scope": record.client_limits.scope,
-        "network": box.way.mode,
+        "network": box.allowed_hosts.mode,
     }
 
 

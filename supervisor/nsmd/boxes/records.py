@@ -57,14 +57,14 @@ class Left:
     """A live box that an earlier supervisor has left. It owns all descriptors.
 
     Attributes:
-        way: socket of its proxy; None without.
+        listener: socket of its proxy; None without.
     """
 
     record: BoxRecord
     pidfd: int
     control: int
     proxy: int | None = None
-    way: int | None = None
+    listener: int | None = None
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def _sort_out(name: str, descriptors: list[int], ways: list[int], left: LeftBoxe
     else:
         if found is not None:
             left.found.append(found)
-            taken = {found.pidfd, found.control, found.proxy, found.way}
+            taken = {found.pidfd, found.control, found.proxy, found.listener}
             _close(each for each in (*descriptors, *ways) if each not in taken)
             return
         left.over += [name, *([name + WAY] if ways else [])]
@@ -151,7 +151,7 @@ def _matched(record: BoxRecord, descriptors: Sequence[int], ways: Sequence[int])
         pidfd=pidfd,
         control=control,
         proxy=proxy,
-        way=ways[0] if ways else None,
+        listener=ways[0] if ways else None,
     )
 
 

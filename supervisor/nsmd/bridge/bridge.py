@@ -80,7 +80,7 @@ class BridgeService:
     """Access of clients to the programs that they may start; made by `open_bridge`.
 
     Args:
-        places: paths to use.
+        bridge_paths: paths to use.
         watcher: watches the definitions.
         nursery: nursery of the calls.
         ending: says whether anything new may begin.
@@ -90,7 +90,7 @@ class BridgeService:
 
     def __init__(
         self,
-        places: BridgePaths,
+        bridge_paths: BridgePaths,
         watcher: SourceWatcher,
         nursery: trio.Nursery,
         *,
@@ -98,7 +98,7 @@ class BridgeService:
         events: Events,
         output_bytes: Callable[[], int],
     ) -> None:
-        self._places = places
+        self._paths = bridge_paths
         self._watcher = watcher
         self._nursery = nursery
         self._ending = ending
@@ -143,7 +143,7 @@ class BridgeService:
             "programs": 0 if definitions is None else len(definitions.programs),
             "wrong": 0 if definitions is None else len(definitions.problems),
             "running": self.calls,
-            "audit": self._places.ledger,
+            "audit": self._paths.ledger,
             "problem": self.audit_problem,
         }
 
@@ -180,7 +180,7 @@ class BridgeService:
 
     def unset(self, program: Program) -> list[str]:
         """Variables in a program's `env` that the supervisor does not have."""
-        return [name for name in program.env if name not in self._places.variables]
+        return [name for name in program.env if name not in self._paths.variables]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call a function, which must be quick, when programs appear, change or disappear.
@@ -325,8 +325,8 @@ class BridgeService:
         self._leave, self._left = trio.Event(), trio.Event()
         try:
             async with (
-                open_ledger(self._places.ledger, max_mb=self._settings.max_mb) as ledger,
-                open_definitions(self._places.definitions, self._watcher) as definitions,
+                open_ledger(self._paths.ledger, max_mb=self._settings.max_mb) as ledger,
+                open_definitions(self._paths.definitions, self._watcher) as definitions,
             ):
                 unsubscribe = definitions.subscribe(self._changed)
                 self._open = _Open(definitions, ledger)
@@ -378,7 +378,7 @@ class BridgeService:
                 Means(
                     find=self._find,
                     admit=self._admit,
-                    variables=self._places.variables,
+                    variables=self._paths.variables,
                     output_bytes=self._output_bytes,
                     events=self._events,
                 ),
@@ -476,7 +476,7 @@ def _ends() -> ShuttingDownError:
 
 @asynccontextmanager
 async def open_bridge(
-    places: BridgePaths,
+    bridge_paths: BridgePaths,
     watcher: SourceWatcher,
     *,
     ending: Shutdown,
@@ -486,7 +486,7 @@ async def open_bridge(
     """Open a bridge that is off; its programs end with the block."""
     async with trio.open_nursery() as nursery:
         bridge = BridgeService(
-            places, watcher, nursery, ending=ending, events=events, output_bytes=output_bytes
+            bridge_paths, watcher, nursery, ending=ending, events=events, output_bytes=output_bytes
         )
         try:
             yield bridge

@@ -232,11 +232,11 @@ class ArtifactLauncher:
     async def _launch(self, plan: _Plan) -> BwrapJail:
         await self._look_at(plan.program)
         try:
-            attempt = self._start(plan)
+            starting = self._start(plan)
         except OSError as error:
             raise self._not_executed(plan.program, error) from error
         try:
-            return await jail_of(attempt, plan.speaker, plan.group)
+            return await jail_of(starting, plan.speaker, plan.group)
         except JailNotStartedError as error:
             raise _failure(plan.program, str(error)) from None
 

@@ -266,11 +266,11 @@ class BwrapLauncher:
 
     async def _launch(self, plan: JailPlan) -> BwrapJail:
         try:
-            attempt = self._start(plan)
+            starting = self._start(plan)
         except OSError as error:
             raise start_error(error, self.user) from error
         try:
-            return await jail_of(attempt, plan.speaker, plan.group)
+            return await jail_of(starting, plan.speaker, plan.group)
         except JailNotStartedError as error:
             raise self._failure(str(error)) from None
 

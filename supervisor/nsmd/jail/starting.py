@@ -216,25 +216,25 @@ def gate(group: int | None) -> Sequence[str]:
     return () if group is None else _GATE
 
 
-async def _let_in(attempt: StartingJail, group: int) -> None:
+async def _let_in(starting: StartingJail, group: int) -> None:
     """Move a program that waits at its gate into a control group, and open the gate."""
 
     def move() -> None:
         with suppress(OSError):
-            os.write(group, str(attempt.starter.pid).encode())
+            os.write(group, str(starting.starter.pid).encode())
 
     # milliseconds; otherwise nobody would end the waiting program
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(move)
     with suppress(OSError):
-        attempt.channel.send(b"\n")
+        starting.channel.send(b"\n")
 
 
-async def jail_of(attempt: StartingJail, speaker: str, group: int | None = None) -> BwrapJail:
-    """Return the jail of an attempt, once its agent speaks.
+async def jail_of(starting: StartingJail, speaker: str, group: int | None = None) -> BwrapJail:
+    """Return the starting jail, once its agent speaks.
 
     Args:
-        attempt: owned from now on.
+        starting: owned from now on.
         speaker: the part that should speak first, for people.
         group: as in `Launcher.launch`; the command was started with its `gate`.
 
@@ -245,10 +245,10 @@ async def jail_of(attempt: StartingJail, speaker: str, group: int | None = None)
     Cancellation: ends the program and its jail.
     """
     if group is not None:
-        await _let_in(attempt, group)
-    if attempt.info_fd is None:
-        return await _adopt_speaking(attempt, speaker)
-    jail = await _adopt(attempt, attempt.info_fd)
+        await _let_in(starting, group)
+    if starting.info_fd is None:
+        return await _adopt_speaking(starting, speaker)
+    jail = await _adopt(starting, starting.info_fd)
     try:
         if (silence := await _await_speech(jail.socket, speaker)) is None:
             return jail
@@ -258,12 +258,12 @@ async def jail_of(attempt: StartingJail, speaker: str, group: int | None = None)
     raise JailNotStartedError(f"{await discard(jail)}{silence}")
 
 
-async def _adopt(attempt: StartingJail, info_fd: int) -> BwrapJail:
+async def _adopt(starting: StartingJail, info_fd: int) -> BwrapJail:
     """Open a pidfd of the jail's PID 1 as soon as bwrap tells it."""
     with ExitStack() as owned:
-        owned.callback(os.close, attempt.stderr_fd)
-        owned.enter_context(attempt.channel)
-        starter = attempt.starter
+        owned.callback(os.close, starting.stderr_fd)
+        owned.enter_context(starting.channel)
+        starter = starting.starter
         deadline_s = trio.current_time() + INFO_TIMEOUT_S
         try:
             try:
@@ -272,40 +272,40 @@ async def _adopt(attempt: StartingJail, info_fd: int) -> BwrapJail:
                 os.close(info_fd)
             pidfd = None if pid is None else open_descendant(pid, starter.pid)
         except BaseException:
-            attempt.channel.close()  # this also ends a jail that cannot be found
+            starting.channel.close()  # this also ends a jail that cannot be found
             await end_starter(starter)
             raise
         if pid is None or pidfd is None:
             late = trio.current_time() >= deadline_s
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
-            raise JailNotStartedError(read_stderr(attempt.stderr_fd) + _LATE * late)
+            raise JailNotStartedError(read_stderr(starting.stderr_fd) + _LATE * late)
         owned.pop_all()
-        return _jail(attempt, pid, pidfd)
+        return _jail(starting, pid, pidfd)
 
 
-async def _adopt_speaking(attempt: StartingJail, speaker: str) -> BwrapJail:
+async def _adopt_speaking(starting: StartingJail, speaker: str) -> BwrapJail:
     """Find the jail's PID 1 when its agent speaks: it exists by then."""
     with ExitStack() as owned:
-        owned.callback(os.close, attempt.stderr_fd)
-        owned.enter_context(attempt.channel)
-        starter = attempt.starter
+        owned.callback(os.close, starting.stderr_fd)
+        owned.enter_context(starting.channel)
+        starter = starting.starter
         try:
-            silence = await _await_speech(attempt.channel, speaker)
+            silence = await _await_speech(starting.channel, speaker)
             found = open_jail_below(starter.pid) if silence is None else None
         except BaseException:
-            attempt.channel.close()
+            starting.channel.close()
             await end_starter(starter)
             raise
         if found is not None:
             owned.pop_all()
-            return _jail(attempt, *found)
+            return _jail(starting, *found)
         if silence == "":  # it is about to end, and may have a last message
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
         else:
             await end_starter(starter)
-        words = read_stderr(attempt.stderr_fd)
+        words = read_stderr(starting.stderr_fd)
         raise JailNotStartedError(words + (_NO_JAIL if silence is None else silence))
 
 
@@ -315,13 +315,13 @@ _NO_JAIL = """
 What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
 
 
-def _jail(attempt: StartingJail, pid: int, pidfd: int) -> BwrapJail:
+def _jail(starting: StartingJail, pid: int, pidfd: int) -> BwrapJail:
     return BwrapJail(
-        starter=attempt.starter,
+        starter=starting.starter,
         pid=pid,
         pidfd=pidfd,
-        channel=attempt.channel,
-        stderr_fd=attempt.stderr_fd,
+        channel=starting.channel,
+        stderr_fd=starting.stderr_fd,
     )
 
 

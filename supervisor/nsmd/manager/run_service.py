@@ -110,7 +110,7 @@ class RunService:
             settings.project, home=home, private=private, unreadable=unreadable
         )
         self._sizes = jail_sizes(settings)
-        self._directory = session_manager.directory
+        self._index = session_manager.index
         self._executions = session_manager.executions
         self.retries = Deduplication(session_manager.executions, session_manager.fates)
         self._measure = measure
@@ -151,7 +151,7 @@ class RunService:
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to clients."""
-        return self._directory.live()
+        return self._index.live()
 
     def resolve_project(
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
@@ -313,16 +313,16 @@ class RunService:
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        return self._directory.find(target, scope, here)
+        return self._index.find(target, scope, here)
 
     def named(self, scope: str, name: str) -> Session | None:
         """Find the live session of that name."""
-        session = self._directory.named(scope, name)
+        session = self._index.named(scope, name)
         return session if session is not None and session.live else None
 
     def identified(self, target: str) -> Session | None:
         """Find the live session by an id, its beginning or `scope/name`; never by a name alone."""
-        return self._directory.identified(target)
+        return self._index.identified(target)
 
     def transcript(
         self, target: str, here: Here | None = None
@@ -359,7 +359,7 @@ class RunService:
 
     def _ended(self, target: str) -> tuple[Transcript, Session | None] | None:
         """Find the transcript of a session that has ended or is ending."""
-        for session in self._directory:
+        for session in self._index:
             ending = session.tenancy is not None and not session.live
             if ending and session.transcript.subject.means(target):
                 return session.transcript, session
@@ -441,10 +441,10 @@ class RunService:
         check_keeps_state(environment)
         if name == names.NEW:
             name = names.fresh(
-                environment.name, lambda n: self._directory.named(client.scope, n) is not None
+                environment.name, lambda n: self._index.named(client.scope, n) is not None
             )
         names.check(name)
-        session = self._directory.named(client.scope, name)
+        session = self._index.named(client.scope, name)
         if session is not None and session.live:
             raise wrong_environment(name, session.spec.environment, environment)
         created = self._new_session(client, environment, name)
@@ -452,7 +452,7 @@ class RunService:
             self.session_manager.ended.add(
                 client.scope, name, session.end_reason, lost=session.lost
             )
-        self._directory.give_name(created)
+        self._index.give_name(created)
         return created, self.session_manager.ended.begin(client.scope, name)
 
     def _new_session(

@@ -64,7 +64,7 @@ class SessionManager:
     Attributes:
         closing: no new work is accepted.
         leaving: sessions are left to the next supervisor.
-        directory: sessions that have not ended.
+        index: sessions that have not ended.
         ended: how the others ended, for the next call with their names.
         executions: executions of all sessions, by id.
         fates: outcomes of an earlier supervisor's executions.
@@ -90,7 +90,7 @@ class SessionManager:
     ) -> None:
         self.closing = self.leaving = False
         self.events = events or Events()
-        self.directory = SessionIndex()
+        self.index = SessionIndex()
         self.executions = ExecutionIndex()
         self.fates = Fates()
         self.transcripts = TranscriptStore()
@@ -111,11 +111,11 @@ class SessionManager:
         )
         upkeep.start_soon(self._timers.run)
         room = session_room(settings, shares)
-        self._places = SessionSlots(room, self.directory.live, self._starts)
+        self._slots = SessionSlots(room, self.index.live, self._starts)
         self.pool = Pool(settings.pool, self._start, upkeep, memory, events=self.events)
 
     def __repr__(self) -> str:
-        return f"<SessionManager {self.directory!r}>"
+        return f"<SessionManager {self.index!r}>"
 
     def configure(self, settings: Settings) -> None:
         self._limits = replace(
@@ -123,12 +123,12 @@ class SessionManager:
             grace_s=settings.defaults.interrupt_grace_seconds,
             max_queued=settings.session.max_queued,
         )
-        self._places.configure(session_room(settings, self._shares))
+        self._slots.configure(session_room(settings, self._shares))
         self.pool.configure(settings.pool)
 
     def artifacts_in_use(self) -> set[Artifact]:
         """Artifacts that sessions of any kind use now."""
-        artifacts = {session.spec.environment.artifact for session in self.directory}
+        artifacts = {session.spec.environment.artifact for session in self.index}
         return {artifact for artifact in artifacts if artifact is not None}
 
     # Starts.
@@ -139,7 +139,7 @@ class SessionManager:
         Raises:
             SessionLimitError: that scope has its share.
         """
-        self._places.check_share(scope)
+        self._slots.check_share(scope)
 
     def take(self, spec: JailSpec, tenancy: Tenancy, *, confined: bool) -> Session:
         """Take a session for a client: a ready one, or one that starts, now or in its turn.
@@ -151,10 +151,10 @@ class SessionManager:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
-        if self._places.has_room(spec, len(self.directory), self.directory.descriptors):
+        if self._slots.has_room(spec, len(self.index), self.index.descriptors):
             session = self.pool.take(spec)
         else:
-            turn = self._places.turn(tenancy.scope, confined=confined)
+            turn = self._slots.turn(tenancy.scope, confined=confined)
             session = self._start(spec, turn)
             turn.is_for(session)
         session.claim(tenancy)
@@ -163,7 +163,7 @@ class SessionManager:
         return session
 
     def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
-        session = self._make(spec, names.fresh_id(self.directory), turn=turn)
+        session = self._make(spec, names.fresh_id(self.index), turn=turn)
         self.events.publish("session_started", session=session.id, subject=session)
         self._nursery.start_soon(session.run, name=repr(session))
         return session
@@ -191,7 +191,7 @@ class SessionManager:
             events=self.events,
             earlier=earlier,
         )
-        self.directory.add(session)
+        self.index.add(session)
         return session
 
     async def take_up(self, loaded_state: LoadedState, *, all_seen: bool = True) -> None:
@@ -209,7 +209,7 @@ class SessionManager:
             self._session_store.begin_after(session, found.names, found.record, found.earlier)
             session.claim(tenancy)
             if tenancy.name is not None:
-                self.directory.give_name(session)
+                self.index.give_name(session)
             sessions.append(session)
         for record in loaded_state.gone:
             tenancy = record.tenancy
@@ -217,7 +217,7 @@ class SessionManager:
                 why = "while there was no supervisor"
                 self.ended.add(tenancy.scope, tenancy.name, why, lost=True)
         if self._ended_files is not None and all_seen:
-            self._ended_files.take_up(self.directory.names, self.ended.restore)
+            self._ended_files.take_up(self.index.names, self.ended.restore)
         self._reattachment.begin(loaded_state, sessions)
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
@@ -232,7 +232,7 @@ class SessionManager:
         Args:
             pid: `Jail.template_pid`.
         """
-        for session in [each for each in self.directory if each.live]:
+        for session in [each for each in self.index if each.live]:
             if (jail := session.jail) is None or jail.template_pid != pid:
                 continue
             if session.tenancy is None:
@@ -242,7 +242,7 @@ class SessionManager:
                 self.session_changed(session)
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        live = [session for session in self.directory if session.live]
+        live = [session for session in self.index if session.live]
         return self._session_store.everything(live)
 
     def leave(self) -> None:
@@ -252,7 +252,7 @@ class SessionManager:
     def close(self) -> None:
         """Accept no new work, and end every session."""
         self.closing = True
-        for session in self.directory:
+        for session in self.index:
             session.end("the supervisor is shutting down")
 
     # For sessions (`SessionWatcher`).
@@ -274,7 +274,7 @@ class SessionManager:
         return self._reattachment.execution(session, noted)
 
     def session_ended(self, session: Session) -> None:
-        named, tenancy = self.directory.remove(session), session.tenancy
+        named, tenancy = self.index.remove(session), session.tenancy
         if named and tenancy is not None and tenancy.name is not None and not self.leaving:
             # Otherwise its successor knows already. First of all: a supervisor that is killed in
             # between has either the session or its end.
@@ -284,7 +284,7 @@ class SessionManager:
         self._session_store.drop(session)
         self._reattachment.ended(session)
         self.pool.forget(session)
-        self._places.given_back()
+        self._slots.given_back()
         if tenancy is None or tenancy.name is None:
             return
         log.log(

@@ -198,20 +198,20 @@ class Turn:
     plain limiter.
     """
 
-    def __init__(self, places: SessionSlots, scope: str, *, confined: bool = False) -> None:
+    def __init__(self, slots: SessionSlots, scope: str, *, confined: bool = False) -> None:
         self.scope, self.confined = scope, confined
         self.opened = trio.Event()
-        self._places = places
+        self._slots = slots
         self._session: Session | None = None
 
     def is_for(self, session: Session) -> None:
         """Bind the turn to the session that waits."""
         self._session = session
-        self._places.queue(session, self)
+        self._slots.queue(session, self)
 
     async def __aenter__(self) -> None:
         assert self._session is not None, "nobody waits"
-        await self._places.wait(self._session, self)
+        await self._slots.wait(self._session, self)
 
     async def __aexit__(self, *_: object) -> None:
-        self._places.started()
+        self._slots.started()

@@ -31,26 +31,26 @@ def spec(descriptors: int) -> Any:
 async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: int) -> None:
     live: list[Any] = [session("mine", "me")] * 5
     room = SessionRoom(configured=limit)
-    places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
+    slots = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
     for number in range(share):
-        places.check_share("box:/work#1")
+        slots.check_share("box:/work#1")
         live.append(session(f"s{number}", "box:/work#1"))
     with pytest.raises(SessionLimitError) as refused:
-        places.check_share("box:/work#1")
+        slots.check_share("box:/work#1")
     said = f"You have your share of sessions, {share} of {limit}: s0 (idle "
     assert refused.value.message.startswith(said)
     assert refused.value.message.endswith(").")
     assert refused.value.data == {"limit": share}
     assert refused.value.hint.startswith("Reuse a session")
-    places.check_share("box:/other#2")
+    slots.check_share("box:/other#2")
 
 
 @pytest.mark.parametrize("confined", [False, True])
 async def test_who_may_end_sessions_is_told_to_and_a_box_is_not(confined: bool) -> None:
     live = [session("mine", "me")]
-    places = SessionSlots(SessionRoom(configured=1), lambda: live, trio.CapacityLimiter(1))
+    slots = SessionSlots(SessionRoom(configured=1), lambda: live, trio.CapacityLimiter(1))
     with pytest.raises(SessionLimitError) as refused:
-        places.turn("me", confined=confined)
+        slots.turn("me", confined=confined)
     assert refused.value.hint.startswith("End one with `nsm kill") != confined
     assert ("whoever runs nsm can end" in refused.value.hint) == confined
     assert ("Yours that could be ended: mine" in refused.value.message) != confined
@@ -67,10 +67,10 @@ async def test_an_error_names_the_limit_and_how_to_raise_it(
     room: SessionRoom, limit: str, remedy: str
 ) -> None:
     live: list[Any] = [session(f"s{number}", "me") for number in range(3)]
-    places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
-    assert not places.has_room(spec(2), len(live), 2 * len(live))
+    slots = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
+    assert not slots.has_room(spec(2), len(live), 2 * len(live))
     with pytest.raises(SessionLimitError) as refused:
-        places.turn("me")
+        slots.turn("me")
     assert refused.value.message.startswith("3 sessions are live, as many as ")
     assert limit in refused.value.message
     assert remedy in refused.value.hint
@@ -80,8 +80,8 @@ async def test_an_error_names_the_limit_and_how_to_raise_it(
 async def test_sessions_that_hold_more_descriptors_take_more_room() -> None:
     live: list[Any] = [session("mine", "me")]
     room = SessionRoom(configured=100, descriptors=6, files=240)
-    places = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
-    assert places.has_room(spec(4), 1, 2)
-    assert not places.has_room(spec(5), 1, 2)
+    slots = SessionSlots(room, lambda: live, trio.CapacityLimiter(1))
+    assert slots.has_room(spec(4), 1, 2)
+    assert not slots.has_room(spec(5), 1, 2)
     # Spares and ending sessions are in the upper bounds, and do not count.
-    assert places.has_room(spec(4), 50, 200)
+    assert slots.has_room(spec(4), 50, 200)

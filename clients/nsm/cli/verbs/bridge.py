@@ -60,24 +60,24 @@ exit codes:
 def parser() -> Parser:
     """The verb's options."""
     parser = Parser("bridge", "Show, try and check the programs that agents may start.", _EPILOG)
-    actions = parser.add_actions()
-    ls = actions.add("ls", "list the programs")
+    subparsers = parser.add_actions()
+    ls = subparsers.add("ls", "list the programs")
     ls.add_json("an object with the programs, and what is wrong with files")
-    show = actions.add("help", "show the documentation of one")
+    show = subparsers.add("help", "show the documentation of one")
     show.add_argument("program", metavar="PROGRAM", help="a program, see `nsm bridge ls`")
     show.add_json("an object with the program and its documentation")
-    run = actions.add("run", "start one, and wait for its end", _RUN_EPILOG)
+    run = subparsers.add("run", "start one, and wait for its end", _RUN_EPILOG)
     run.add_json("the result, once the program has ended,")
     run.add_argument("program", metavar="PROGRAM", help="a program, see `nsm bridge ls`")
     run.add_argument("arguments", nargs="*", default=[], metavar="ARGUMENT", help="its arguments")
-    check = actions.add(
+    check = subparsers.add(
         "check",
         "check the files that describe programs",
         "Exits 1 when one describes none; each is named with the line and the reason. Needs no\n"
         "supervisor, and looks at the files also where the bridge is off.",
     )
     check.add_json("an object with the programs, and what is wrong with files")
-    bridge_audit.add(actions)
+    bridge_audit.add(subparsers)
     return parser
 
 

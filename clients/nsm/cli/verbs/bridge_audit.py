@@ -35,9 +35,9 @@ _STOPPED = {
 }
 
 
-def add(actions: Subparsers) -> None:
+def add(subparsers: Subparsers) -> None:
     """The action's options."""
-    parser = actions.add("audit", "show who asked for what, and what came of it", _EPILOG)
+    parser = subparsers.add("audit", "show who asked for what, and what came of it", _EPILOG)
     audit.add_choice(parser)
     parser.add_argument("--program", metavar="PROGRAM", help="of one program")
     parser.add_argument("--client", metavar="CLIENT", help="of one client, or of one scope")

@@ -96,11 +96,11 @@ def _text(event: Event) -> str:
     return line(read(telemetry.Occurrence, event.data))
 
 
-def line(told: Occurrence) -> str:
+def line(occurrence: Occurrence) -> str:
     """One event for people, on a line."""
-    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told.at))
-    facts = " ".join(_fact(name, value) for name, value in told.facts.items())
-    words = f"{clock}  {told.session or '-':8}  {told.kind:21}  {facts}"
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(occurrence.at))
+    facts = " ".join(_fact(name, value) for name, value in occurrence.facts.items())
+    words = f"{clock}  {occurrence.session or '-':8}  {occurrence.kind:21}  {facts}"
     return visible(words.rstrip()) + "\n"
 
 

@@ -58,7 +58,7 @@ def _session(call: Call, ring: Ring, target: str) -> str:
         return call.services.run_service.transcript(target)[0].subject.id
     except UnknownSessionError:
         # An ended one-shot, or a session whose transcript was dropped.
-        if any(told.session == target for told in ring.after(0)):
+        if any(event.session == target for event in ring.after(0)):
             return target
         raise
 
@@ -74,14 +74,14 @@ class _Reader:
     def __init__(self, ring: Ring, session: str | None, last: int | None) -> None:
         self._ring = ring
         self._session = session
-        wanted = [told.number for told in ring.after(0) if self._wants(told)]
+        wanted = [event.number for event in ring.after(0) if self._wants(event)]
         if last is not None:
             wanted = wanted[len(wanted) - last :] if last < len(wanted) else wanted
             wanted = wanted if last else []
         self.number = wanted[0] - 1 if wanted else ring.count
 
-    def _wants(self, told: RingEvent) -> bool:
-        return self._session in (None, told.session)
+    def _wants(self, event: RingEvent) -> bool:
+        return self._session in (None, event.session)
 
     def next(self) -> tuple[list[RingEvent], int]:
         """Return the next events, and how many before them were dropped."""
@@ -89,7 +89,7 @@ class _Reader:
         missed = found[0].number - self.number - 1 if found else 0
         if found:
             self.number = found[-1].number
-        return [told for told in found if self._wants(told)], missed
+        return [event for event in found if self._wants(event)], missed
 
 
 async def _send(call: Call, reader: _Reader) -> None:
@@ -98,19 +98,19 @@ async def _send(call: Call, reader: _Reader) -> None:
         found, missed = reader.next()
         if missed:
             await call.emit("missed", {"count": missed})
-        for told in found:
-            await call.emit("event", _to_wire(told))
+        for event in found:
+            await call.emit("event", _to_wire(event))
         if not found and not missed:
             return
         # A client that reads everything at once must not delay others.
         await trio.lowlevel.checkpoint()
 
 
-def _to_wire(told: RingEvent) -> dict[str, Any]:
+def _to_wire(event: RingEvent) -> dict[str, Any]:
     return {
-        "number": told.number,
-        "at": told.at,
-        "kind": told.kind,
-        "session": told.session or None,
-        "facts": dict(told.facts),
+        "number": event.number,
+        "at": event.at,
+        "kind": event.kind,
+        "session": event.session or None,
+        "facts": dict(event.facts),
     }

@@ -143,30 +143,30 @@ class ProjectCache:
         return os.path.join(self.folder, f"{key}.json")
 
 
-def load(place: ProjectCache, key: str, extra: Sequence[str]) -> Shell | None:
+def load(cache: ProjectCache, key: str, extra: Sequence[str]) -> Shell | None:
     """Load a shell that was evaluated earlier, if all of it still exists; blocks.
 
     Args:
         extra: as for `evaluate`.
     """
     try:
-        with open(place.record(key), encoding="utf-8") as file:
+        with open(cache.record(key), encoding="utf-8") as file:
             told: dict[str, Any] = json.load(file)
         if told["format"] != _FORMAT or told["extra"] != list(extra):
             return None
         shell = Shell(
             env=parse(str(told["env"]).encode()), root=told["root"], closure=tuple(told["closure"])
         )
-        if place.root(key) != shell.root or _first_missing(shell.closure):
+        if cache.root(key) != shell.root or _first_missing(shell.closure):
             return None
-        os.utime(place.record(key))
+        os.utime(cache.record(key))
     except (OSError, ValueError, KeyError, TypeError, DevEnvError):
         return None
     return shell
 
 
 async def evaluate(
-    nix: NixEvaluator, place: ProjectCache, key: str, extra: Sequence[str], on_progress: OnProgress
+    nix: NixEvaluator, cache: ProjectCache, key: str, extra: Sequence[str], on_progress: OnProgress
 ) -> Shell:
     """Make Nix evaluate the project's flake and build what its shell needs.
 
@@ -182,37 +182,37 @@ async def evaluate(
 
     Cancellation: stops Nix.
     """
-    printed = await _print_dev_env(nix, place, key, on_progress)
+    printed = await _print_dev_env(nix, cache, key, on_progress)
     try:
         env = await trio.to_thread.run_sync(parse, printed)  # possibly megabytes
     except DevEnvError as error:
         raise UnusableShellError(
             f"The output of `nix print-dev-env --json` cannot be used: {error}."
         ) from None
-    root = place.root(key)
+    root = cache.root(key)
     closure = await _closure(nix, [root, *_in_store(extra, os.path.dirname(root))])
     shell = Shell(env=env, root=root, closure=closure)
     record = {
         "format": _FORMAT,
-        "project": place.project,
+        "project": cache.project,
         "extra": list(extra),
         "root": root,
         "closure": closure,
         "env": printed.decode(),
     }
-    await trio.to_thread.run_sync(partial(_write, place, key, record))
+    await trio.to_thread.run_sync(partial(_write, cache, key, record))
     return shell
 
 
 async def _print_dev_env(
-    nix: NixEvaluator, place: ProjectCache, key: str, on_progress: OnProgress
+    nix: NixEvaluator, cache: ProjectCache, key: str, on_progress: OnProgress
 ) -> bytes:
     system = f"{platform.machine()}-linux"
     attributes = (f"devShells.{system}.default", f"devShell.{system}")
-    with place.open_log() as file:
+    with cache.open_log() as file:
         for attribute in attributes:
             with suppress(FileNotFoundError):
-                os.unlink(place.profile(key))
+                os.unlink(cache.profile(key))
             try:
                 return await nix.run(
                     [
@@ -220,13 +220,13 @@ async def _print_dev_env(
                         "--json",
                         "--no-write-lock-file",
                         "--profile",
-                        place.profile(key),
+                        cache.profile(key),
                         "--",
                         # From that directory, since some versions do not accept all paths as
                         # references.
                         f".#{attribute}",
                     ],
-                    directory=place.project,
+                    directory=cache.project,
                     timeout_s=EVALUATION_TIMEOUT_S,
                     on_progress=on_progress,
                     log_fd=file.fileno(),
@@ -237,7 +237,7 @@ async def _print_dev_env(
             os.ftruncate(file.fileno(), 0)
             os.lseek(file.fileno(), 0, os.SEEK_SET)
     raise NoDevShellError(
-        f"The flake of {place.project} has neither {' nor '.join(attributes)}.",
+        f"The flake of {cache.project} has neither {' nor '.join(attributes)}.",
         hint="Add one (`nix flake show` lists what it has), or remove use_flake from config.toml.",
     )
 
@@ -274,9 +274,9 @@ def _in_store(paths: Sequence[str], store: str) -> Iterator[str]:
             yield os.path.join(store, os.path.relpath(real, store).split(os.sep)[0])
 
 
-def _write(place: ProjectCache, key: str, record: dict[str, Any]) -> None:
-    replace_file(place.record(key), json.dumps(record).encode())
-    _forget_old(place, key)
+def _write(cache: ProjectCache, key: str, record: dict[str, Any]) -> None:
+    replace_file(cache.record(key), json.dumps(record).encode())
+    _forget_old(cache, key)
 
 
 def forget_unused(state: str, known: Collection[str]) -> None:
@@ -297,15 +297,15 @@ def forget_unused(state: str, known: Collection[str]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _forget_old(place: ProjectCache, key: str) -> None:
+def _forget_old(cache: ProjectCache, key: str) -> None:
     """Release the store paths that no session can use any more."""
     now = time.time()
-    for entry in os.scandir(place.folder):
+    for entry in os.scandir(cache.folder):
         old = entry.name.removesuffix(".json")
         if old == entry.name or old == key or now - entry.stat().st_mtime < KEEP_S:
             continue
-        log.info("the development shell of %s of an earlier flake is given up", place.project)
-        for name in os.listdir(place.folder):
+        log.info("the development shell of %s of an earlier flake is given up", cache.project)
+        for name in os.listdir(cache.folder):
             if name == old or name.startswith((f"{old}-", f"{old}.")):
                 with suppress(OSError):
-                    os.unlink(os.path.join(place.folder, name))
+                    os.unlink(os.path.join(cache.folder, name))

@@ -80,7 +80,7 @@ class _Project:
         failed_s: time of that result.
     """
 
-    place: ProjectCache
+    cache: ProjectCache
     flake: FlakeState
     shell: Shell | None = None
     binds: tuple[ReadOnlyBind, ...] = ()
@@ -177,8 +177,8 @@ class DevShells:
                 self._tell()
             return None
         if known is None:
-            place = ProjectCache.of(project.path, self._state)
-            known = self._projects[directory] = _Project(place, flake)
+            cache = ProjectCache.of(project.path, self._state)
+            known = self._projects[directory] = _Project(cache, flake)
             self._make_room()
         self._projects.move_to_end(directory)
         changed, known.flake = flake.key != known.flake.key, flake
@@ -205,7 +205,7 @@ class DevShells:
             name=NAME,
             description=DESCRIPTION,
             preload=(),
-            source=known.place.project + "/" + files.FLAKE,
+            source=known.cache.project + "/" + files.FLAKE,
         )
         if base.problem is not None:
             return environment
@@ -246,8 +246,8 @@ class DevShells:
         if progress.to_build:
             told += f", {progress.built} of {progress.to_build} built"
         return (
-            f"nix has been at {known.place.project}/{files.FLAKE} for {seconds:.0f} s ({told}); "
-            f"its log is {known.place.log_path}"
+            f"nix has been at {known.cache.project}/{files.FLAKE} for {seconds:.0f} s ({told}); "
+            f"its log is {known.cache.log_path}"
         )
 
     # Evaluation.
@@ -278,13 +278,13 @@ class DevShells:
         except NsmError as error:
             self._failed(known, f"{error.message} {error.hint}".strip())
         except OSError as error:
-            what = error.filename or known.place.folder
+            what = error.filename or known.cache.folder
             self._failed(
                 known, f"nix could not be run, or its answer kept: {what}: {error.strerror}."
             )
         except Exception:
             # The only catch-all of an evaluation: its errors concern nobody else.
-            log.exception("the evaluation of %s failed inside the supervisor", known.place.project)
+            log.exception("the evaluation of %s failed inside the supervisor", known.cache.project)
             self._failed(known, "nsm failed to have it evaluated; the supervisor's log says more.")
         else:
             known.shell, known.problem = shell, ""
@@ -298,7 +298,7 @@ class DevShells:
 
     async def _shell(self, known: _Project, key: str) -> Shell:
         extra = self._programs()
-        shell = await trio.to_thread.run_sync(load, known.place, key, extra)
+        shell = await trio.to_thread.run_sync(load, known.cache, key, extra)
         if shell is not None:
             return shell
 
@@ -306,21 +306,21 @@ class DevShells:
             known.progress = progress
 
         began = trio.current_time()
-        shell = await evaluate(await self._nix.find(), known.place, key, extra, note)
-        in_use = [each.place.folder for each in self._projects.values()]
+        shell = await evaluate(await self._nix.find(), known.cache, key, extra, note)
+        in_use = [each.cache.folder for each in self._projects.values()]
         await trio.to_thread.run_sync(forget_unused, self._state, in_use)
         log.info(
             "the development shell of %s took %.1f s: %d store paths",
-            known.place.project,
+            known.cache.project,
             trio.current_time() - began,
             len(shell.closure),
         )
         return shell
 
     def _failed(self, known: _Project, why: str) -> None:
-        log.warning("no development shell of %s: %s", known.place.project, why)
+        log.warning("no development shell of %s: %s", known.cache.project, why)
         known.shell, known.binds = None, ()
-        known.problem = f"{why}\nThe whole log: {known.place.log_path}"
+        known.problem = f"{why}\nThe whole log: {known.cache.log_path}"
         known.failed_s = trio.current_time()
 
     def _binds_of_base(self) -> Sequence[ReadOnlyBind]:

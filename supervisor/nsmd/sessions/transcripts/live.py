@@ -59,10 +59,10 @@ class LiveOutput:
         self._ends: dict[StreamName, str] = {"stdout": "", "stderr": ""}
 
     def __iter__(self) -> Iterator[tuple[StreamName, str, int]]:
-        place = ReaderPosition()
-        while (piece := self.read(place)) is not None:
+        position = ReaderPosition()
+        while (piece := self.read(position)) is not None:
             yield piece
-        yield from self.missing(place)
+        yield from self.missing(position)
 
     @property
     def size_bytes(self) -> int:
@@ -97,30 +97,30 @@ class LiveOutput:
         if rest:
             self._keep(stream, rest)
 
-    def read(self, place: ReaderPosition) -> tuple[StreamName, str, int] | None:
+    def read(self, position: ReaderPosition) -> tuple[StreamName, str, int] | None:
         """Read the next piece for a reader; None while there is none.
 
         Returns:
             The stream, the text, and how many characters of that stream are missing before it.
         """
-        if place.next < len(self._head):
-            piece = self._head[place.next]
+        if position.next < len(self._head):
+            piece = self._head[position.next]
         else:
-            place.next = max(place.next, len(self._head) + self._given_up)
-            index = place.next - len(self._head) - self._given_up
+            position.next = max(position.next, len(self._head) + self._given_up)
+            index = position.next - len(self._head) - self._given_up
             if index >= len(self._tail):
                 return None
             piece = self._tail[index]
-        place.next += 1
-        missing = piece.offset - place.seen.get(piece.stream, 0)
-        place.seen[piece.stream] = piece.offset + len(piece.text)
+        position.next += 1
+        missing = piece.offset - position.seen.get(piece.stream, 0)
+        position.seen[piece.stream] = piece.offset + len(piece.text)
         return piece.stream, piece.text, missing
 
-    def missing(self, place: ReaderPosition) -> Iterator[tuple[StreamName, str, int]]:
+    def missing(self, position: ReaderPosition) -> Iterator[tuple[StreamName, str, int]]:
         """Gaps that no later piece reports, for a reader that has read everything."""
         for stream, chars in self._chars.items():
-            if chars > place.seen.get(stream, 0):
-                yield stream, "", chars - place.seen.get(stream, 0)
+            if chars > position.seen.get(stream, 0):
+                yield stream, "", chars - position.seen.get(stream, 0)
 
     def _keep(self, stream: StreamName, text: str) -> None:
         end = self._chars[stream] = self._chars[stream] + len(text)

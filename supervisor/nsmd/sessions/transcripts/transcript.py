@@ -280,13 +280,13 @@ class TranscriptReader:
         if record.ended:
             yield from record.output()
             return
-        place = ReaderPosition()
+        position = ReaderPosition()
         live = None
         while True:
             live = live or record.live
             ended = record.ended  # read before the output: what comes at its end is read as well
             if live is not None:
-                while (piece := live.read(place)) is not None:
+                while (piece := live.read(position)) is not None:
                     yield record.piece(*piece)
             if ended:
                 break
@@ -297,5 +297,5 @@ class TranscriptReader:
         if live is None:
             yield from record.output()
         else:
-            for piece in live.missing(place):
+            for piece in live.missing(position):
                 yield record.piece(*piece)
