@@ -201,14 +201,16 @@ class AsyncClient(AsyncFileCalls):
 
     async def sessions(self) -> list[SessionRow]:
         """All live sessions, of every scope."""
-        wire = await self.call("sessions")
-        return read(list[SessionRow], wire, "sessions")
+        rows: list[object] = []
+        on_event = operations.rows_to(rows)
+        wire = await self.call("sessions", {"stream": True}, on_event=on_event)
+        return operations.rows_of(rows, wire)
 
     async def ended_sessions(self) -> list[EndedRow]:
         """Sessions that are over and whose transcripts are kept, the newest last."""
         from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # few programs ask for them
 
-        wire = await self.call("sessions", {"all": True})
+        wire = await self.call("sessions", {"all": True, "stream": True})
         return read(list[EndedRow], wire, "ended")
 
     async def run_in(

@@ -213,14 +213,16 @@ class Client(FileCalls):
 
     def sessions(self) -> list[SessionRow]:
         """All live sessions, of every scope."""
-        wire = self.call("sessions")
-        return read(list[SessionRow], wire, "sessions")
+        rows: list[object] = []
+        on_event = operations.rows_to(rows)
+        wire = self.call("sessions", {"stream": True}, on_event=on_event)
+        return operations.rows_of(rows, wire)
 
     def ended_sessions(self) -> list[EndedRow]:
         """Sessions that are over and whose transcripts are kept, the newest last."""
         from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # `nsm ps` does without
 
-        wire = self.call("sessions", {"all": True})
+        wire = self.call("sessions", {"all": True, "stream": True})
         return read(list[EndedRow], wire, "ended")
 
     # One session, whoever it belongs to. A target is an id, a name or ``scope/name``.

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nsm._version import program_version
 from nsm.client.projects import NO_PROJECT
+from nsm.client.retry import RECONNECTED
+from nsm.wire.answers import read
 from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
 from nsm.wire.frames import MAX_FRAME_BYTES
+from nsm.wire.live import SessionRow
 from nsm.wire.messages import Hello
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nsm.client.projects import Project
     from nsm.wire.messages import Event
@@ -159,6 +162,26 @@ def output_to(on_output: OnOutput) -> Callable[[Event], None]:
             on_output(*output)
 
     return on_event
+
+
+def rows_to(rows: list[object]) -> Callable[[Event], None]:
+    """A callback for the events of `sessions` that collects rows, for `rows_of`."""
+
+    def on_event(event: Event) -> None:
+        if event.event == "sessions" and isinstance(event.data.get("sessions"), list):
+            rows.extend(event.data["sessions"])
+        elif event.event == RECONNECTED:  # it starts again
+            rows.clear()
+
+    return on_event
+
+
+def rows_of(rows: list[object], answer: Mapping[str, Any]) -> list[SessionRow]:
+    """The rows of `sessions`: those of its events, and of the answer, where an older supervisor has
+    all of them.
+    """
+    streamed = read(list[SessionRow], {"sessions": rows}, "sessions")
+    return streamed + read(list[SessionRow], answer, "sessions")
 
 
 def entries_to(on_entry: OnEntry) -> Callable[[Event], None]:

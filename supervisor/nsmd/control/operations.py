@@ -140,10 +140,20 @@ async def _result_of(call: Call) -> dict[str, Any]:
 
 
 async def _sessions(call: Call) -> dict[str, Any]:
+    """List the live sessions: in events if the client takes these, since a frame has no room for
+    more than some thousands; else in the answer.
+    """
     run_service = call.services.run_service
     scope = call.scope if call.confined else None
-    rows = [row for row in await run_service.describe() if scope in (None, row.scope)]
-    answer: dict[str, Any] = {"sessions": [row._asdict() for row in rows]}
+    stream = arguments.flag(call.args, "stream")
+    rows: list[dict[str, Any]] = []
+    for part in run_service.parts(scope):
+        described = [row._asdict() for row in await run_service.describe(part)]
+        if stream:
+            await call.emit("sessions", {"sessions": described})
+        else:
+            rows += described
+    answer: dict[str, Any] = {"sessions": rows}
     if arguments.flag(call.args, "all"):
         ended = run_service.describe_ended()
         answer["ended"] = [row._asdict() for row in ended if scope in (None, row.scope)]

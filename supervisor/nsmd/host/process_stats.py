@@ -7,6 +7,7 @@ it. Reading takes some 30 microseconds per process: for many, call it in a threa
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -101,12 +102,72 @@ def _command(path: str) -> str:
     return b" ".join(words).decode("utf-8", "replace")
 
 
-def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
+FEWEST_KNOWN = 1000
+"""Number of remembered jails from which on those that are gone are searched for."""
+
+ProcessorTimes = dict[int, int | None]
+"""Processor time of each process of a jail, in nanoseconds; None if the kernel does not tell."""
+
+
+class UsageReader:
+    """Usage of thousands of jails, which is measured again only where something has run.
+
+    The kernel tells the processor time of a process to the nanosecond, without a file. Where no
+    process of a jail has used any, none has started, ended or got memory since. (It may have less:
+    the kernel takes some back where memory is short. That is found out when something runs.)
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Usage, ProcessorTimes]] = {}
+        self._clean_at = FEWEST_KNOWN
+
+    def __repr__(self) -> str:
+        return f"<UsageReader of {len(self._known)} jails>"
+
+    def usage_of(self, pids: Iterable[int]) -> Mapping[int, Usage]:
+        """Find the usage of each tree of processes; arguments and answer as for `usage_of`. It may
+        be called in any thread, in several at a time.
+        """
+        found: dict[int, Usage] = {}
+        changed: list[int] = []
+        for root in pids:
+            known = self._known.get(root)
+            if known is not None and _has_rested(known[1]):
+                found[root] = known[0]
+            else:
+                changed.append(root)
+        times: dict[int, ProcessorTimes] = {}
+        measured = usage_of(changed, times=times)
+        for root, usage in measured.items():
+            self._known[root] = usage, times[root]
+        if len(self._known) > self._clean_at:
+            alive = {root: each for root, each in list(self._known.items()) if _time_of(root)}
+            self._known, self._clean_at = alive, max(FEWEST_KNOWN, 2 * len(alive))
+        return {**found, **measured}
+
+
+def _time_of(pid: int) -> int | None:
+    """Processor time of a process and its threads, in nanoseconds; None if it is gone."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | 2)  # clock_getcpuclockid(3)
+    except OSError:
+        return None
+
+
+def _has_rested(times: ProcessorTimes) -> bool:
+    """Return whether none of these processes has run since."""
+    return all(before is not None and _time_of(pid) == before for pid, before in times.items())
+
+
+def usage_of(
+    pids: Iterable[int], proc: str = "/proc", *, times: dict[int, ProcessorTimes] | None = None
+) -> Mapping[int, Usage]:
     """Measure the usage of each tree of processes.
 
     Args:
         pids: roots on the host: each jail's PID 1. Invalid process ids are skipped.
         proc: directory of procfs; other than `/proc` in tests only.
+        times: gets the processor times of each tree, as they were before it was measured.
 
     Returns:
         Usage by root. A root that is gone has no entry; a process below that ends meanwhile is left
@@ -118,12 +179,15 @@ def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
     templates: dict[int, int] = {}  # anonymous pages by parent of a root
     for root in pids:
         found = pages = ticks = 0
+        own_times: ProcessorTimes = {}
         # The kernel promises trees, but we read them while they change: visit each process only
         # once.
         seen = {root}
         queue: list[tuple[int, int | None]] = [(root, None)] if root > 0 else []
         while queue:
             pid, inherited = queue.pop()
+            if times is not None:
+                own_times[pid] = _time_of(pid)
             try:
                 _, stat = stat_fields(pid, proc)
                 anonymous = _anonymous_pages(f"{proc}/{pid}/statm")
@@ -143,6 +207,8 @@ def usage_of(pids: Iterable[int], proc: str = "/proc") -> Mapping[int, Usage]:
             queue.extend((child, anonymous) for child in children)
         if found:
             usages[root] = Usage(memory_bytes=pages * page, cpu_s=ticks * tick_s, processes=found)
+            if times is not None:
+                times[root] = own_times
     return usages
 
 

@@ -109,7 +109,7 @@ def test_ctrl_c_ends_following_and_brings_the_end(
 def test_ended_sessions(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     supervisor.handlers["sessions"] = answer(sessions=[], ended=[samples.ended_row()])
     assert [row.id for row in client.ended_sessions()] == ["s-0"]
-    assert supervisor.requests[0].args == {"all": True}
+    assert supervisor.requests[0].args == {"all": True, "stream": True}
 
     async def work(client: nsm.AsyncClient) -> None:
         assert [row.reason for row in await client.ended_sessions()] == ["idle timeout"]

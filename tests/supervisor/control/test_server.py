@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from control_bench import Peer, bench
+from nsm.wire import frames
 from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.frames import MAX_FRAME_BYTES
@@ -25,6 +26,7 @@ from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
 from nsmd.control.ops import run
 from nsmd.host import log_flood
+from nsmd.manager import run_service
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -159,6 +161,25 @@ async def test_listing_and_killing(autojump_clock: trio.abc.Clock) -> None:
         assert [r["name"] for r in (await peer.call("kill", idle_s=10))["killed"]] == ["b"]
         assert [r["name"] for r in (await peer.call("kill", all=True))["killed"]] == ["c"]
         assert (await peer.call("sessions"))["sessions"] == []
+
+
+async def test_more_sessions_than_a_frame_has_room_for_are_listed_in_parts(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_ITEMS", 200)
+    monkeypatch.setattr(run_service, "ROWS_AT_ONCE", 3)
+    async with bench() as it:
+        peer = await it.connect()
+        names = [f"s{number}" for number in range(8)]
+        for name in names:
+            await peer.call("run", env="python", code="1", session=name)
+        with pytest.raises(NsmError, match="larger than the limit"):
+            await peer.call("sessions")
+        answer = await peer.call("sessions", stream=True)
+        assert answer == {"sessions": []}
+        parts = [event.data["sessions"] for event in peer.events]
+        assert [len(part) for part in parts] == [3, 3, 2]
+        assert [row["name"] for part in parts for row in part] == names
 
 
 async def test_environments_and_status(autojump_clock: trio.abc.Clock) -> None:

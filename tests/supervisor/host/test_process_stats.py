@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.host.process_stats import JailProcess, processes_of, usage_of
+from nsmd.host.process_stats import JailProcess, Usage, UsageReader, processes_of, usage_of
 from processes import ending
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -165,6 +166,40 @@ def test_real_processes() -> None:
     assert 32 << 20 < usage.memory_bytes < 200 << 20
     assert usage.cpu_s > 0
     assert usage_of([parent.pid]) == {}
+
+
+def test_what_has_not_run_is_not_measured_again() -> None:
+    program = (
+        "import sys\n"
+        "for line in sys.stdin:\n    held = bytearray(int(line))\n    print('up', flush=True)\n"
+    )
+    reader = UsageReader()
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    ) as process:
+        small = grown(reader, process, 1)
+        assert reader.usage_of([process.pid])[process.pid] is small
+        large = grown(reader, process, 32 << 20)
+        assert large.memory_bytes > small.memory_bytes + (31 << 20)
+        assert reader.usage_of([process.pid])[process.pid] is large
+        process.send_signal(signal.SIGCONT)
+        process.communicate()
+    assert reader.usage_of([process.pid]) == {}
+
+
+def grown(reader: UsageReader, process: subprocess.Popen[bytes], size: int) -> Usage:
+    """Have a process take memory, stop it, and measure it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write(b"%d\n" % size)
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    return reader.usage_of([process.pid])[process.pid]
 
 
 def in_jail(proc: Path, pid: int, inside: int, command: bytes = b"") -> None:

@@ -167,8 +167,9 @@ class Attachment:
         answer.add_done_callback(self._ended)
         session = await self._session
         logs.means(session.id)
-        wire = await self._link.call("sessions")
-        rows = read(list[SessionRow], wire, "sessions")
+        listed: list[object] = []
+        call = self._link.begin("sessions", {"stream": True}, operations.rows_to(listed))
+        rows = operations.rows_of(listed, await call.answer)
         early, self._early = self._early or [], None
         clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
         row = next((row for row in rows if row.id == session.id), None)

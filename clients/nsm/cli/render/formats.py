@@ -101,20 +101,36 @@ def table(
             cut, and if that is not enough, columns are left out.
         least: the names of columns that are left out, the first one first.
     """
-    lines = [list(header)] + [[visible(cell) for cell in row] for row in rows]
+    lines = [list(header), *map(_visible_cells, rows)]
     if width is not None:
         lines, right = _narrowed(lines, right.split(), width, least.split())
     header = lines[0]
-    widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
+    widths = list(map(_widest, zip(*lines, strict=True)))
     to_the_right = [name in right.split() for name in header]
+    # There may be ten thousand lines, of which nearly all are ASCII.
+    aligned = "  ".join(
+        f"{{:{'>' if flush else '<'}{width}}}"
+        for width, flush in zip(widths, to_the_right, strict=True)
+    )
     texts: list[str] = []
     for line in lines:
+        if "".join(line).isascii():
+            texts.append(aligned.format(*line).rstrip())
+            continue
         cells = [
             " " * (width - columns(cell)) + cell if flush else cell + " " * (width - columns(cell))
             for cell, width, flush in zip(line, widths, to_the_right, strict=True)
         ]
         texts.append("  ".join(cells).rstrip())
     return "\n".join(texts)
+
+
+def _visible_cells(row: Sequence[str]) -> list[str]:
+    return list(row) if "".join(row).isprintable() else [visible(cell) for cell in row]
+
+
+def _widest(column: Sequence[str]) -> int:
+    return max(map(len if "".join(column).isascii() else columns, column))
 
 
 _PATHS = ("PROJECT", "SOURCE", "DIRECTORY")
@@ -129,7 +145,7 @@ def _narrowed(
 ) -> tuple[list[list[str]], str]:
     while True:
         header = lines[0]
-        widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
+        widths = list(map(_widest, zip(*lines, strict=True)))
         # The last column is the most telling one: notes, reasons.
         fewest = [
             own

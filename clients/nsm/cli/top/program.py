@@ -23,10 +23,11 @@ from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
+from nsm.client import operations
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import NotRunningError, NsmError
-from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.live import KillReport
 
 if TYPE_CHECKING:
     import signal
@@ -187,8 +188,9 @@ class TopScreen:
             try:
                 link = await self._connected()
                 asked_s = loop.time()
-                wire = await link.call("sessions")
-                rows = read(list[SessionRow], wire, "sessions")
+                listed: list[object] = []
+                call = link.begin("sessions", {"stream": True}, operations.rows_to(listed))
+                rows = operations.rows_of(listed, await call.answer)
             except NotRunningError:
                 self._lost(None)
             except (NsmError, OSError) as error:
