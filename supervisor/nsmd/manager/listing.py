@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
 import trio
 
 from nsm.wire.live import SessionRow
@@ -9,6 +11,22 @@ from nsm.wire.transcripts import EndedRow
 from nsmd.host import process_stats
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
+
+Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, process_stats.Usage]]]
+
+
+ROWS_AT_ONCE = 200
+"""Largest number of sessions that are described in one turn; others get theirs in between."""
+
+
+def measure_in_threads() -> Measure:
+    """Make a function that reads /proc in a thread, so that nobody waits: 0.1 ms for a session."""
+    reader = process_stats.UsageReader()
+
+    async def measure(pids: Sequence[int]) -> Mapping[int, process_stats.Usage]:
+        return await trio.to_thread.run_sync(reader.usage_of, pids)
+
+    return measure
 
 
 def live_row(

@@ -8,7 +8,7 @@ bound.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -26,11 +26,10 @@ from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.environments.provider import Provider
-from nsmd.host import process_stats
 from nsmd.jail.cgroups import memory_of
 from nsmd.manager import code_fences
 from nsmd.manager.deduplication import Deduplication
-from nsmd.manager.listing import ended_row, live_row
+from nsmd.manager.listing import ROWS_AT_ONCE, Measure, ended_row, live_row, measure_in_threads
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
 from nsmd.manager.session_manager import SessionManager
@@ -63,22 +62,6 @@ from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
 log = logging.getLogger(__name__)
-
-Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, process_stats.Usage]]]
-
-
-ROWS_AT_ONCE = 200
-"""Largest number of sessions that are described in one turn; others get theirs in between."""
-
-
-def measure_in_threads() -> Measure:
-    """Make a function that reads /proc in a thread, so that nobody waits: 0.1 ms for a session."""
-    reader = process_stats.UsageReader()
-
-    async def measure(pids: Sequence[int]) -> Mapping[int, process_stats.Usage]:
-        return await trio.to_thread.run_sync(reader.usage_of, pids)
-
-    return measure
 
 
 class RunService:
