@@ -18,6 +18,7 @@ The package:
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
     paths.py        where the socket, state and configuration are
     checks.py       rows of `nsm doctor` and of `nsm box --check`
+    dataclass.py    `dataclass` that costs little while modules are imported
     jsonlines.py    lines of JSON-RPC: bytes in, lines out
     httptoken.py    the token of MCP over HTTP
     _version.py     version of the distribution, and of the program with its commit

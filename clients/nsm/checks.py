@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Literal
+
+from nsm.dataclass import dataclass, replace
 
 Status = Literal["ok", "warn", "fail"]
 

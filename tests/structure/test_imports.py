@@ -122,6 +122,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
     """The protocol, the paths and the line format; never a client's own code."""
     shared = (
         "nsm.wire",
+        "nsm.dataclass",
         "nsm.paths",
         "nsm.jsonlines",
         "nsm.httptoken",
@@ -136,6 +137,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
 
 BOX_MAY_USE = {
     "nsm.Client": "sessions and programs of a box are asked of the supervisor",
+    "nsm.dataclass": "values are made as in all of nsm",
     "nsm.paths": "files are where nsm has them, and opened and replaced as nsm does",
     "nsm.wire": "answers of the supervisor, errors, and how a network is spelled",
     "nsm.checks": "`--check` prints the rows that `nsm doctor` prints",
@@ -235,6 +237,14 @@ def test_what_a_program_loads_at_start(module: str, unwanted: tuple[str, ...], w
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not [name for name in loaded if within(name, unwanted)], why
+
+
+def test_dataclasses_are_made_without_compiling_each() -> None:
+    """The standard library's decorator took a third of the supervisor's start."""
+    for owner in ("nsm", "nsmbox", "nsmd"):
+        for path in SOURCES[owner]:
+            slow = {"dataclasses.dataclass", "dataclasses.field"} & imports_of(path)
+            assert not slow or path.name == "dataclass.py", f"{path}: take them from nsm.dataclass"
 
 
 PACKAGES = ("agent", "clients", "supervisor")

@@ -10,8 +10,8 @@ import errno
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
+from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import StartFailedError
 
 _KINDS_OF_NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")

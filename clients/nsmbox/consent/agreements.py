@@ -14,10 +14,10 @@ import json
 import os
 import stat
 import time
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from nsm import paths
+from nsm.dataclass import dataclass, replace
 from nsm.paths import replace_file
 from nsmbox.consent.summary import only_guards_more
 from nsmbox.model.plan import RUN_DIRECTORY, Mount, Network, Plan, Variable

@@ -8,10 +8,10 @@ not fit is counted, and shown on request.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsm.cli.render.formats import columns
+from nsm.dataclass import dataclass
 from nsmbox.consent.masking import MASKED, masked, names_secret
 from nsmbox.consent.readable_names import legible, path, shortened
 from nsmbox.consent.summary import Outline, SummaryItem, outline

@@ -5,8 +5,9 @@ A plan is a list of mounts that lie over each other; a person wants to know what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from nsm.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from nsm.dataclass import dataclass, field
 from nsmbox.host.nix_host import HostNix
 from nsmbox.host.nsm_itself import NsmPaths
 from nsmbox.host.program_links import Links

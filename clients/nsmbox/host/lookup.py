@@ -8,9 +8,9 @@ import pwd
 import shlex
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 
 from nsm import paths
+from nsm.dataclass import replace
 from nsmbox.host import forbidden_programs, mcp, nix_host, nsm_itself, program_links
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
 from nsmbox.host.tools import ProgramFinder

@@ -12,9 +12,9 @@ import contextlib
 import json
 import os
 import stat
-from dataclasses import dataclass
 from typing import cast
 
+from nsm.dataclass import dataclass
 from nsmbox.host.nsm_itself import MCP_PROGRAM, variables
 
 NAME = "nsm"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmbox.host import elf, forbidden_programs
 from nsmbox.model.plan import Mount, Variable
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
 import nsm
 import nsmbox
+from nsm.dataclass import dataclass
 from nsm.jail import proxyvariables
 from nsmbox.model.plan import (
     CONTROL_SOCKET,

@@ -13,9 +13,9 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from nsm import paths
+from nsm.dataclass import dataclass
 from nsmbox.host import forbidden_programs
 from nsmbox.model.plan import BoxError
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
+from nsm.dataclass import replace
 from nsmbox.host.facts import Tool
 from nsmbox.host.shims import behind, is_program
 from nsmbox.protection import secrets

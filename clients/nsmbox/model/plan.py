@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsm import paths
+from nsm.dataclass import dataclass
 
 MountKind = Literal[
     "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"

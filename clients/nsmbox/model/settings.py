@@ -7,10 +7,11 @@ same keys with its own schema (`nsmd.model.settings.BoxDefaults`); a test compar
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import cast
 
 from nsm import paths
+from nsm.dataclass import dataclass, field
 from nsmbox.model.plan import BoxError, Network
 
 MAX_CONFIG_BYTES = 1024 * 1024

@@ -10,8 +10,8 @@ variables name that. Of rules that match, the last one counts, as with mounts th
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmbox.model.plan import RUN_DIRECTORY, BoxError, Mount, Plan
 
 PROGRAM = "/usr/bin/sandbox-exec"

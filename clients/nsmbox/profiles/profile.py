@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from nsm.dataclass import dataclass
 from nsmbox.model.plan import BoxError
 
 _DIRECTORY = os.path.dirname(__file__)

@@ -12,8 +12,8 @@ import errno
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmbox.model.plan import Mount
 from nsmbox.protection import secrets
 from nsmbox.protection.secrets import Known, printable, within

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from nsm.dataclass import dataclass, field
 from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import git_repository

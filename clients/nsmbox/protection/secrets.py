@@ -12,8 +12,8 @@ import pwd
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import nsm_directories
 

@@ -13,11 +13,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.checks import HostCheck, fail, ok, render_text, rows, warn
+from nsm.dataclass import replace
 from nsm.jail import landlock
 from nsm.jail.failure import explain, read_host_facts
 from nsmbox.host import bridge_programs, lookup, nix_host, program_links

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from nsm.dataclass import dataclass, replace
 from nsmbox.host import lookup, program_links
 from nsmbox.host.facts import BoxRequest, Facts
 from nsmbox.model.plan import MODES, TOOLS_DIRECTORY, BoxError, Plan

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
+from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import Constraint, DecodeError, Made, at_most, between, decode
 from nsm.wire.results import Truncation
 from nsmd.model.head_tail import shortened

@@ -9,9 +9,9 @@ import os
 import socket
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from nsm import paths
+from nsm.dataclass import dataclass
 from nsmd.app import service_manager
 from nsmd.fdstore.handover import HandedOver, take_over
 from nsmd.fdstore.store import Kept

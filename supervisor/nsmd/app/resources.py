@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.app.startup import Startup
 from nsmd.audit import Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog

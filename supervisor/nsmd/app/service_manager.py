@@ -12,9 +12,9 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore.store import KEPT_PREFIXES, Kept
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.app.frontends import FrontEnds
 from nsmd.app.resources import Resources
 from nsmd.app.startup import Startup

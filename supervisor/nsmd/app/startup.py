@@ -7,11 +7,11 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from nsm import paths
+from nsm.dataclass import dataclass
 from nsmd.app.instance import Instance
 from nsmd.bridge.bridge import BridgePaths
 from nsmd.config.reload import Load

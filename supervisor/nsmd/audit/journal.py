@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.audit.audit_file import AuditFile
 from nsmd.model.settings import AuditSettings
 

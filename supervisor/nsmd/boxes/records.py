@@ -6,8 +6,8 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
 from nsmd.fdstore.records import NewerRecordError, RecordError
 from nsmd.fdstore.store import Kept

@@ -10,11 +10,11 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import cast
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import (
     BadRequestError,
     DrainingError,

@@ -10,11 +10,11 @@ import logging
 import os
 import pwd
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
 
+from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import (
     AuditFailedError,
     BadRequestError,

@@ -7,9 +7,9 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.commands import open_command

@@ -6,10 +6,10 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 from nsm import paths
+from nsm.dataclass import dataclass, field
 from nsmd.bridge.values import Problem, Program
 from nsmd.host.paths import printable, trusted_owners
 from nsmd.host.watching.source_watcher import SourceWatcher

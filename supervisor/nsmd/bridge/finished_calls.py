@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from dataclasses import replace
 
+from nsm.dataclass import replace
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import ProgramEnd
 

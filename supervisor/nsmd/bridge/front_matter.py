@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NoReturn, cast
 
 import yaml  # type: ignore[import-untyped]
+
+from nsm.dataclass import dataclass
 
 MAX_FRONT_MATTER_CHARACTERS = 16 * 1024
 """Largest front matter: the parser takes some 10 us per character, in the thread that reads."""

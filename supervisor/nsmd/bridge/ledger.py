@@ -15,10 +15,10 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsm.wire.errors import AuditFailedError
 from nsmd.audit.audit_file import AuditFile
 from nsmd.bridge import ledger_entries, recovery

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from nsm.dataclass import dataclass
 from nsmd.model.values import StreamName
 
 Way = Literal["mcp", "http", "control"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+
+from nsm.dataclass import dataclass
 
 UNIX = "unix:"
 

@@ -11,11 +11,11 @@ import dataclasses
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.model.events import Events
 from nsmd.model.settings import EnvironmentSettings, Settings
 from nsmd.model.values import Environment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nsm.dataclass import dataclass, field
 from nsm.wire.errors import BadProjectError
 from nsmd.boxes import BoxManager
 from nsmd.bridge.bridge import BridgeService

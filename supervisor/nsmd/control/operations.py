@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
 
 from nsm._version import program_version
+from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, UnknownSessionError
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation, Right, Services

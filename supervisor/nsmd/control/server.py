@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
 from nsmd.control.call import ALL_RIGHTS, Right, Services

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
+
+from nsm.dataclass import dataclass
 
 Kind = Literal[
     "read-only",

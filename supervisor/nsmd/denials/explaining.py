@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.denials import lines, reading, wording
 from nsmd.denials.evidence import Evidence
 from nsmd.denials.naming import plain
@@ -48,7 +48,7 @@ def explain(
     policy: Policy,
     outcome: Outcome,
     events: Sequence[LimitEvent] = (),
-    circumstances: Circumstances = Circumstances(),
+    circumstances: Circumstances = Circumstances(),  # noqa: B008  # frozen
 ) -> tuple[str, ...]:
     """Explain which rule of the jail stopped the code, and what is allowed: no line, one line, or
     one for something killed and one for something denied.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.denials import lines
 from nsmd.denials.evidence import Evidence, hosts_in, is_beyond_machines, is_elsewhere
 

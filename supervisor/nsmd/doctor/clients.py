@@ -11,10 +11,10 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from nsm.checks import HostCheck, ok, rows, warn
+from nsm.dataclass import dataclass
 from nsmd.doctor import jsonc
 from nsmd.doctor.host import Host
 

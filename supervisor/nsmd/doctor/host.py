@@ -7,10 +7,10 @@ import pwd
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from nsm import paths
 from nsm._version import program_version
+from nsm.dataclass import dataclass, field
 
 MAX_BYTES = 64 * 1024 * 1024
 """Largest file to read: clients keep their history beside their entries."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nsm.checks import HostCheck, ok, rows, warn
+from nsm.dataclass import dataclass
 from nsmd.jail.cgroups import find_enforcer
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import limits_of

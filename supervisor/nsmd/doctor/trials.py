@@ -11,12 +11,12 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
 
 from nsm.checks import HostCheck, fail, ok, warn
+from nsm.dataclass import dataclass, replace
 from nsm.jail.failure import SEE_DOCTOR
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.jail import BwrapLauncher

@@ -12,10 +12,10 @@ import difflib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from nsm.dataclass import dataclass, field
 from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.host.paths import printable

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 
 from nsm import paths
+from nsm.dataclass import dataclass, replace
 from nsmd.environments.interpreters import (
     FoundInterpreter,
     InterpreterError,

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
+from nsm.dataclass import dataclass, replace
 from nsmd.host.paths import is_within
 from nsmd.model.values import Interpreter
 

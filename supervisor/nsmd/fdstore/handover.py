@@ -10,9 +10,9 @@ import logging
 import os
 from collections.abc import MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore.store import Kept
 
 log = logging.getLogger(__name__)

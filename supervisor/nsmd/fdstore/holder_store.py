@@ -15,10 +15,10 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore import holder
 from nsmd.fdstore.store import NoStore, Refill, StoreKind, copies_of
 from nsmd.host.unix_listener import identity_of

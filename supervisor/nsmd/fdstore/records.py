@@ -12,10 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from nsm.dataclass import dataclass, field
 from nsm.wire import decode as decoding
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy

@@ -10,9 +10,9 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import NoReturn
 
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore import holder_store
 from nsmd.fdstore.handover import HandedOver, hand_over
 from nsmd.fdstore.holder_store import HolderError, HolderStore, SilentHolder

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from nsm.dataclass import dataclass
 
 MAX_CONNECTIONS = 1024
 """Largest number of connections at once, however many descriptors there are."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.host.processes import children_of, inner_pids, read, stat_fields
 
 _COMMAND_BYTES = 300

@@ -9,9 +9,9 @@ first, then the token, if one is required; a client without it learns nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from nsm.dataclass import dataclass, field
 from nsmd.http.token import TokenFile
 
 PATH = b"/mcp"

@@ -12,12 +12,12 @@ import logging
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import h11
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.http.access import AccessCheck, AdmittedRequest, Answer, Headers
 from nsmd.http.bodies import Bodies, BodyShare
 from nsmd.http.exchange import Application, Exchange, date, response

@@ -17,7 +17,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast
 
@@ -33,6 +32,7 @@ from mcp_types import (
 )
 
 from nsm import jsonlines
+from nsm.dataclass import dataclass
 from nsmd.http.exchange import Application, Message, Receive, Send
 
 MAX_BYTES_OF_SESSION = 4 * 1024 * 1024

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from nsm.dataclass import dataclass, field
 from nsmd.jail.host import HostSystem
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.model.values import Environment, JailSizes, TemplateSpec

@@ -16,10 +16,10 @@ import socket
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within

@@ -8,9 +8,9 @@ import os
 import re
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import StartFailedError
 from nsmd.host.package_manager import install_command
 from nsmd.host.paths import trusted_owners, why_untrusted

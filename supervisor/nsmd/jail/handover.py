@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
+from nsm.dataclass import dataclass, field
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import memory_file

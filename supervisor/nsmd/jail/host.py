@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+
+from nsm.dataclass import dataclass
 
 _TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 

@@ -8,11 +8,11 @@ import socket
 import subprocess
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 import sandbox_agent
 import sandbox_template
+from nsm.dataclass import dataclass, field
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsm.wire.errors import StartFailedError

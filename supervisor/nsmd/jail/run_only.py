@@ -14,11 +14,11 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsmd.jail.handover import Handover, hand_over
 from nsmd.jail.interface import Remarks, discard

@@ -14,10 +14,10 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted
 from nsm.wire.errors import StartFailedError
 from nsmd.jail.interface import discard

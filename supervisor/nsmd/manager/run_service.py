@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.errors import (
     AmbiguousSessionError,
     BadProjectError,

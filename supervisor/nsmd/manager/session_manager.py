@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import trio
 
+from nsm.dataclass import replace
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
 from nsmd.fdstore.store import NoStore

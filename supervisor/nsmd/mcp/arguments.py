@@ -6,9 +6,9 @@ import difflib
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import cast
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
 from nsmd.model import names
 from nsmd.model.values import MAX_CODE_BYTES

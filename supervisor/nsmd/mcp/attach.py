@@ -6,10 +6,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from nsm import jsonlines
+from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import MetadataError, Said

@@ -6,11 +6,11 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import trio
 
 from nsm._version import program_version
+from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
 from nsmd.mcp.load import EndpointLoader

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, cast
 
 from mcp_types import Tool, ToolAnnotations
 
+from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge import wording
 from nsmd.bridge.values import Caller, ProgramEnd

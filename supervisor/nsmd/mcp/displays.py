@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from nsm.dataclass import dataclass
 from nsm.wire.images import EXTENSIONS, BadImageError, Image, decode, dimensions_of, encoded_chars
 from nsm.wire.results import split_place
 from nsmd.mcp.text import line_end, one_line, size

@@ -12,7 +12,8 @@ A line without a number is a notification, an answer, or a request that is never
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from nsm.dataclass import dataclass
 
 _NUMBERED = re.compile(rb"(\d{1,15})(?:\+(\d{1,9}\.\d{3}))? ")
 

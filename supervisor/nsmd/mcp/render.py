@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from nsm.dataclass import dataclass
 from nsm.jsonlines import MAX_LINE_BYTES
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError
 from nsm.wire.images import Image

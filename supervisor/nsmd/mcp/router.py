@@ -14,7 +14,6 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +39,7 @@ from mcp_types import (
 )
 
 from nsm import jsonlines
+from nsm.dataclass import dataclass
 from nsmd.mcp import json_limits, line_numbers, wire
 from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.ports import RunHandle

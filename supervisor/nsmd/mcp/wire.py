@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, cast
 
 from mcp_types import (
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from nsm import jsonlines
+from nsm.dataclass import dataclass
 from nsm.wire.errors import (
     BadRequestError,
     CodeTooLargeError,

@@ -6,8 +6,7 @@ no more than the box does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from nsm.dataclass import dataclass
 from nsmd.model.host_rules import HOST_NAME, AllowList, HostRule
 from nsmd.model.values import NO_NETWORK, NetworkRule, ProjectMount
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import trio
+
+from nsm.dataclass import dataclass, field
 
 log = logging.getLogger(__name__)
 

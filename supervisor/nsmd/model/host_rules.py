@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -18,6 +17,8 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+
+from nsm.dataclass import dataclass
 
 Address = IPv4Address | IPv6Address
 Host = str | IPv4Address | IPv6Address

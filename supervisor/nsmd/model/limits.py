@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
 from nsmd.host.descriptors import PER_SESSION, Shares
 from nsmd.model.settings import Settings

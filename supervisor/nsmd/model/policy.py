@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from posixpath import dirname
 from typing import Any, Literal
 
+from nsm.dataclass import dataclass, field, replace
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
 from nsmd.model.values import (

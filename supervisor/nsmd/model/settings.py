@@ -8,11 +8,11 @@ without importing it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
+from nsm.dataclass import dataclass, field
 from nsmd.model.values import NetworkRule
 
 Preset = Literal["python", "bash", "node"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nsm.dataclass import dataclass, field
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, get_args
+
+from nsm.dataclass import dataclass, field
 
 Protocol = Literal["connect", "http", "socks5"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
+from nsm.dataclass import dataclass
 from nsmd.model.host_rules import BadHostError, Host, parse_host
 from nsmd.network.refusal import RefusedError, socks_code
 

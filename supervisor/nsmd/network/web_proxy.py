@@ -8,11 +8,11 @@ host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import h11
 
+from nsm.dataclass import dataclass
 from nsmd.model.host_rules import BadHostError, Host, parse_authority, show_host
 from nsmd.network.refusal import RefusedError
 

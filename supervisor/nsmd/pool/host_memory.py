@@ -10,10 +10,10 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.host.processes import read, tree_of
 from nsmd.pool.policy import MemorySeen
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.model.settings import PoolSettings
 
 SAFETY = 2.0

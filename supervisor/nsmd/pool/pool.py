@@ -13,11 +13,11 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsmd.model.events import EventKind, Events
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings

@@ -6,10 +6,10 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsm.wire.errors import BadProjectError
 from nsmd.environments.provider import Provider
 from nsmd.model.values import ClientIdentity, Environment, JailSpec, ProjectMount

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.bridge.call_handle import ProgramCall, who_runs
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import Events, Happening

@@ -14,10 +14,10 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
 from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
 from nsmd.fdstore.store import Kept

@@ -13,11 +13,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import cache
 
 import trio
 
+from nsm.dataclass import dataclass, replace
 from nsmd.fdstore import records
 from nsmd.fdstore.records import SessionRecord, SpecRecord
 from nsmd.fdstore.store import DescriptorStore

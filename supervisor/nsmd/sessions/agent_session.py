@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError

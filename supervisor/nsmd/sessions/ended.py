@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.model.durations import duration
 from nsmd.sessions.execution import Execution
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
 
+from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import NsmError
 from nsmd.denials import Circumstances, explain, looks_suspicious
 from nsmd.model.values import (

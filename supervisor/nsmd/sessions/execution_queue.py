@@ -7,11 +7,11 @@ its answer to those that wait. The session decides when the next one may start.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.errors import InternalError, NsmError
 from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
 from nsmd.host.timer import Timer, Timers

@@ -7,9 +7,9 @@ here, and added in reports).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from nsm.dataclass import dataclass
 from nsmd.telemetry.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import trio
 
 from nsm._version import __version__
+from nsm.dataclass import dataclass, field
 from nsmd.manager.run_service import RunService
 from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
 from nsm.cli.top.figures import totals
+from nsm.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

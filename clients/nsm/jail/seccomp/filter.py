@@ -15,8 +15,8 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsm.jail.seccomp import syscalls
 
 

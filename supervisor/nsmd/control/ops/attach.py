@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, UnknownSessionError
 from nsm.wire.transcripts import to_wire
 from nsmd.agent_link.frames import CheckedFrame, CompletionsFrame

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, assert_never
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import UnknownSessionError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 from nsmd.control import arguments

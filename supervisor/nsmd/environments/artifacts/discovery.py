@@ -9,8 +9,8 @@ import errno
 import os
 import stat
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
 
+from nsm.dataclass import dataclass, field, replace
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import Metadata, MetadataError, ProgramPaths
 from nsmd.environments.interpreters import reserved_mb

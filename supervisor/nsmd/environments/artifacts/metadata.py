@@ -6,10 +6,10 @@ Pure. Every field is checked, and errors name the field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 from nsm import jsonlines
+from nsm.dataclass import dataclass, field, replace
 from nsmd.model.names import ENVIRONMENT_NAME, why_not_inherited
 from nsmd.model.settings import (
     MAX_MEGABYTES,

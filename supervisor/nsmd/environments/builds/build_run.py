@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.errors import NsmError
 from nsmd.environments.builds.build_index import BuildIndex
 from nsmd.environments.builds.build_state import Attempt, Building, Built

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from typing import Literal
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsmd.environments.nix.progress import NixProgress
 from nsmd.model.flakes import likely_name
 from nsmd.model.values import Environment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any, cast
 
+from nsm.dataclass import replace
 from nsm.wire.errors import NixFailedError
 from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.model.flakes import shown

@@ -12,9 +12,10 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple
 
+from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsm.wire.decode import Constraint, DecodeError, decode
 

@@ -16,12 +16,12 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsm.wire.errors import NixFailedError
 from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse

@@ -13,8 +13,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+from nsm.dataclass import dataclass
 
 FLAKE = "flake.nix"
 

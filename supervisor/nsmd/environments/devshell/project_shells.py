@@ -10,11 +10,11 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import NsmError
 from nsmd.environments.devshell import files
 from nsmd.environments.devshell.evaluation import (

@@ -16,9 +16,9 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from nsm.dataclass import dataclass
 from nsmd.model.values import SetupStep
 
 IGNORED = frozenset(

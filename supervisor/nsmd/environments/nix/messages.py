@@ -12,10 +12,10 @@ import json
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, cast
 
+from nsm.dataclass import dataclass, field
 from nsmd.environments.nix.progress import NixProgress
 
 PREFIX = b"@nix "

@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import NixUnavailableError
 from nsmd.environments.nix.errors import (
     NixExitError,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
 
+from nsm.dataclass import dataclass, field, replace
 from nsm.wire.decode import decode
 from nsmd.environments.nix.monitor import STEP_S
 from nsmd.environments.nix.progress import NixProgress

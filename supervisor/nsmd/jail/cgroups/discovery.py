@@ -8,8 +8,8 @@ nsm does not touch it, even if modes would allow it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.jail.cgroups.files import words
 
 CONTROLLERS = ("memory", "pids", "cpu")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.host.processes import tree_of
 from nsmd.jail.cgroups import files
 from nsmd.jail.cgroups.discovery import CONTROLLERS, NoGroupsError, directory_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from nsm.dataclass import dataclass
 from nsmd.model.values import JailSpec, SessionLimits
 
 AGENT_MB = 32

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from nsm.dataclass import dataclass
 
 SHARED_WORTH_LOOKING = 16 << 20
 """Bytes of shared memory of a process from which on the kind of that memory is read."""

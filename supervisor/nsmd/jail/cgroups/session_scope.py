@@ -17,10 +17,10 @@ import signal
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.jail.cgroups.discovery import NoGroupsError, directory_of
 from nsmd.jail.cgroups.scope import ANSWER_TIMEOUT_S, complaint_of, how_to_manage, manager_of

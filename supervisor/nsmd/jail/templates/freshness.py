@@ -6,8 +6,8 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.host.paths import is_within
 from nsmd.host.watching.trail import Trail, WatchedPaths
 from nsmd.model.values import TemplateSpec

@@ -8,11 +8,11 @@ import platform
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import trio
 
+from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore.store import DescriptorStore, Kept, NoStore

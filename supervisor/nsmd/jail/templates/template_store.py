@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import cache
 
 import trio
@@ -20,6 +19,7 @@ import trio
 import sandbox_agent
 import sandbox_template
 from nsm._version import __version__
+from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
 from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept

@@ -11,8 +11,8 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+from nsm.dataclass import dataclass
 from nsmd.sessions.changes.change import (
     Change,
     PathState,

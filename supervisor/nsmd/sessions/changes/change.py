@@ -7,8 +7,9 @@ import os
 import posixpath
 import re
 import stat
-from dataclasses import dataclass
 from typing import Literal
+
+from nsm.dataclass import dataclass
 
 Kind = Literal["added", "changed", "deleted"]
 Type = Literal["file", "directory", "symlink", "special"]

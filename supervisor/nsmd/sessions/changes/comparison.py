@@ -12,8 +12,8 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
+from nsm.dataclass import dataclass, replace
 from nsmd.sessions.changes.change import (
     Change,
     PathState,

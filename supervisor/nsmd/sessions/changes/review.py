@@ -8,11 +8,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import BadProjectError, BadRequestError
 from nsmd.jail import ProjectCopy
 from nsmd.model.values import ProjectMount

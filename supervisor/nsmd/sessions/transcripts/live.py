@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nsm.dataclass import dataclass, field
 from nsmd.model.values import StreamName
 
 HEAD_CHARS = 128 * 1024

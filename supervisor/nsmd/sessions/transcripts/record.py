@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
+from nsm.dataclass import replace
 from nsm.wire.errors import NsmError
 from nsm.wire.results import split_place
 from nsm.wire.transcripts import DisplayedValue, ExecutionEnd, ExecutionStart, OutputPiece

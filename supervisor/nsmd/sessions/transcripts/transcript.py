@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import Entry, SessionStart
 from nsmd.model.values import Outcome, Output

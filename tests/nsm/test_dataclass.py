@@ -1,0 +1,176 @@
+"""`nsm.dataclass` against the standard library's decorator."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nsm
+from nsm.dataclass import dataclass, field, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def kinds_of(decorators: tuple[Any, Any]) -> dict[str, Any]:
+    """Classes of all kinds that nsm has, made with `dataclass` and `field`."""
+    dataclass, field = decorators
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Frozen:
+        name: str
+        secret: str = field(default="s", repr=False)
+        words: tuple[str, ...] = ()
+        facts: dict[str, int] = field(default_factory=dict, compare=False)
+        shared: ClassVar[int] = 3
+
+        @property
+        def long(self) -> str:
+            return self.name * 2
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Derived(Frozen):
+        more: int = 1
+
+    @dataclass(slots=True)
+    class Mutable:
+        name: str
+        held: list[int] = field(default_factory=list, init=False)
+        count: int = 0
+
+        def __post_init__(self) -> None:
+            self.count += 1
+
+    @dataclass(eq=False, slots=True, kw_only=True)
+    class Identity:
+        name: str
+
+    @dataclass(frozen=True, slots=True)
+    class Empty:
+        pass
+
+    @dataclass(frozen=True, slots=True)
+    class Own:
+        name: str
+
+        def __init__(self, name: str) -> None:
+            object.__setattr__(self, "name", name.upper())
+
+        def __repr__(self) -> str:
+            return "own"
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 1
+
+    return {kind.__name__: kind for kind in (Frozen, Derived, Mutable, Identity, Empty, Own)}
+
+
+OURS: dict[str, Any] = kinds_of((dataclass, field))
+THEIRS: dict[str, Any] = kinds_of((dataclasses.dataclass, dataclasses.field))
+KINDS = sorted(OURS)
+
+
+def outcome(call: Callable[[Any], object], kind: object) -> str:
+    """Result of a call as text, or that it was refused."""
+    try:
+        return repr(call(kind))
+    except (TypeError, AttributeError):  # the standard library's own is the wrong one at times
+        return "refused"
+
+
+CALLS: list[Callable[[Any], object]] = [
+    lambda kind: kind(),
+    lambda kind: kind("a"),
+    lambda kind: kind(name="a"),
+    lambda kind: kind(name="a", unknown=1),
+    lambda kind: kind(name="a", words=("b",), facts={"c": 1}),
+    lambda kind: kind("a", 5),
+    lambda kind: kind(name="a") == kind(name="a"),
+    lambda kind: kind(name="a") == kind(name="b"),
+    lambda kind: kind(name="a") == "a",
+    lambda kind: kind(name="a", facts={"c": 1}) == kind(name="a"),
+    lambda kind: hash(kind(name="a")) == hash(kind(name="a")),
+    lambda kind: {kind(): 1}[kind()],
+    lambda kind: setattr(kind(name="a"), "name", "b"),
+    lambda kind: setattr(kind(name="a"), "unknown", "b"),
+    lambda kind: delattr(kind(name="a"), "name"),
+    lambda kind: kind(name="a").long,
+    lambda kind: kind(name="a").held is kind(name="a").held,
+    lambda kind: dataclasses.asdict(kind(name="a")),
+    lambda kind: dataclasses.replace(kind(name="a"), name="b"),
+    lambda kind: [(f.name, f.type, f.default, f.init) for f in dataclasses.fields(kind)],
+    lambda kind: [
+        (f.repr, f.compare, f.kw_only, f.default_factory) for f in dataclasses.fields(kind)
+    ],
+    lambda kind: kind.__match_args__,
+    lambda kind: kind.__slots__,
+    lambda kind: kind.__qualname__,
+]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_does_what_the_standard_library_does(name: str) -> None:
+    for call in CALLS:
+        assert outcome(call, OURS[name]) == outcome(call, THEIRS[name]), inspect.getsource(call)
+
+
+def test_replace_does_what_the_standard_library_does() -> None:
+    frozen = OURS["Derived"](name="a", words=("w",), more=4)
+    assert replace(frozen, name="b") == OURS["Derived"](name="b", words=("w",), more=4)
+    with pytest.raises(TypeError, match="unknown"):
+        replace(frozen, unknown=1)
+    with pytest.raises(TypeError, match="no dataclass"):
+        replace(3)  # type: ignore[type-var]
+
+
+def test_a_change_of_a_frozen_one_is_refused_with_its_usual_error() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match="field 'name'"):
+        OURS["Frozen"](name="a").name = "b"
+    with pytest.raises(dataclasses.FrozenInstanceError, match="field 'name'"):
+        del OURS["Frozen"](name="a").name
+
+
+@given(st.text(), st.text())
+def test_equal_values_have_equal_hashes(one: str, two: str) -> None:
+    kind = OURS["Frozen"]
+    assert (kind(name=one) == kind(name=two)) == (one == two)
+    assert hash(kind(name=one)) == hash(kind(name=one, facts={"x": 1}))
+
+
+def test_methods_are_compiled_when_they_are_first_called() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Late:
+        name: str
+
+    before = Late.__init__, Late.__eq__, Late.__hash__
+    assert Late(name="a") == Late(name="a")
+    assert Late.__init__ is not before[0]
+    assert Late.__eq__ is not before[1]
+    assert Late.__hash__ is before[2]
+    assert inspect.signature(Late.__init__).parameters.keys() == {"self", "name"}
+
+
+def test_importing_it_imports_little() -> None:
+    code = (
+        "import sys, nsm.dataclass as module\n"
+        "@module.dataclass(frozen=True, slots=True)\n"
+        "class Value:\n    name: 'str'\n"
+        "assert Value('a') != Value('b')\n"
+        "print(*sys.modules)"
+    )
+    where = {"PYTHONPATH": str(Path(nsm.__file__).parents[1])}
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=where
+    ).stdout.split()
+    assert not {"dataclasses", "inspect", "typing"} & set(loaded)
