@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.jail.host import HostSystem
+from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
-from nsmd.model.values import Environment, JailSizes, TemplateSpec
+from nsmd.model.values import Environment, JailSizes
 from sandbox.template.preloading import SCRATCH
 
 HOSTNAME = "nsm"

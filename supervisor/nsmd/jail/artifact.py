@@ -24,7 +24,7 @@ from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_hos
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
 from nsmd.jail.handover import POLICY, Handover, hand_over
-from nsmd.jail.interface import Jail
+from nsmd.jail.interface import Jail, TemplateSpec
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.run_only import start_run_only
@@ -47,7 +47,6 @@ from nsmd.model.values import (
     JailSpec,
     ProjectMount,
     SessionLimits,
-    TemplateSpec,
 )
 
 STORE = "/nix"

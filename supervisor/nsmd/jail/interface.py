@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from nsmd.model.policy import Policy
-from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
+from nsmd.model.values import Artifact, JailSpec, ProjectMount, ReadOnlyBind, SessionLimits
 
 if TYPE_CHECKING:
     from nsmd.jail.process import BwrapJail
     from nsmd.jail.project_copy import ProjectCopy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateSpec:
+    """Complete specification of a template; sessions of equal specifications are forks of one
+    template.
+
+    Attributes:
+        agent_python, binds, path, preload, artifact: as in `Environment`.
+        project: as in `JailSpec`.
+        host_network: its sessions have the host's network, not one of their own.
+        variables: variables during the import of preloaded modules; empty without such modules.
+    """
+
+    agent_python: str
+    binds: tuple[ReadOnlyBind, ...]
+    path: str
+    preload: tuple[str, ...]
+    project: ProjectMount | None
+    artifact: Artifact | None = None
+    host_network: bool = False
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __hash__(self) -> int:
+        # As for `Environment`.
+        return hash((self.agent_python, self.path, self.project, self.artifact))
 
 
 class Remarks(Protocol):

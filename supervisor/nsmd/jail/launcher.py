@@ -33,6 +33,7 @@ from nsmd.jail.binds import needed_binds
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.host_network import network_files
+from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
 from nsmd.jail.process import BwrapJail
@@ -57,7 +58,6 @@ from nsmd.model.values import (
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
-    TemplateSpec,
 )
 
 

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import trio
 
 from nsmd.jail.artifact import ArtifactLauncher
-from nsmd.jail.interface import Jail
+from nsmd.jail.interface import Jail, TemplateSpec
 from nsmd.jail.launcher import BwrapLauncher
 from nsmd.jail.process import BwrapJail
 from nsmd.model.policy import Policy
-from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
+from nsmd.model.values import JailSpec, SessionLimits
 
 
 class LauncherRouter:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from nsm.dataclass import dataclass
 from nsmd.host.paths import is_within
 from nsmd.host.watching.trail import Trail, WatchedPaths
-from nsmd.model.values import TemplateSpec
+from nsmd.jail.interface import TemplateSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from nsmd.host.watching.source_watcher import SourceWatcher as Watching
 from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
 from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child
-from nsmd.jail.interface import discard
+from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.templates.freshness import Files, look
 from nsmd.jail.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
@@ -35,7 +35,7 @@ from nsmd.jail.templates.template import (
 )
 from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
 from nsmd.model.policy import Policy
-from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, TemplateSpec
+from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec
 
 log = logging.getLogger(__name__)
 

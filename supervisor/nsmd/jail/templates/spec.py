@@ -6,8 +6,9 @@ import json
 
 from nsmd.host.paths import is_within
 from nsmd.jail.arguments import HOSTNAME
+from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
-from nsmd.model.values import JailSpec, SessionLimits, TemplateSpec
+from nsmd.model.values import JailSpec, SessionLimits
 
 MAX_VARIABLES_BYTES = 32 * 1024
 """Largest size of an environment's variables in one request, which is one message to

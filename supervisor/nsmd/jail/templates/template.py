@@ -24,9 +24,8 @@ from nsmd.fdstore.holder import receive
 from nsmd.host.processes import pid_of
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
 from nsmd.jail.handle import JailHandle
-from nsmd.jail.interface import discard
+from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.templates.freshness import host_paths
-from nsmd.model.values import TemplateSpec
 
 FORK_TIMEOUT_S = 10.0
 """Time from the request to the announcement of the fork's PID 1: 3 ms; seconds on a machine that

@@ -25,10 +25,10 @@ from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.adopted import AdoptedJail, reap_child
+from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import STARTER_GRACE_S
 from nsmd.jail.program_code import source_of
 from nsmd.jail.templates.template import Template
-from nsmd.model.values import TemplateSpec
 
 log = logging.getLogger(__name__)
 

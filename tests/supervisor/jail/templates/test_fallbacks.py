@@ -14,12 +14,13 @@ import trio
 
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, starting
+from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates.spec import request_for
 from nsmd.jail.templates.template import ForkedJail
 from nsmd.model.policy import Policy, policy_of
-from nsmd.model.values import Environment, JailSpec, ProjectMount, SessionLimits, TemplateSpec
+from nsmd.model.values import Environment, JailSpec, ProjectMount, SessionLimits
 from realjail import (
     environments,
     jail_spec,

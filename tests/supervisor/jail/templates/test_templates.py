@@ -15,10 +15,11 @@ import trio
 from nsm.wire.errors import BadProjectError
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.jail.arguments import JailContent
+from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates.template import ForkedJail
-from nsmd.model.values import Environment, ProjectMount, TemplateSpec
+from nsmd.model.values import Environment, ProjectMount
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
