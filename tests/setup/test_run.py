@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
@@ -64,6 +65,26 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRun:
+    """Result of one run in CI with everything that fails a run."""
+
+    code: int
+    output: str
+    left_pid: int
+
+
+@pytest.fixture(scope="module", params=[IN_ONE, BY_WORKERS], ids=["in one", "workers"])
+def bad_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BadRun:
+    clone = Clone(tmp_path_factory.mktemp("clone"))
+    clone.write(test_excused=EXCUSED, test_refused=REFUSED, test_module=REFUSED_MODULE)
+    clone.write(test_fails=FAILING, test_leaves=LEAVES, no_grace=NO_GRACE)
+    code, output = clone.run("-p", "no_grace", *request.param, ci=True)
+    left_pid = int((clone.directory / "pid").read_text())
+    os.kill(left_pid, signal.SIGKILL)
+    return BadRun(code=code, output=output, left_pid=left_pid)
+
+
 EXCUSED = """
     import pytest
     def test_excused(): pytest.skip("not here: no cgroups")
@@ -83,15 +104,18 @@ REFUSED_MODULE = """
 """
 
 
-@both
-def test_a_skip_in_ci_fails_and_is_named(clone: Clone, options: tuple[str, ...]) -> None:
-    clone.write(test_excused=EXCUSED, test_it=REFUSED, test_module=REFUSED_MODULE)
-    code, output = clone.run(*options, ci=True)
+def test_a_skip_in_ci_fails_and_is_named(clone: Clone) -> None:
+    clone.write(test_it=REFUSED)
+    code, output = clone.run(ci=True)
     assert code == pytest.ExitCode.TESTS_FAILED, output
-    listed = output.partition("= skipped in CI =")[2].splitlines()[1:4]
+    assert "test_it.py::test_refused: bwrap is missing" in output
+
+
+def test_skips_in_ci_are_listed(bad_run: BadRun) -> None:
+    listed = bad_run.output.partition("= skipped in CI =")[2].splitlines()[1:4]
     assert sorted(line for line in listed if "not here:" not in line) == [
-        "test_it.py::test_refused: bwrap is missing",
         "test_module.py: node is missing",
+        "test_refused.py::test_refused: bwrap is missing",
     ]
 
 
@@ -107,14 +131,11 @@ FAILING = """
 """
 
 
-@both
-def test_a_failure_is_shown_when_it_happens(clone: Clone, options: tuple[str, ...]) -> None:
-    clone.write(test_fails=FAILING)
-    code, output = clone.run(*options)
-    assert code == pytest.ExitCode.TESTS_FAILED
+def test_a_failure_is_shown_when_it_happens(bad_run: BadRun) -> None:
+    assert bad_run.code == pytest.ExitCode.TESTS_FAILED
     assert (
         "FAILED test_fails.py::test_fails - AssertionError: the sum"
-        in (output.partition("= FAILURES =")[0])
+        in (bad_run.output.partition("= FAILURES =")[0])
     )
 
 
@@ -136,15 +157,16 @@ LEAVES = """
 NO_GRACE = "import rungates; rungates.LEFTOVER_GRACE_S = 0"
 
 
-@both
-def test_a_process_left_behind_fails(clone: Clone, options: tuple[str, ...]) -> None:
+def test_a_process_left_behind_fails(clone: Clone) -> None:
     clone.write(test_it=LEAVES, no_grace=NO_GRACE)
-    code, output = clone.run("-p", "no_grace", *options)
-    pid = int((clone.directory / "pid").read_text())
-    os.kill(pid, signal.SIGKILL)
+    code, output = clone.run("-p", "no_grace")
+    os.kill(int((clone.directory / "pid").read_text()), signal.SIGKILL)
     assert code == pytest.ExitCode.TESTS_FAILED, output
-    listed = output.partition("= processes left behind =")[2].splitlines()
-    assert f"{pid}: sleep 1000 " in listed, output
+
+
+def test_processes_left_behind_are_listed(bad_run: BadRun) -> None:
+    listed = bad_run.output.partition("= processes left behind =")[2].splitlines()
+    assert f"{bad_run.left_pid}: sleep 1000 " in listed, bad_run.output
 
 
 MANY = """
