@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from nsm.dataclass import dataclass, field
 from nsmd.model.policy import Policy
 from nsmd.model.values import Artifact, JailSpec, ProjectMount, ReadOnlyBind, SessionLimits
 
