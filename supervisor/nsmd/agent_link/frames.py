@@ -60,7 +60,7 @@ class AgentProtocolError(Exception):
 
 
 def _texts(told: list[Any]) -> frozenset[str]:
-    return frozenset(each for each in told[:MAX_TOLD] if isinstance(each, str))
+    return frozenset([each for each in told[:MAX_TOLD] if type(each) is str])
 
 
 def _printable(matches: list[str]) -> tuple[str, ...]:

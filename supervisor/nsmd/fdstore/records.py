@@ -11,9 +11,10 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from nsm.dataclass import dataclass, field
@@ -148,13 +149,14 @@ def to_plain(value: object) -> Any:
         return value
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
-        for name, default in _defaults(type(value)):
-            given = getattr(value, name)
+        names, defaults, read = _fields(type(value))
+        for name, default, given in zip(names, defaults, read(value), strict=True):
             if default is MISSING or given != default:
-                found[name] = to_plain(given)
+                found[name] = given if type(given) in _PLAIN else to_plain(given)
         return found
     if isinstance(value, tuple | list):
-        return [to_plain(each) for each in cast("tuple[object, ...]", value)]
+        several = cast("tuple[object, ...]", value)
+        return [each if type(each) in _PLAIN else to_plain(each) for each in several]
     if isinstance(value, frozenset):
         return sorted(to_plain(each) for each in cast("frozenset[object]", value))
     if isinstance(value, Mapping):
@@ -163,9 +165,20 @@ def to_plain(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
 @cache
-def _defaults(kind: type) -> tuple[tuple[str, object], ...]:
-    return tuple((each.name, each.default) for each in fields(kind) if each.init)
+def _fields(kind: Any) -> tuple[Sequence[str], Sequence[object], Callable[[object], Any]]:
+    """Names of a class's fields, their defaults, and a function that reads all of them."""
+    known = [each for each in fields(kind) if each.init]
+    names = [each.name for each in known]
+    read = attrgetter(*names) if len(names) > 1 else _one_by(names)
+    return names, [each.default for each in known], read
+
+
+def _one_by(names: Sequence[str]) -> Callable[[object], Any]:
+    return lambda value: [getattr(value, name) for name in names]
 
 
 def decode(kind: type[R], data: bytes) -> R:

@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from nsm.paths import open_linkless
 
@@ -89,7 +90,7 @@ def has_below(directory: str, path: str) -> bool:
     return True
 
 
-def why_private(path: str, home: str, private: Collection[str] = ()) -> str | None:
+def why_private(path: str, home: str, private: tuple[str, ...] = ()) -> str | None:
     """Why a directory must not be shown in a jail.
 
     Args:
@@ -100,6 +101,16 @@ def why_private(path: str, home: str, private: Collection[str] = ()) -> str | No
     Returns:
         A clause that follows the directory's name, e.g. ``is your home directory``.
     """
+    if reason := _why_private_by_name(path, home, private):
+        return reason
+    for mark in _HOME_MARKS:
+        if os.path.lexists(os.path.join(path, mark)):
+            return f"holds {mark}, so it seems to be a home directory"
+    return None
+
+
+@lru_cache
+def _why_private_by_name(path: str, home: str, private: tuple[str, ...]) -> str | None:
     if path == "/":
         return "is the root of the file system"
     if path == home:
@@ -119,9 +130,6 @@ def why_private(path: str, home: str, private: Collection[str] = ()) -> str | No
             return f"is or lies in {secret}, which may hold secrets"
         if is_within(secret, path):
             return f"holds {secret}, which may hold secrets"
-    for mark in _HOME_MARKS:
-        if os.path.lexists(os.path.join(path, mark)):
-            return f"holds {mark}, so it seems to be a home directory"
     return None
 
 

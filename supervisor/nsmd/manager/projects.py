@@ -10,6 +10,8 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 
 from nsm.wire.errors import BadProjectError
 from nsmd.host.paths import is_within, why_private
@@ -94,9 +96,9 @@ def check_project(
     Args:
         path: absolute, or below `~`.
         mount_point: its path in the jail.
-        home: the user's HOME.
-        private: further directories that must not be shown: the supervisor's own. Through its
-            socket, code could start sessions that see everything.
+        home: the user's HOME, without links.
+        private: further directories that must not be shown, without links: the supervisor's own.
+            Through its socket, code could start sessions that see everything.
         unreadable: returns why the jails' user cannot read a path; None if it can.
         mode: project mode: read-only, or an overlay that code may change.
 
@@ -104,11 +106,10 @@ def check_project(
         BadProjectError: it must not or cannot be shown; the message says why.
     """
     check_mount_point(mount_point)
-    real_home = os.path.realpath(home)
     real, found = _resolve(path, home)
     if not stat.S_ISDIR(found.st_mode):
         raise BadProjectError(f"{real} is not a directory.", hint="Name a directory.")
-    reason = why_private(real, real_home, [os.path.realpath(item) for item in private])
+    reason = why_private(real, home, tuple(private))
     if reason is not None:
         raise BadProjectError(
             f"{real} {reason}; it is not shown to code in a jail.",
@@ -134,6 +135,7 @@ def check_project(
     )
 
 
+@lru_cache
 def check_mount_point(mount_point: str) -> None:
     """Check that a jail can show a directory there.
 
@@ -183,6 +185,10 @@ def _resolve(path: str, home: str) -> tuple[str, os.stat_result]:
     expanded = home + path[1:] if path == "~" or path.startswith("~/") else path
     if not expanded.startswith("/"):
         raise BadProjectError(f"{path!r} is not an absolute path.", hint="Give the whole path.")
+    with suppress(OSError, ValueError):
+        found = _looked_at(expanded)
+        if not stat.S_ISLNK(found.st_mode):
+            return expanded, found  # usually there are no links in it
     try:
         real = os.path.realpath(expanded, strict=True)
         return real, _looked_at(real)
@@ -233,8 +239,8 @@ class Projects:
         unreadable: Unreadable,
     ) -> None:
         self._settings = settings
-        self._home = home
-        self._private = tuple(private)
+        self._home = os.path.realpath(home)
+        self._private = tuple(os.path.realpath(item) for item in private)
         self._unreadable = unreadable
 
     def configure(self, settings: ProjectSettings) -> None:

@@ -19,6 +19,8 @@ class SessionState(Enum):
     ENDING = "ending"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # `Enum` hashes the name, in Python; each step looks in a table
+
 
 class LifecycleEvent(Enum):
     """Event in the life of a session."""
@@ -33,6 +35,8 @@ class LifecycleEvent(Enum):
     END = "somebody or some limit ends the session"
     LOST = "the agent's channel ended or the jail died"
     GONE = "nothing of the jail is left"
+
+    __hash__ = object.__hash__  # as in `SessionState`
 
 
 class Effect(Enum):

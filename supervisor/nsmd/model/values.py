@@ -247,6 +247,9 @@ class JailSpec:
         copied = self.project is not None and self.project.copied
         return PER_SESSION + PER_OVERLAY * copied + PER_PROXY * (self.network.mode == "allow")
 
+    def __hash__(self) -> int:  # as for `Environment`
+        return hash((self.environment.name, self.project and self.project.path))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientIdentity:

@@ -246,6 +246,7 @@ def test_what_is_exchanged_while_it_is_looked_at_is_refused(
 ) -> None:
     """Else the secret's identity would be noted down under the project's name."""
     (home / ".ssh/app").mkdir()
+    (home / "way").symlink_to(home / "code/app")  # a path without links is not resolved
     moved, target = {
         "the directory": (home / "code/app", home / ".ssh"),
         "what leads there": (home / "code", home / ".ssh"),
@@ -261,4 +262,4 @@ def test_what_is_exchanged_while_it_is_looked_at_is_refused(
 
     monkeypatch.setattr(os.path, "realpath", resolve_and_lose)
     with pytest.raises(BadProjectError, match=r"moved while it was looked at|is not a directory"):
-        check(home / "code/app", home)
+        check(home / "way", home)
