@@ -67,6 +67,7 @@ class Refills:
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=REMEMBERED)
+        self._ordered: list[float] = []
 
     def __len__(self) -> int:
         return len(self._times)
@@ -74,10 +75,11 @@ class Refills:
     def note(self, seconds: float) -> None:
         """Note a session that is ready."""
         self._times.append(seconds)
+        self._ordered = sorted(self._times)
 
     def quantile(self, share: float) -> float | None:
         """The duration that this share of starts did not exceed; None before the first."""
-        if not self._times:
+        ordered = self._ordered
+        if not ordered:
             return None
-        ordered = sorted(self._times)
         return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from nsmd.model.settings import PoolSettings
 from nsmd.model.values import Environment, JailSpec
 from nsmd.pool import policy
 from nsmd.pool.demand import Demand, Refills
-from nsmd.pool.policy import KindPlan, KindSeen, MemorySeen, Observation, PoolPlan
+from nsmd.pool.policy import KindPlan, KindSeen, MemorySeen, Observation
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,11 @@ COST_FRESH_S = 300.0
 SAME_FAILURE_S = 0.5
 """Spares that die within that time have one cause, which counts as one failure. It is shorter than
 the first pause after a failure, so that the next attempt counts separately.
+"""
+
+PLAN_FRESH_S = 0.05
+"""How long a plan holds while calls come: each call changes the demand a little, and a new plan for
+each would cost a twentieth of a call.
 """
 
 USUAL = 0.5
@@ -180,9 +185,16 @@ class Pool:
         self._unanswered: dict[Session, float] = {}
         self._answered_s = -math.inf
         self._short_s: float | None = None
+        self._hurried = False  # the last calls came fast
         self._budget_bytes: int | None = None
         self.hits = 0
         self.misses = 0
+        # Kinds that lack spares, once for each, the most urgent first.
+        self._missing: deque[Kind] = deque()
+        # The plan: made when, how long it holds, and whether it was made before the last call.
+        self._planned_s = -math.inf
+        self._again_s = -math.inf
+        self._outdated = False
         self._due_s = math.inf
         self._sleep: trio.CancelScope | None = None
         nursery.start_soon(self._run)
@@ -220,6 +232,8 @@ class Pool:
         """
         now = trio.current_time()
         kind = self._kind(spec)
+        # Calls that come faster than refills leave no calm moment to put these off to.
+        self._hurried = now - kind.used_s < kind.lead_s
         kind.used_s = now
         kind.demand.note(now, kind.lead_s)
         session = _newest(kind.ready)
@@ -233,6 +247,9 @@ class Pool:
         taken: EventKind = "pool_miss" if session.state is SessionState.STARTING else "pool_hit"
         self._events.publish(taken, session=session.id, subject=session)
         self._unanswered[session] = now
+        self._outdated = True
+        if kind.spares < kind.plan.wanted:
+            self._missing.appendleft(kind)
         if self._short_s is None:
             self._short_s = now
         self._look_at(self._refill_at(kind, now))
@@ -246,7 +263,9 @@ class Pool:
         kind = self._kinds.get(session.spec)
         if kind is None:
             return
-        if self._short_s is not None or (kind.ready and kind.cost_bytes is None):
+        if self._missing and self._hurried:
+            self._refill(now)
+        elif self._short_s is not None or (kind.ready and kind.cost_bytes is None):
             self._look_at(self._refill_at(kind, now))
 
     def expect(self, spec: JailSpec) -> None:
@@ -272,8 +291,10 @@ class Pool:
         if session in kind.starting:
             kind.starting.remove(session)
             kind.ready.append(session)
-        if start.refill or recovered or self._short_s is not None:
+        if recovered:
             self.look_soon()
+        elif self._missing:
+            self._refill(trio.current_time())
 
     def forget(self, session: Session) -> None:
         """Nothing is left of a session, spare or taken."""
@@ -295,6 +316,7 @@ class Pool:
         """
         for spec in [spec for spec in self._kinds if not wanted(spec.environment)]:
             self._shrink(self._kinds.pop(spec), 0, "its environment was removed or replaced")
+        self.look_soon()
 
     def discard(self, session: Session, why: str) -> None:
         """End a spare that nobody should get."""
@@ -313,6 +335,7 @@ class Pool:
 
     def look_soon(self) -> None:
         """Note a change that may change the plan."""
+        self._again_s = -math.inf
         self._look_at(trio.current_time())
 
     def _memory_short(self) -> None:
@@ -326,7 +349,7 @@ class Pool:
             with trio.CancelScope(deadline=self._due_s) as self._sleep:
                 await trio.sleep_forever()
             self._due_s = math.inf
-            self._carry_out(self._plan())
+            self._look(trio.current_time())
 
     def _look_at(self, when_s: float) -> None:
         """Make a plan at that time or earlier."""
@@ -335,8 +358,18 @@ class Pool:
             if self._sleep is not None:
                 self._sleep.deadline = when_s
 
-    def _plan(self) -> PoolPlan:
-        now = trio.current_time()
+    def _look(self, now: float) -> None:
+        """Make a plan if the last one no longer holds, and start what is missing."""
+        fresh_until_s = self._planned_s + PLAN_FRESH_S if self._outdated else math.inf
+        if now >= min(fresh_until_s, self._again_s):
+            fresh_until_s = math.inf
+            self._plan(now)
+        if not self._unanswered:
+            self._measure_one(now)
+        self._refill(now)
+        self._look_at(min(fresh_until_s, self._again_s))
+
+    def _plan(self, now: float) -> None:
         kinds = self.kinds
         plan = policy.plan(
             Observation(
@@ -345,34 +378,33 @@ class Pool:
                 memory=self._memory.seen(),
             )
         )
+        self._planned_s, self._again_s, self._outdated = now, now + plan.again_s, False
+        self._budget_bytes = plan.budget_bytes
+        self._missing = deque(kinds[index] for index in plan.starts)
         for kind, its in zip(kinds, plan.kinds, strict=True):
             kind.plan = its
-        self._budget_bytes = plan.budget_bytes
-        return plan
-
-    def _carry_out(self, plan: PoolPlan) -> None:
-        now = trio.current_time()
-        kinds = self.kinds
-        if not self._unanswered:
-            self._measure_one(kinds, now)
-        for kind in kinds:
-            self._shrink(kind, kind.plan.wanted, kind.plan.why)
-            if not kind.spares and not kind.plan.wanted:
+            self._shrink(kind, its.wanted, its.why)
+            if not kind.spares and not its.wanted:
                 self._forget_unused(kind, now)
-        if not plan.starts:
-            self._short_s = None
-        for index in plan.starts:
-            # When a session is ready or a call answered, the task looks again.
-            if len(self._starts) >= self._starts_at_once(kinds[index], now):
-                break
-            if self._short_s is None:
-                self._short_s = now
-            if (due_s := self._refill_at(kinds[index], now)) > now:
-                self._look_at(due_s)
-                break
-            self._short_s = now  # the next refill lets calls go first again
-            kinds[index].starting.append(self._begin(kinds[index].spec, now, refill=True))
-        self._look_at(now + plan.again_s)
+
+    def _refill(self, now: float) -> None:
+        """Start what is missing, as far as calls and other starts let it."""
+        while self._missing:
+            kind = self._missing[0]
+            if kind.spares < kind.plan.wanted:
+                # When a session is ready or a call answered, the task looks again.
+                if len(self._starts) >= self._starts_at_once(kind, now):
+                    return
+                if self._short_s is None:
+                    self._short_s = now
+                due_s = now if self._hurried else self._refill_at(kind, now)
+                if due_s > now:
+                    self._look_at(due_s)
+                    return
+                self._short_s = now  # the next refill lets calls go first again
+                kind.starting.append(self._begin(kind.spec, now, refill=True))
+            self._missing.popleft()
+        self._short_s = None
 
     def _refill_at(self, kind: Kind, now: float) -> float:
         return policy.refill_at(
@@ -429,9 +461,9 @@ class Pool:
             kind.failed_s = now
         log.warning("a spare of %s ended: %s", kind.spec.environment.name, session.end_reason)
 
-    def _measure_one(self, kinds: tuple[Kind, ...], now: float) -> None:
+    def _measure_one(self, now: float) -> None:
         """Now and then measure the memory of a spare, while no call waits."""
-        for kind in kinds:
+        for kind in self._kinds.values():
             if kind.ready and now - kind.measured_s >= COST_FRESH_S:
                 kind.measured_s = now
                 self._nursery.start_soon(self._measure, kind, kind.ready[-1].pid)

@@ -18,7 +18,7 @@ from nsmd.model.settings import PoolSettings
 from nsmd.model.values import SessionLimits
 from nsmd.network import Gateway
 from nsmd.pool.policy import EXPECTED_S, MemorySeen
-from nsmd.pool.pool import Pool
+from nsmd.pool.pool import PLAN_FRESH_S, Pool
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
 
@@ -46,8 +46,10 @@ class FakeMemory:
         )
         self.tell: Callable[[], None] | None = None
         self.asked = 0
+        self.looks = 0
 
     def seen(self) -> MemorySeen:
+        self.looks += 1
         return self.now
 
     async def cost_bytes(self, pid: int) -> int | None:
@@ -294,6 +296,21 @@ async def test_pressure_on_memory_empties_the_pool(autojump_clock: trio.abc.Cloc
         it.memory.now = dataclasses.replace(it.memory.now, pressure_percent=0.0)
         await trio.sleep(61)
         assert it.pool.spares == 2
+
+
+async def test_a_plan_holds_for_a_moment(autojump_clock: trio.abc.Clock) -> None:
+    """A new one for each call would cost a good part of the call."""
+    async with bench(echo, max_spares=4) as it:
+        for _ in range(3):
+            await it.serve(spec())
+        before, began_s = it.memory.looks, trio.current_time()
+        for _ in range(50):
+            it.pool.answered(it.pool.take(spec()))
+            await trio.sleep(0.003)
+        took_s = trio.current_time() - began_s
+        await trio.sleep(FILLED_S)
+        assert it.memory.looks - before <= took_s / PLAN_FRESH_S + 2
+        assert it.pool.spares == it.pool.kinds[0].plan.wanted > 1
 
 
 async def test_at_rest_it_sleeps(autojump_clock: trio.abc.Clock) -> None:
