@@ -9,7 +9,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.app.startup import Startup
-from nsmd.audit import Journal, Recorder, open_journal
+from nsmd.audit import RECORDED, Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.jail import Launcher
@@ -60,7 +60,7 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
         _open_shells(setup, environments) as shells,
     ):
         events, recorder = Events(), Recorder(journal)
-        events.subscribe(recorder)
+        events.subscribe(recorder, RECORDED)
         yield Resources(
             started_s=started_s,
             ending=Shutdown(),

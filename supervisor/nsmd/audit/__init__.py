@@ -7,6 +7,6 @@ recorder    events as lines
 """
 
 from nsmd.audit.journal import Journal, open_journal
-from nsmd.audit.recorder import Recorder
+from nsmd.audit.recorder import RECORDED, Recorder
 
-__all__ = ["Journal", "Recorder", "open_journal"]
+__all__ = ["RECORDED", "Journal", "Recorder", "open_journal"]

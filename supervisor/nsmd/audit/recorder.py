@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from nsm.wire.errors import NsmError
 from nsmd.audit.journal import AuditRecord, Journal, plain
-from nsmd.model.events import Happening
+from nsmd.model.events import EventKind, Happening
 from nsmd.model.values import ClientIdentity, RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
@@ -41,10 +41,27 @@ NOT_TOLD = frozenset(
 MAX_LISTED = 50
 """Largest number of items of a list among such arguments."""
 
-PASSED_ON = frozenset(
-    "memory_pressure configuration_reloaded draining restarted box_opened box_ended".split()
+PASSED_ON: frozenset[EventKind] = frozenset(
+    (
+        "memory_pressure",
+        "configuration_reloaded",
+        "draining",
+        "restarted",
+        "box_opened",
+        "box_ended",
+    )
 )
 """Events that are recorded with all their facts."""
+
+RECORDED: frozenset[EventKind] = PASSED_ON | {
+    "execution_started",
+    "execution_finished",
+    "session_claimed",
+    "session_ended",
+    "session_taken_up",
+    "operation",
+}
+"""Events that a recorder listens to."""
 
 _MAX_BEGUN = 100_000
 

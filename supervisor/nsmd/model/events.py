@@ -7,7 +7,7 @@ count; longer work they do in tasks of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import trio
@@ -71,35 +71,50 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[tuple[Listener, Collection[EventKind] | None]] = []
+        self._of: dict[EventKind, list[Listener]] = {}
 
     def __repr__(self) -> str:
         return f"<Events for {len(self._listeners)} listeners>"
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(
+        self, listener: Listener, kinds: Collection[EventKind] | None = None
+    ) -> Callable[[], None]:
         """Call a function with every event from now on.
 
         Args:
             listener: must be quick; it neither waits nor raises.
+            kinds: kinds of events that it wants; None for all.
 
         Returns:
             A function that ends this; may be called again.
         """
-        self._listeners = [*self._listeners, listener]
+        subscription = listener, kinds
+        self._listeners.append(subscription)
+        self._of = {}
 
         def unsubscribe() -> None:
-            self._listeners = [each for each in self._listeners if each is not listener]
+            self._listeners = [each for each in self._listeners if each is not subscription]
+            self._of = {}
 
         return unsubscribe
+
+    def _listeners_of(self, kind: EventKind) -> list[Listener]:
+        found = [each for each, kinds in self._listeners if kinds is None or kind in kinds]
+        self._of[kind] = found
+        return found
 
     def publish(
         self, kind: EventKind, *, session: str = "", subject: object = None, **facts: Any
     ) -> None:
         """Publish an event."""
-        if not self._listeners:
+        listeners = self._of.get(kind)
+        if listeners is None:
+            listeners = self._listeners_of(kind)
+        if not listeners:
             return
         happening = Happening(kind, trio.current_time(), session, facts, subject)
-        for listener in self._listeners:
+        for listener in listeners:
             try:
                 listener(happening)
             except Exception:  # a listener must not harm the part that it listens to
