@@ -94,7 +94,11 @@ class AgentLink:
         self._descriptor: int | None = None
 
     async def handshake(
-        self, limits: Mapping[str, int], setup: Mapping[str, Any] | None = None
+        self,
+        limits: Mapping[str, int],
+        setup: Mapping[str, Any] | None = None,
+        *,
+        ready: AgentFrame | None = None,
     ) -> ReadyFrame:
         """Wait for `ready` and send `hello`.
 
@@ -102,11 +106,14 @@ class AgentLink:
             limits: for interpreters, as in the protocol's `limits`.
             setup: as in the protocol's `setup`; None for nothing to set up.
 
+            ready: the agent's first frame, if it is here already.
+
         Raises:
             AgentProtocolError: the first frame is something else.
             AgentLinkError: the channel ended first, or the agent is too old for a set-up.
         """
-        ready = await self.receive()
+        if ready is None:
+            ready = await self.receive()
         if not isinstance(ready, ReadyFrame):
             raise AgentProtocolError(f"the first frame is not `ready` but {type(ready).__name__}")
         # Thousands of our agents offer the same.
@@ -211,7 +218,15 @@ class AgentLink:
             AgentProtocolError: it is not valid.
             AgentLinkError: the channel ended.
         """
-        frame = await self._receive_frame()
+        return self._taken(await self._receive_frame())
+
+    def look(self) -> AgentFrame | None:
+        """Return the next frame if it has arrived; raises as `receive` does."""
+        self._receive_more()
+        frame = self._next_frame()
+        return None if frame is None else self._taken(frame)
+
+    def _taken(self, frame: Mapping[str, Any]) -> AgentFrame:
         parsed = frames.parse(frame)
         if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
             self._awaits_descriptor = False

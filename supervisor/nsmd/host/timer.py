@@ -76,7 +76,8 @@ class AwakeClock(trio.abc.Clock):
             if missed_s > WORTH_TELLING_S:
                 log.warning("the supervisor was stopped for %.0f s, which do not count", missed_s)
         self._seen_s = now_s
-        self._due_s = max(self._due_s, now_s + LATE_S)
+        if now_s + LATE_S > self._due_s:
+            self._due_s = now_s + LATE_S
         return now_s - self._stopped_s
 
     def deadline_to_sleep_time(self, deadline: float) -> float:

@@ -12,6 +12,12 @@ from nsmd.jail.project_copy import ProjectCopy
 from nsmd.model.policy import Policy
 
 
+def hang_up(channel: socket.socket) -> None:
+    """Let whoever reads our end of a channel find its end, now."""
+    with suppress(OSError):
+        channel.shutdown(socket.SHUT_RD)
+
+
 class JailHandle:
     """Parts of `Jail` that all kinds of jails share.
 

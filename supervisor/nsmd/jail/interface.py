@@ -40,7 +40,7 @@ class TemplateSpec:
 
     def __hash__(self) -> int:
         # As for `Environment`.
-        return hash((self.agent_python, self.path, self.project, self.artifact))
+        return hash((self.agent_python, self.path, self.project and self.project.path))
 
 
 class Remarks(Protocol):

@@ -20,7 +20,7 @@ from nsmd.host.timer import Timers
 from nsmd.jail import Launcher
 from nsmd.jail.cgroups import LimitEnforcer
 from nsmd.manager.session_index import SessionIndex
-from nsmd.manager.session_slots import SessionSlots, Turn
+from nsmd.manager.session_slots import SessionSlots, Starts, Turn
 from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
@@ -104,7 +104,7 @@ class SessionManager:
         self._nursery = sessions
         self._shares = shares
         self._limits = session_limits(settings)
-        self._starts = trio.CapacityLimiter(CONCURRENT_STARTS)
+        self._starts = Starts(CONCURRENT_STARTS)
         self._timers = Timers()
         self.gateway = gateway or Gateway(
             max_connections=shares.proxied if shares is not None else MAX_PROXIED

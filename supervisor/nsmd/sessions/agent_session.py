@@ -19,6 +19,7 @@ from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.jail.cgroups import Confinement, Group, LimitEnforcer
+from nsmd.jail.handle import hang_up
 from nsmd.model.limits import setup_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
@@ -123,6 +124,7 @@ class AgentSession:
 
     __slots__ = (
         "_earlier",
+        "_ended",
         "_enforcer",
         "_group",
         "_launcher",
@@ -166,7 +168,8 @@ class AgentSession:
         self._limits = limits
         self._starts = starts
         self._nursery = nursery
-        self._scope = trio.CancelScope()
+        self._ended = False
+        self._scope = trio.CancelScope()  # of the launch
 
     def __repr__(self) -> str:
         return f"<AgentSession of session {self._session_id} pid={self.pid}>"
@@ -177,27 +180,35 @@ class AgentSession:
 
     def end(self) -> None:
         """Kill the jail, and launch none. Idempotent."""
-        self._scope.cancel()
-        if self.jail is not None:
+        self._ended = True
+        if self.jail is None:
+            self._scope.cancel()
+        else:  # cheaper than a cancellation
             self.jail.kill()
+            hang_up(self.jail.socket)
 
     async def run(self) -> None:
         """Return when nothing is left of the jail."""
-        with self._scope:
-            earlier = self._earlier
-            jail = earlier.jail if earlier is not None else await self._launch()
-            if jail is None:
+        earlier, jail = self._earlier, None
+        if earlier is not None:
+            jail = earlier.jail
+        else:
+            with self._scope:
+                jail = await self._launch()
+        if jail is None:
+            return
+        self.jail, self.pid, self.policy = jail, jail.pid, jail.policy
+        try:
+            if self._enforcer is not None:
+                self.confinement = await self._confine(self._enforcer, jail)
+            if self._ended:
                 return
-            self.jail, self.pid, self.policy = jail, jail.pid, jail.policy
-            try:
-                if self._enforcer is not None:
-                    self.confinement = await self._confine(self._enforcer, jail)
-                if earlier is None:
-                    await self._converse(jail)
-                else:
-                    await self._converse_on(earlier)
-            finally:
-                await self._see_off(jail)
+            if earlier is None:
+                await self._converse(jail)
+            else:
+                await self._converse_on(earlier)
+        finally:
+            await self._see_off(jail)
 
     async def _confine(self, enforcer: LimitEnforcer, jail: Jail) -> Confinement:
         if self._earlier is None:
@@ -239,16 +250,20 @@ class AgentSession:
         link = AgentLink(jail.socket, self._nursery)
         ready = False
         try:
-            with trio.fail_after(START_TIMEOUT_S):
-                environment = self._spec.environment
-                await link.handshake(
-                    self._limits.of_interpreters(environment),
-                    setup_of(environment, self._limits.grace_s),
-                )
+            ready_frame = link.look()  # an agent has spoken when its launch returns
+            if ready_frame is None:
+                with trio.fail_after(START_TIMEOUT_S):
+                    ready_frame = await link.receive()
+            environment = self._spec.environment
+            await link.handshake(
+                self._limits.of_interpreters(environment),
+                setup_of(environment, self._limits.grace_s),
+                ready=ready_frame,
+            )
             ready = True
             jail.is_ready()
             self._listener.agent_ready(link)
-            while True:
+            while not self._ended:
                 self._listener.agent_said(await link.receive())
         except trio.TooSlowError:
             self._start_failed(jail, f"was not ready after {START_TIMEOUT_S:.0f} s")
@@ -258,6 +273,8 @@ class AgentSession:
             else:
                 self._start_failed(jail, f"began with what no agent says ({error})")
         except AgentLinkError as error:
+            if self._ended:
+                return
             # If a jail could not be made, it closes the channel first and explains afterwards.
             with trio.move_on_after(EXIT_GRACE_S) as grace:
                 await jail.wait()
@@ -286,7 +303,7 @@ class AgentSession:
             with trio.fail_after(RESUME_TIMEOUT_S):
                 resumed = await link.resume(earlier.token, earlier.capabilities)
             self._listener.agent_resumed(link, resumed)
-            while True:
+            while not self._ended:
                 self._listener.agent_said(await link.receive())
         except trio.TooSlowError:
             self._listener.agent_lost(
@@ -295,6 +312,8 @@ class AgentSession:
         except AgentProtocolError as error:
             self._listener.agent_lost(f"its agent broke the protocol ({error})")
         except AgentLinkError as error:
+            if self._ended:
+                return
             with trio.move_on_after(EXIT_GRACE_S) as grace:
                 await earlier.jail.wait()
             why = self.confinement.why_it_died() if self.confinement is not None else ""

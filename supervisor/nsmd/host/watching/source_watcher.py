@@ -115,7 +115,9 @@ class SourceWatcher:
 
     async def first_look(self, *keys: object) -> None:
         """Wait until these sources were read, but not long."""
-        await self._wait([kept.first for key, kept in self._kept.items() if key in keys])
+        waits = [self._kept[key].first for key in keys if key in self._kept]
+        if not all(looked.is_set() for looked in waits):
+            await self._wait(waits)
 
     @staticmethod
     async def _wait(waits: Sequence[trio.Event]) -> None:

@@ -23,7 +23,7 @@ from nsmd.jail.adopted import reap_child
 from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.templates.freshness import Files, look
-from nsmd.jail.templates.spec import MAX_REQUEST_BYTES, request_for, template_of, why_unforkable
+from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_of
 from nsmd.jail.templates.template import (
     ForkedJail,
     ForkEndedError,
@@ -34,13 +34,15 @@ from nsmd.jail.templates.template import (
     start_template,
 )
 from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
-from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec
 
 log = logging.getLogger(__name__)
 
 MAX_TEMPLATES = 16
 """Largest number of templates, some 12 MB each. The least recently used one makes room."""
+
+MAX_PLANS = 64
+"""Kinds of sessions whose requests are remembered, at most 64 KiB each."""
 
 MAX_STARTING = 8
 """Templates that start at once. One whose imports hang takes a slot for some time."""
@@ -105,7 +107,7 @@ class TemplateLauncher:
         self._tell: Callable[[int, bool], None] = _nobody
         self._cold = cold
         self._template_store = template_store or TemplateStore(NoStore(), "")
-        self._asked = lru_cache(MAX_TEMPLATES)(self._ask_for)
+        self._plans = lru_cache(MAX_PLANS)(partial(plan_fork, self._cold))
         self._system_calls = system_calls
         self._nursery = nursery
         self._lines: dict[TemplateSpec, _Line] = {}
@@ -229,14 +231,15 @@ class TemplateLauncher:
 
     async def prepare(self, spec: JailSpec) -> None:
         """Prepare the template, which may import for seconds."""
-        if why_unforkable(spec):
+        plan = self._plans(spec)
+        if plan.impossible:
             return
-        line = self._line(template_of(spec))
+        line = self._line(plan.template)
         if (line.template and line.template.is_open) or trio.current_time() < line.retry_s:
             return
         failures = line.failures
         try:
-            await self._template(line, template_of(spec))
+            await self._template(line, plan.template)
         except (TemplateError, StartFailedError) as error:
             self._failed(line, failures, error)
 
@@ -307,19 +310,17 @@ class TemplateLauncher:
         Raises:
             StartFailedError: there is no room for one, and less for a jail.
         """
-        if reason := why_unforkable(spec):
-            return reason
-        request, policy = self._asked(spec)
-        if len(request) > MAX_REQUEST_BYTES:
-            return f"its variables and rules take more than {MAX_REQUEST_BYTES} bytes"
-        line = self._line(template_of(spec))
+        plan = self._plans(spec)
+        if plan.impossible:
+            return plan.impossible
+        line = self._line(plan.template)
         if trio.current_time() < line.retry_s:
             return line.reason
         if await self._is_changing(line):
             return CHANGING
         failures = line.failures
         try:
-            jail = await self._fork(line, spec, request, group)
+            jail = await self._fork(line, plan, group)
         except ShortageError as error:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
@@ -328,7 +329,7 @@ class TemplateLauncher:
             await discard(jail)
             return CHANGING
         line.failures = 0
-        jail.policy = policy
+        jail.policy = plan.policy
         if line.template is not None:
             remarks = self._note_unloaded(spec.environment, line.template.failed)
             jail.remarks = partial(self._remark, spec.environment.name, remarks)
@@ -350,26 +351,21 @@ class TemplateLauncher:
             line.reason = reason
         return reason
 
-    def _ask_for(self, spec: JailSpec) -> tuple[bytes, Policy]:
-        """Return the request to a template for such a session; the same each time."""
-        policy = self._cold.policy(spec, forked=True)
-        return request_for(spec, self._cold.limits, policy), policy
-
-    async def _fork(
-        self, line: _Line, spec: JailSpec, request: bytes, group: int | None
-    ) -> ForkedJail:
-        template = await self._template(line, template_of(spec))
+    async def _fork(self, line: _Line, plan: ForkPlan, group: int | None) -> ForkedJail:
+        template = await self._template(line, plan.template)
         try:
-            return await template.fork(request, group)
+            return await template.fork(plan.request, group)
         except TemplateGoneError:
             # It was killed, or made room. If a new one ends as well, it is itself at fault.
             template.close()
         except ForkEndedError:
             pass  # otherwise all later siblings would start cold because of what hit one
-        template = await self._template(line, template_of(spec))
-        return await template.fork(request, group)
+        template = await self._template(line, plan.template)
+        return await template.fork(plan.request, group)
 
     async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
+        if line.template is not None and line.template.is_open:
+            return line.template
         failures = line.failures
         async with line.starting:
             if line.failures > failures:  # others failed while this one waited: it would fail again

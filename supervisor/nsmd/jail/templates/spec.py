@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+from nsm.dataclass import dataclass
 from nsmd.host.paths import is_within
+from nsmd.jail import ColdLauncher
 from nsmd.jail.arguments import HOSTNAME
 from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
@@ -18,6 +20,40 @@ the template.
 
 MAX_REQUEST_BYTES = 64 * 1024
 """Largest message that a template accepts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPlan:
+    """How sessions of one kind are forked.
+
+    Attributes:
+        template: their template.
+        impossible: why they need jails of their own; empty if they may be forks.
+        request: request to the template.
+        policy: their policy.
+    """
+
+    template: TemplateSpec
+    impossible: str = ""
+    request: bytes = b""
+    policy: Policy | None = None
+
+
+def plan_fork(cold: ColdLauncher, spec: JailSpec) -> ForkPlan:
+    """Find out how such sessions are forked; the same each time.
+
+    Args:
+        cold: launcher that knows their policy and limits.
+    """
+    template = template_of(spec)
+    if reason := why_unforkable(spec):
+        return ForkPlan(template=template, impossible=reason)
+    policy = cold.policy(spec, forked=True)
+    request = request_for(spec, cold.limits, policy)
+    if len(request) > MAX_REQUEST_BYTES:
+        reason = f"its variables and rules take more than {MAX_REQUEST_BYTES} bytes"
+        return ForkPlan(template=template, impossible=reason)
+    return ForkPlan(template=template, request=request, policy=policy)
 
 
 def template_of(spec: JailSpec) -> TemplateSpec:

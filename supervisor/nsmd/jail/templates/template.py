@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import trio
@@ -22,8 +24,9 @@ from nsm.jail.failure import EXHAUSTED
 from nsm.wire.decode import decode
 from nsmd.fdstore.holder import receive
 from nsmd.host.processes import pid_of
+from nsmd.host.timer import Timer, Timers
 from nsmd.jail import ColdLauncher, Jail, ProjectCopy
-from nsmd.jail.handle import JailHandle
+from nsmd.jail.handle import JailHandle, hang_up
 from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.templates.freshness import host_paths
 
@@ -159,8 +162,11 @@ class Template:
         self.on_closed: Callable[[Template], None] = lambda _: None
         self._pidfd = pidfd
         self._closed = trio.Event()
-        self._waiting: set[trio.CancelScope] = set()
+        # A scope of trio's for each wait would cost a tenth of a session.
+        self._timers = Timers()
+        self._waiting: set[socket.socket] = set()
         self._asking = trio.Lock()
+        self._hung: socket.socket | None = None
 
     def __repr__(self) -> str:
         return f"<Template pid={self.jail.pid} forks={self.forks} open={self.is_open}>"
@@ -188,8 +194,8 @@ class Template:
 
     def _note_end(self) -> None:
         self._closed.set()
-        for scope in self._waiting:
-            scope.cancel()
+        for channel in self._waiting:
+            hang_up(channel)
 
     async def run(self) -> None:
         """Watch it; returns once nothing of its jail is left, forks included.
@@ -197,13 +203,16 @@ class Template:
         Cancellation: ends all of it.
         """
         try:
-            await self._until_closed()
-            self.close()
-            self.on_closed(self)
-            trio.lowlevel.notify_closing(self.jail.socket)
-            self.jail.socket.close()
-            await self.jail.reap_starter()
-            await self.jail.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._timers.run)
+                await self._until_closed()
+                self.close()
+                self.on_closed(self)
+                trio.lowlevel.notify_closing(self.jail.socket)
+                self.jail.socket.close()
+                await self.jail.reap_starter()
+                await self.jail.wait()
+                nursery.cancel_scope.cancel()
         finally:
             self._note_end()
             self.on_closed(self)
@@ -248,34 +257,43 @@ class Template:
         Cancellation: ends the new fork.
         """
         self.used_s = trio.current_time()
-        with ExitStack() as ours:
-            channel, theirs = socket.socketpair()
-            ours.enter_context(channel).setblocking(False)
-            jail = None
-            with trio.move_on_after(FORK_TIMEOUT_S) as patience:
-                self._waiting.add(patience)
-                try:
-                    with theirs:
-                        await self._ask(request, [theirs.fileno(), *self._taken(group)])
-                    jail = await _adopt(channel, copies=self._copies)
-                finally:
-                    self._waiting.discard(patience)
-                ours.pop_all()
-            if jail is None:
-                if not self.is_open:
-                    raise TemplateGoneError("the template ended before it had forked")
-                # The template hangs; its forks do not depend on it.
-                self.close()
-                raise TemplateError(f"the template did not fork within {FORK_TIMEOUT_S:g} s")
+        channel, theirs = socket.socketpair()
+        patience = Timer(self._timers, partial(self._too_slow, channel))
+        self._waiting.add(channel)
+        try:
+            channel.setblocking(False)
+            patience.arm(FORK_TIMEOUT_S)
+            with theirs:
+                await self._ask(request, [theirs.fileno(), *self._taken(group)])
+            jail = await _adopt(channel, copies=self._copies)
+        except BaseException as error:
+            channel.close()
+            patience.close()
+            if isinstance(error, TemplateGoneError) and self._hung is channel:
+                what = f"the template did not fork within {FORK_TIMEOUT_S:g} s"
+                raise TemplateError(what) from error
+            raise
+        finally:
+            self._waiting.discard(channel)
         jail.template_pid = self.pid
         self.forks += 1
+        patience.arm(SPEAK_TIMEOUT_S)
         try:
-            await _until_it_speaks(channel)
+            await _until_it_speaks(channel, patience)
         except BaseException:
             jail.kill()
             jail.release()
             raise
+        finally:
+            patience.close()
         return jail
+
+    def _too_slow(self, channel: socket.socket) -> None:
+        if channel in self._waiting:  # the template hangs; its forks do not depend on it
+            self._hung = channel
+            self.close()
+        else:
+            hang_up(channel)
 
     def _taken(self, group: int | None) -> Sequence[int]:
         return () if group is None else (group,)
@@ -287,7 +305,8 @@ class Template:
             except BlockingIOError:
                 async with self._asking:  # trio allows only one waiter for each socket
                     with suppress(trio.ClosedResourceError):
-                        await trio.lowlevel.wait_writable(self.jail.socket)
+                        if self.is_open:  # else the socket is closed, or about to be
+                            await trio.lowlevel.wait_writable(self.jail.socket)
             except ConnectionError:
                 break
             except OSError as error:
@@ -388,11 +407,10 @@ def _close(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-async def _until_it_speaks(channel: socket.socket) -> None:
+async def _until_it_speaks(channel: socket.socket, patience: Timer) -> None:
     """Wait for the agent's first byte; no frame begins with `WENT_WRONG`."""
-    with trio.move_on_after(SPEAK_TIMEOUT_S) as patience:
-        await trio.lowlevel.wait_readable(channel)
-    if patience.cancelled_caught:
+    await trio.lowlevel.wait_readable(channel)
+    if patience.due_s == math.inf:
         raise TemplateError(f"the fork's agent said nothing for {SPEAK_TIMEOUT_S:g} s")
     try:
         first = channel.recv(1, socket.MSG_PEEK)

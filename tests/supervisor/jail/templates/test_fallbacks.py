@@ -17,6 +17,7 @@ from nsmd.jail import BwrapLauncher, starting
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
+from nsmd.jail.templates import spec as template_spec
 from nsmd.jail.templates.spec import request_for
 from nsmd.jail.templates.template import ForkedJail
 from nsmd.model.policy import Policy, policy_of
@@ -181,7 +182,7 @@ async def test_a_step_that_fails_is_told(
         asked = request_for(spec, limits, policy)
         return asked.replace(b'"hostname": "', b'"hostname": "' + b"n" * 80)
 
-    monkeypatch.setattr(launcher, "request_for", ask)
+    monkeypatch.setattr(template_spec, "request_for", ask)
     async with open_launcher() as forking:
         async with open_session(python, launcher=forking) as session:
             assert not isinstance(session.jail, ForkedJail)
