@@ -90,7 +90,7 @@ docs: ## build the site of the docs in build/docs, and fail on broken links
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir .cache/doctrees docs build/docs
 	@echo 'docs: build/docs/index.html'
 
-bench: ## ratios against peers measured in the same run
+bench: ## measure against peers in the same run, and write the page
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --bench
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 

@@ -21,7 +21,7 @@ SHIM = (str(BIN / "nsm-mcp"),)
 PASS = (sys.executable, "-c", "pass")
 PASS_NAME = "python -c pass"
 
-MOST_SESSIONS = 1000
+MOST_SESSIONS = 2700
 CONFIGURATION = f"[session]\nmax_sessions = {MOST_SESSIONS + 100}\n"
 
 SETTLE_STEP_S = 0.01
@@ -99,7 +99,7 @@ class Bench:
 
 @contextmanager
 def supervisor() -> Generator[dict[str, str]]:
-    """A supervisor of our own with room for a thousand sessions; yields its variables.
+    """A supervisor of our own with room for many sessions; yields its variables.
 
     It has served an MCP client: it loads what that takes for the first one or some time after its
     start, which would come in the middle of a measurement.
@@ -115,6 +115,13 @@ def supervisor() -> Generator[dict[str, str]]:
 def connect(variables: Mapping[str, str]) -> nsm.Client:
     """A client of a supervisor of ours."""
     return nsm.Client(socket_path=variables["NSM_SOCKET"], autostart=False)
+
+
+def supervisor_pid(client: nsm.Client) -> int:
+    """The process that everything here is about."""
+    pid = client.server.pid
+    assert pid is not None
+    return pid
 
 
 def run_once(client: nsm.Client, code: str = "pass", session: str | None = None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,19 +17,37 @@ Kind = Literal["exec", "fresh", "kernel", "cold"]
 PROGRAM = Path(__file__).resolve().parent / "load_client.py"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """Outcome of some seconds of work.
+
+    Attributes:
+        rate: calls a second, all clients together.
+        samples: milliseconds of each call.
+    """
+
+    rate: float
+    samples: tuple[float, ...] = ()
+
+
 class Load:
     """Clients that wait for their start."""
 
     def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
         self._processes = processes
 
-    def rate(self, seconds: float) -> float:
-        """Let all work at once; calls a second, all together."""
+    def spell(self, seconds: float) -> Spell:
+        """Let all work at once."""
         for process in self._processes:
             stdin, _ = pipes(process)
             stdin.write(b"%f\n" % seconds)
             stdin.flush()
-        return sum(float(pipes(process)[1].readline()) for process in self._processes)
+        rate, samples = 0.0, list[float]()
+        for process in self._processes:
+            answer = json.loads(pipes(process)[1].readline())
+            rate += len(answer["samples_ms"]) / answer["took_s"]
+            samples += answer["samples_ms"]
+        return Spell(rate=rate, samples=tuple(samples))
 
 
 @contextmanager
@@ -48,3 +68,8 @@ def load(kind: Kind, places: list[str]) -> Generator[Load]:
         for process in processes:
             assert pipes(process)[1].readline() == b"ready\n", "a client did not start; see above"
         yield Load(processes)
+
+
+def clients(number: int) -> str:
+    """A number of clients in words."""
+    return "1 client" if number == 1 else f"{number} clients"

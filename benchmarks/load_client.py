@@ -6,12 +6,13 @@ load_client.py kernel FILE     one statement in the Jupyter kernel of a connecti
 load_client.py cold PYTHON     a cold start of bubblewrap and Python that runs one statement
 
 Writes a line when it is connected. Then each line on its input is a number of seconds, answered by
-a line with how many calls a second there were. It ends with its input.
+a line of JSON: how many seconds it took, and milliseconds of each call. It ends with its input.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import time
@@ -21,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import nsm
+
+CODE = "print(1 + 1)"
+"""Code of fresh jails; that of the peer, which does not capture output, prints nothing."""
 
 ENDING_AT_ONCE = 2
 """Cold jails that may still be ending while the next one starts."""
@@ -33,20 +37,21 @@ def main() -> int:
         call()
         print("ready", flush=True)
         for line in sys.stdin:
-            print(rate(call, float(line)), flush=True)
+            print(json.dumps(spell(call, float(line))), flush=True)
     return 0
 
 
-def rate(call: Callable[[], object], seconds: float) -> float:
-    """Calls a second."""
+def spell(call: Callable[[], object], seconds: float) -> dict[str, object]:
+    """Call again and again."""
+    samples_ms: list[float] = []
     started_s = now_s = time.perf_counter()
     ends_s = started_s + seconds
-    calls = 0
     while now_s < ends_s:
+        began_s = now_s
         call()
-        calls += 1
         now_s = time.perf_counter()
-    return calls / (now_s - started_s)
+        samples_ms.append(round((now_s - began_s) * 1000, 3))
+    return {"took_s": now_s - started_s, "samples_ms": samples_ms}
 
 
 @contextmanager
@@ -66,7 +71,7 @@ def fresh_calls(socket_path: str) -> Generator[Callable[[], object]]:
     import nsm  # noqa: PLC0415 - clients of other kinds do without
 
     with nsm.Client(socket_path=socket_path, autostart=False) as client:
-        yield lambda: succeed(client.run("pass", env="python"))
+        yield lambda: succeed(client.run(CODE, env="python"))
 
 
 def succeed(result: nsm.RunResult) -> None:

@@ -6,16 +6,22 @@ same state. A ratio says something on another machine too; a duration does not.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
+
+Measured = TypeVar("Measured")
 
 Pair = tuple[float, float]
 """One measurement of ours and one of the peer's, in the same unit."""
 
-Unit = Literal["ms", "MB", "s", "a second"]
+Unit = Literal["ms", "MB", "s", "a second", "faults"]
+
+BUDGET = "its budget"
+"""The peer of what has a limit of its own, which is a budget of the design as a target is."""
 
 NEAR = 0.15
 """A ratio this close to its target may miss it in another run, and is called near."""
@@ -75,6 +81,12 @@ class Comparison:
         return median(self.ratios)
 
     @property
+    def medians(self) -> Pair:
+        """The median of ours, and of the peer's."""
+        ours, peers = zip(*self.pairs, strict=True)
+        return median(ours), median(peers)
+
+    @property
     def verdict(self) -> str:
         """Words that say whether the target is met."""
         if self.floor:
@@ -88,17 +100,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """How long each of many calls took, for the plot of latencies.
+    """Durations of many calls.
 
     Attributes:
         name: the call.
         samples: milliseconds, in the order in which they were taken.
-        reference: the plot shows all others as multiples of this one's median.
+        plotted: the plot of latencies has it; all are in the table of percentiles.
     """
 
     name: str
     samples: tuple[float, ...]
-    reference: bool = False
+    plotted: bool = True
+
+    def percentile(self, percent: float) -> float:
+        """The smallest sample that so many percent of all do not exceed, milliseconds."""
+        return percentile(self.samples, percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +124,37 @@ class Curve:
     Attributes:
         plot: which plot it belongs to (`plots.PLOTS`).
         name: of the line.
-        points: (how many, cost), by how many; the cost is a multiple of something in that plot.
+        points: (how many, cost), by how many; the plot says in which unit.
     """
 
     plot: str
     name: str
     points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Machine and programs that durations and sizes hold for.
+
+    Attributes:
+        cores: those that we may use.
+        memory_gb: all of it, in units of 1,000,000,000 bytes.
+        processor, kernel, python: models and versions.
+        user: "root" or "an ordinary user", who have different jails.
+    """
+
+    cores: int
+    memory_gb: float
+    processor: str
+    kernel: str
+    python: str
+    user: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cores} cores of {self.processor}, {self.memory_gb:.0f} GB of memory, "
+            f"Linux {self.kernel}, Python {self.python}, {self.user}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +173,7 @@ class LeftOut:
         return f"left out: {self.what}: {self.why}"
 
 
-Finding = Comparison | Distribution | Curve | LeftOut
+Finding = Comparison | Distribution | Curve | LeftOut | Machine
 Findings = Iterator[Finding]
 
 
@@ -147,20 +188,46 @@ def alternate(
     return tuple(zip(*both, strict=True))
 
 
-def alternate_all(sides: Sequence[Callable[[], float]], *, rounds: int) -> list[tuple[float, ...]]:
+def alternate_all(
+    sides: Sequence[Callable[[], Measured]], *, rounds: int, warm_up: bool = True
+) -> list[tuple[Measured, ...]]:
     """Measure any number of sides in turn, forwards and backwards.
 
-    A first round is thrown away: it fills caches.
+    Args:
+        warm_up: begin with a round that is thrown away: it fills caches.
 
     Returns:
         For each side, one measurement a round.
     """
-    taken: list[list[float]] = [[] for _ in sides]
-    for number in range(rounds + 1):
+    taken: list[list[Measured]] = [[] for _ in sides]
+    for number in range(rounds + warm_up):
         order = range(len(sides))
         for index in reversed(order) if number % 2 else order:
             taken[index].append(sides[index]())
-    return [tuple(values[1:]) for values in taken]
+    return [tuple(values[warm_up:]) for values in taken]
+
+
+def against_budget(
+    name: str, values: Iterable[float], budget: float, unit: Unit, *, least: bool = False
+) -> Comparison:
+    """A row of something that has a limit of its own.
+
+    Args:
+        least: the budget is the least that it may be, not the most.
+    """
+    return Comparison(
+        name=name,
+        peer=BUDGET,
+        pairs=tuple((value, budget) for value in values),
+        unit=unit,
+        target=Target(bound="≥" if least else "≤", value=1),
+        more=least,
+    )
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """The smallest sample that so many percent of all do not exceed."""
+    return sorted(samples)[max(0, math.ceil(len(samples) * percent / 100) - 1)]
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -190,9 +257,9 @@ class Timer:
         self.samples += taken
         return median(taken)
 
-    def distribution(self, name: str, *, reference: bool = False) -> Distribution:
+    def distribution(self, name: str) -> Distribution:
         """All that was timed."""
-        return Distribution(name=name, samples=tuple(self.samples), reference=reference)
+        return Distribution(name=name, samples=tuple(self.samples))
 
 
 def timer(action: Callable[[], object], *, calls: int) -> Timer:

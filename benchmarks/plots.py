@@ -1,7 +1,6 @@
 """The plots of the page: which there are, their data, and how they are drawn.
 
-Values are multiples of something measured in the same run, as in the table. Drawing needs
-matplotlib, which only `make bench` installs; everything else here is pure.
+Drawing needs matplotlib, which only `make bench` installs; everything else here is pure.
 """
 
 from __future__ import annotations
@@ -50,16 +49,13 @@ class Plot:
     panels: tuple[Panel, ...]
 
 
-LATENCY = Panel(
-    name="latency", across="time, in cold starts of bwrap + python", up="part of the calls"
-)
+LATENCY = Panel(name="latency", across="milliseconds", up="part of the calls")
 
 PLOTS = (
     Plot(
         file="benchmarks-latency.svg",
         title="Distribution of latencies",
-        words="How many of the calls take how long at most. Times are in medians of the\n"
-        "fastest cold start of bubblewrap and Python.",
+        words="How many of the calls take how long at most, one call after the other.",
         panels=(LATENCY,),
     ),
     Plot(
@@ -74,12 +70,18 @@ PLOTS = (
     Plot(
         file="benchmarks-throughput.svg",
         title="Throughput against concurrency",
-        words="Calls a second of 1, 4 and 16 clients together, each a process of its own: on the\n"
-        "left in cold starts of one client, on the right in calls of one client of an ipykernel.",
+        words="Calls a second of all clients together, each a process of its own.",
         panels=(
-            Panel(name="fresh", across="clients, fresh jails", up="in cold starts of one client"),
-            Panel(name="exec", across="clients, live sessions", up="in calls of one ipykernel"),
+            Panel(name="fresh", across="clients, fresh jails", up="calls a second"),
+            Panel(name="exec", across="clients, live sessions", up="calls a second"),
         ),
+    ),
+    Plot(
+        file="benchmarks-cores.svg",
+        title="Throughput against cores",
+        words="Fresh jails a second of two clients for each core, when supervisor, jails and\n"
+        "clients may use so many of the cores only.",
+        panels=(Panel(name="cores", across="cores", up="calls a second"),),
     ),
     Plot(
         file="benchmarks-scale.svg",
@@ -120,7 +122,9 @@ class Line:
 def lines(panel: Panel, findings: Iterable[Finding]) -> list[Line]:
     """The lines of a panel; none where nothing of it was measured."""
     if panel == LATENCY:
-        return latencies([found for found in findings if isinstance(found, Distribution)])
+        return latencies(
+            [found for found in findings if isinstance(found, Distribution) and found.plotted]
+        )
     return [
         Line(name=found.name, points=found.points)
         for found in findings
@@ -129,16 +133,9 @@ def lines(panel: Panel, findings: Iterable[Finding]) -> list[Line]:
 
 
 def latencies(distributions: Sequence[Distribution]) -> list[Line]:
-    """Cumulative distributions, in medians of the one that is the reference, the fastest first."""
-    reference = next((found for found in distributions if found.reference), None)
-    if reference is None:
-        return []
-    unit = median(reference.samples)
+    """Cumulative distributions, the fastest first."""
     ordered = sorted(distributions, key=lambda found: median(found.samples))
-    return [
-        Line(name=found.name, points=cumulative([sample / unit for sample in found.samples]))
-        for found in ordered
-    ]
+    return [Line(name=found.name, points=cumulative(found.samples)) for found in ordered]
 
 
 def cumulative(samples: Sequence[float]) -> tuple[tuple[float, float], ...]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from measure import Comparison, Curve, Distribution, Finding, LeftOut, Target
+from measure import Comparison, Curve, Distribution, Finding, LeftOut, Machine, Target
 
-VERSION = 1
+VERSION = 2
 """Version of the file; a reader refuses another one."""
 
 TOLERANCE = 0.2
@@ -24,6 +24,7 @@ KINDS: Mapping[str, type[Finding]] = {
     "distribution": Distribution,
     "curve": Curve,
     "left out": LeftOut,
+    "machine": Machine,
 }
 
 

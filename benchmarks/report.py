@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from measure import Comparison, Curve, Finding, LeftOut
+from measure import Comparison, Curve, Distribution, Finding, LeftOut, Machine, Unit
 from plots import PLOTS
 from record import Agreement
 
 FLOOR_MARK = "floor: "
+PERCENTILES = (50, 95, 99)
 
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`. Each number is a ratio of two measurements taken alternately in one run, so
+Written by `make bench`. The times, sizes and rates are medians of one run on one machine:
+{machine}. Each ratio is of two measurements taken alternately in that run, so
 it carries over to other machines as far as a ratio can: the median of the pairs, and between which
 values all of them lay. A target is a budget that the design has to keep; *met, near* is within
 15 % of it. Below some rows is their *floor*: the same ratio for the least that the kernel and
@@ -36,16 +38,38 @@ def comparisons(findings: Iterable[Finding]) -> list[Comparison]:
 
 
 def table(rows: Sequence[Comparison]) -> list[list[str]]:
-    """Cells that hold on any machine."""
-    header = ["what", "compared with", "ratio", "from .. to", "target", ""]
+    """Cells of the rows."""
+    header = ["what", "nsm", "compared with", "peer", "ratio", "from .. to", "target", ""]
     return [header, *(cells(row) for row in rows)]
 
 
 def cells(row: Comparison) -> list[str]:
-    """One row: name, peer, ratio, spread, target, verdict."""
+    """One row: name, median, peer, its median, ratio, spread, target, verdict."""
+    ours, peer = (quantity(value, row.unit) for value in row.medians)
     spread = f"{number(min(row.ratios))} .. {number(max(row.ratios))}"
     target = "" if row.target is None else str(row.target)
-    return [title(row), row.peer, ratio_text(row, row.ratio), spread, target, row.verdict]
+    ratio = ratio_text(row, row.ratio)
+    return [title(row), ours, row.peer, peer, ratio, spread, target, row.verdict]
+
+
+def quantity(value: float, unit: Unit) -> str:
+    """A measured value with its unit."""
+    return f"{number(value)} {unit}"
+
+
+def percentiles(findings: Iterable[Finding]) -> list[list[str]]:
+    """A table of how long calls take at most."""
+    header = ["milliseconds", "calls", *(f"p{percent}" for percent in PERCENTILES)]
+    rows = [
+        [
+            found.name,
+            f"{len(found.samples):,}",
+            *(number(found.percentile(percent)) for percent in PERCENTILES),
+        ]
+        for found in findings
+        if isinstance(found, Distribution)
+    ]
+    return [header, *rows]
 
 
 def title(row: Comparison) -> str:
@@ -65,7 +89,7 @@ def number(value: float) -> str:
     if value == 0:
         return "0"
     if value >= 100:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
     if value >= 10:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
@@ -104,11 +128,16 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def page(findings: Sequence[Finding]) -> str:
     """The whole page."""
-    parts = [INTRODUCTION, markdown(table(comparisons(findings)))]
+    machine = next((found for found in findings if isinstance(found, Machine)), None)
+    parts = [
+        INTRODUCTION.format(machine=machine or "one that this run did not name"),
+        markdown(table(comparisons(findings))),
+    ]
     missing = [finding for finding in findings if isinstance(finding, LeftOut)]
     if missing:
         parts.append("\nNot measured in this run:\n\n")
         parts += [f"- {finding.what}: {finding.why}\n" for finding in missing]
+    parts.append(f"\n## Percentiles\n\n{markdown(percentiles(findings))}")
     parts.append("\n## Distributions, and cost against scale\n")
     for plot in PLOTS:
         parts.append(f"\n![{plot.title}]({plot.file})\n\n{plot.words}\n")
@@ -123,13 +152,6 @@ def page(findings: Sequence[Finding]) -> str:
 def named(across: str, rows: list[list[str]]) -> list[list[str]]:
     """A scale table with a name in its empty corner."""
     return [[across, *rows[0][1:]], *rows[1:]]
-
-
-def absolute(row: Comparison) -> list[str]:
-    """This machine's medians, for the terminal only."""
-    ours = sorted(pair[0] for pair in row.pairs)[len(row.pairs) // 2]
-    peer = sorted(pair[1] for pair in row.pairs)[len(row.pairs) // 2]
-    return [title(row), f"{ours:.3g} {row.unit}", f"{peer:.3g} {row.unit}", row.peer]
 
 
 def agreement_table(found: Sequence[Agreement], runs: int) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""`make bench`: ratios against peers measured in the same run.
+"""`make bench`: measurements beside those of peers in the same run.
 
 make bench                                        the table; the page of benchmarks and its plots
 make bench ARGS='--only exec --rounds 5'          a part of the table, and no page
@@ -29,7 +29,8 @@ import plots  # noqa: E402
 import record  # noqa: E402
 import report  # noqa: E402
 from bench import MOST_SESSIONS, Bench  # noqa: E402
-from measure import Finding, LeftOut  # noqa: E402
+from machine import machine  # noqa: E402
+from measure import Finding, LeftOut, Machine  # noqa: E402
 from parts import PARTS, part  # noqa: E402
 
 PAGE = ROOT / "docs/explanation/benchmarks.md"
@@ -111,7 +112,7 @@ def measure(parts: Sequence[str], rounds: int, most_sessions: int) -> Run:
     """Measure parts; whatever happens, nothing that was started is left."""
     compile_sources()
     signal.signal(signal.SIGTERM, interrupt)
-    run = Run()
+    run = Run(findings=[machine()])
     try:
         with ExitStack() as stack:
             bench = Bench(rounds=rounds, most_sessions=most_sessions, stack=stack)
@@ -154,12 +155,13 @@ def compile_sources() -> None:
 
 
 def print_table(findings: Sequence[Finding]) -> None:
-    """Print the findings, and this machine's own numbers."""
-    rows = report.comparisons(findings)
-    print(report.aligned(report.table(rows)))
+    """Print the findings."""
+    for finding in findings:
+        if isinstance(finding, Machine):
+            print(f"{finding}\n")
+    print(report.aligned(report.table(report.comparisons(findings))))
     print()
-    header = ["medians here", "nsm", "peer", ""]
-    print(report.aligned([header, *(report.absolute(row) for row in rows)]))
+    print(report.aligned(report.percentiles(findings)))
 
 
 def write_page(findings: Sequence[Finding]) -> None:

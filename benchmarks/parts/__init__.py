@@ -3,6 +3,7 @@
 - `shim`: `nsm-mcp`, its start, its memory, and calls through it
 - `control_socket`: calls in a live session by the control socket
 - `fresh`: calls that have a jail of their own
+- `costs`: processor time and page faults of such a call
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
 - `memory`: what one more session takes
 - `clients`: how much many clients get done together
@@ -27,6 +28,7 @@ PARTS: Mapping[str, str] = {
     "shim": "parts.shim",
     "exec": "parts.control_socket",
     "fresh": "parts.fresh",
+    "costs": "parts.costs",
     "rules": "parts.rules",
     "memory": "parts.memory",
     "clients": "parts.clients",

@@ -1,154 +1,244 @@
-"""How many calls a second 1, 4 and 16 clients get done, each in a process of its own."""
+"""Throughput of 1 client, of some, of as many as there are cores, and of twice as many.
+
+Each client is a process of its own that makes one call after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from statistics import median
 
-from bench import Bench, settle
-from load import Kind, load
-from measure import Comparison, Curve, Findings, LeftOut, Target, alternate_all
+import nsm
+from bench import Bench, connect, settle, supervisor
+from load import Load, Spell, clients, load
+from machine import MANY_CORES, cores, on_cores
+from measure import (
+    Comparison,
+    Curve,
+    Distribution,
+    Findings,
+    LeftOut,
+    Target,
+    against_budget,
+    alternate_all,
+    percentile,
+)
 from parts.fresh import COLD_NAME
-from peers.floors import FloorMissingError, fork_floor
+from peers.floors import FloorMissingError, ForkFloor, fork_floor
 from peers.kernels import NAME as KERNEL_NAME
 from peers.kernels import KernelsMissingError
 
-CLIENTS = (1, 4, 16)
-WINDOW = 4
-"""Clients at once for the row of the table: twice the processors of a small machine."""
-SPELL_S = 1.0
-"""How long one measurement lasts; a pool is empty within a few hundredths of that."""
-LONG_SPELL_S = 2.0
-"""The same for the row of the table."""
+SPELL_S = 2.0
+"""Duration of one measurement of fresh sessions; a pool is empty within a few hundredths of it."""
+SHORT_SPELL_S = 1.0
+"""Duration of one measurement of anything else."""
+
+MOST_KERNELS = 16
+LIVE_SESSIONS = 100
+
+FRESH_BUDGET, LIVE_BUDGET = 1_400, 12_000
+"""Calls a second on machines with `MANY_CORES`."""
+
+Spells = Sequence[Spell]
+
+Rates = Mapping[int, tuple[float, float]]
+"""Calls a second, ours and the peer's, by how many clients or cores."""
 
 
 def measure(bench: Bench) -> Findings:
     """Fresh sessions, then calls in live ones."""
     yield from fresh_sessions(bench)
+    yield from fresh_sessions_by_cores(bench)
     yield from live_sessions(bench)
+    yield from many_live_sessions(bench)
+
+
+def client_numbers(cores: int) -> list[int]:
+    """Numbers of clients for a machine."""
+    return sorted({1, min(4, cores), cores, 2 * cores})
+
+
+def core_numbers(cores: int) -> list[int]:
+    """Numbers of cores to try: powers of two, and all."""
+    return sorted({*(1 << power for power in range(cores.bit_length())), cores})
 
 
 def fresh_sessions(bench: Bench) -> Findings:
-    """One-shot runs against cold starts, as many at once."""
-    ours: list[float] = []
-    theirs: list[float] = []
+    """One-shot runs against cold starts, as many clients at once."""
+    rates: dict[int, tuple[float, float]] = {}
     with bench.client() as client, fork_floor(bench.python) as floor:
-        floors = forks(floor.rate)
-        try:
-            floor.time("session")
-        except FloorMissingError as error:
-            yield LeftOut(what="floor of fresh sessions a second", why=str(error))
-            floors = []
-        for number in CLIENTS:
-            in_row = number == WINDOW
-            taken = together(
-                bench,
-                ("fresh", [bench.socket_path] * number),
-                ("cold", [bench.python] * number),
-                further=floors if in_row else [],
-                spell_s=LONG_SPELL_S if in_row else SPELL_S,
-                before=lambda: settle(client),
-            )
-            ours.append(median(taken[0]))
-            theirs.append(median(taken[1]))
-            if in_row:
-                yield from fresh_rows(taken)
-    for name, rates in (("one-shot runs", ours), (COLD_NAME, theirs)):
-        yield Curve(plot="fresh", name=name, points=multiples(rates, theirs[0]))
+        for number in client_numbers(cores()):
+            floors = list[Callable[[], Spell]]()
+            if number == cores():
+                try:
+                    floors = floor_sides(floor, window=number)
+                except FloorMissingError as error:
+                    yield LeftOut(what="floor of fresh sessions a second", why=str(error))
+            with (
+                load("fresh", [bench.socket_path] * number) as ours,
+                load("cold", [bench.python] * number) as theirs,
+            ):
+                taken = in_turn(bench, client, ours, theirs, *floors, spell_s=SPELL_S)
+            mine, others = taken[:2]
+            rates[number] = median_rates(mine, others)
+            yield from fresh_rates(number, mine, others, taken[2:])
+            yield from fresh_latencies(number, mine, others)
+    yield from curves("fresh", "one-shot runs", COLD_NAME, rates)
 
 
-def forks(rate: Callable[..., float]) -> list[Callable[[], float]]:
-    """The floors of fresh sessions."""
-    return [
-        lambda: rate("session", window=WINDOW, seconds=SPELL_S),
-        lambda: rate("fork", window=WINDOW, seconds=SPELL_S),
-    ]
-
-
-def fresh_rows(taken: list[tuple[float, ...]]) -> Findings:
-    """The row of the table, with its floors."""
-    yield Comparison(
-        name=f"fresh Python sessions a second, sustained, {WINDOW} at once",
-        peer=COLD_NAME,
-        pairs=tuple(zip(taken[0], taken[1], strict=True)),
-        unit="a second",
-        target=Target(bound="≥", value=5),
-        more=True,
-    )
-    names = ("forks with a session's namespaces and mounts alone", "forks alone")
-    for name, rates in zip(names, taken[2:], strict=False):
-        yield Comparison(
-            name=name,
-            peer=COLD_NAME,
-            pairs=tuple(zip(rates, taken[1], strict=True)),
-            unit="a second",
-            more=True,
-            floor=True,
-        )
+def fresh_sessions_by_cores(bench: Bench) -> Findings:
+    """The same with two clients for each core, on some of the cores and on all."""
+    rates: dict[int, tuple[float, float]] = {}
+    python = bench.python
+    for number in core_numbers(cores()):
+        with (
+            on_cores(number),
+            supervisor() as variables,
+            connect(variables) as client,
+            load("fresh", [variables["NSM_SOCKET"]] * 2 * number) as ours,
+            load("cold", [python] * 2 * number) as theirs,
+        ):
+            taken = in_turn(bench, client, ours, theirs, spell_s=SHORT_SPELL_S)
+        rates[number] = median_rates(*taken)
+    yield from curves("cores", "one-shot runs", COLD_NAME, rates)
 
 
 def live_sessions(bench: Bench) -> Findings:
     """Calls in live sessions against calls in live kernels, as many at once."""
-    ours: list[float] = []
-    theirs: list[float] = []
+    rates: dict[int, tuple[float, float]] = {}
+    numbers = [number for number in client_numbers(cores()) if number <= MOST_KERNELS]
     try:
-        kernels = bench.kernels.at_least(max(CLIENTS))
+        kernels = bench.kernels.at_least(numbers[-1])
     except KernelsMissingError as error:
         yield LeftOut(what=f"calls a second against {KERNEL_NAME}", why=str(error))
         return
-    for number in CLIENTS:
-        taken = together(
-            bench,
-            ("exec", [bench.socket_path] * number),
-            ("kernel", [kernel.connection_file for kernel in kernels[:number]]),
-            spell_s=SPELL_S,
-        )
-        ours.append(median(taken[0]))
-        theirs.append(median(taken[1]))
-        if number == max(CLIENTS):
-            yield Comparison(
-                name=f"calls a second in live sessions, {number} clients at once",
-                peer=f"as many {KERNEL_NAME} clients",
-                pairs=tuple(zip(taken[0], taken[1], strict=True)),
-                unit="a second",
-                more=True,
-            )
-    for name, rates in (("calls in live sessions", ours), (f"calls in {KERNEL_NAME}s", theirs)):
-        yield Curve(plot="exec", name=name, points=multiples(rates, theirs[0]))
+    with bench.client() as client:
+        for number in numbers:
+            with (
+                load("exec", [bench.socket_path] * number) as ours,
+                load("kernel", [kernel.connection_file for kernel in kernels[:number]]) as theirs,
+            ):
+                taken = in_turn(bench, client, ours, theirs, spell_s=SHORT_SPELL_S)
+            rates[number] = median_rates(*taken)
+            if number == numbers[-1]:
+                yield rate_row(
+                    f"calls a second in live sessions, {clients(number)}",
+                    f"as many {KERNEL_NAME} clients",
+                    *taken,
+                )
+    yield from curves("exec", "calls in live sessions", f"calls in {KERNEL_NAME}s", rates)
 
 
-Side = tuple[Kind, list[str]]
+def many_live_sessions(bench: Bench) -> Findings:
+    """Calls in a hundred live sessions at once."""
+    number = min(LIVE_SESSIONS, bench.most_sessions)
+    with (
+        bench.client() as client,
+        load("exec", [bench.socket_path] * number) as many,
+        load("exec", [bench.socket_path]) as one,
+    ):
+        ours, alone = in_turn(bench, client, many, one, spell_s=SHORT_SPELL_S)
+    name = f"calls a second in live sessions, {clients(number)}"
+    yield rate_row(name, "the same with 1 client", ours, alone)
+    if cores() >= MANY_CORES:
+        rates = [spell.rate for spell in ours]
+        yield against_budget(name, rates, LIVE_BUDGET, "a second", least=True)
+    yield distribution("call in a live session, 1 client", alone)
+    yield distribution(f"call in a live session, {clients(number)}", ours)
 
 
-def together(
+def in_turn(
     bench: Bench,
-    our_side: Side,
-    their_side: Side,
-    *,
-    further: list[Callable[[], float]] | None = None,
+    client: nsm.Client,
+    *sides: Load | Callable[[], Spell],
     spell_s: float,
-    before: Callable[[], object] = lambda: None,
-) -> list[tuple[float, ...]]:
-    """Rates of clients that all work at once, ours and theirs in turn.
+) -> list[tuple[Spell, ...]]:
+    """Spells of all sides in turn, each after the pool has refilled.
 
     Args:
-        further: more sides.
-        spell_s: how long each works.
-        before: waits until nothing is left of what was measured before.
+        client: of the supervisor that is measured.
+        spell_s: how long each set of clients works.
     """
-    with load(*our_side) as ours, load(*their_side) as theirs:
 
-        def after(rate: Callable[[], float]) -> Callable[[], float]:
-            def once() -> float:
-                before()
-                return rate()
+    def once(side: Load | Callable[[], Spell]) -> Spell:
+        settle(client)
+        return side.spell(spell_s) if isinstance(side, Load) else side()
 
-            return once
-
-        sides = [lambda: ours.rate(spell_s), lambda: theirs.rate(spell_s), *(further or [])]
-        return alternate_all([after(side) for side in sides], rounds=bench.some_rounds(0.2))
+    return alternate_all([partial(once, side) for side in sides], rounds=bench.some_rounds(0.2))
 
 
-def multiples(rates: list[float], unit: float) -> tuple[tuple[float, float], ...]:
-    """A curve's points."""
-    return tuple((number, rate / unit) for number, rate in zip(CLIENTS, rates, strict=True))
+def floor_sides(floor: ForkFloor, *, window: int) -> list[Callable[[], Spell]]:
+    """Forks in place of fresh sessions.
+
+    Raises:
+        FloorMissingError: they cannot be measured here.
+    """
+    floor.time("session")
+
+    def side(kind: str) -> Spell:
+        return Spell(rate=floor.rate(kind, window=window, seconds=SHORT_SPELL_S))
+
+    return [partial(side, "session"), partial(side, "fork")]
+
+
+def fresh_rates(number: int, ours: Spells, theirs: Spells, floors: Sequence[Spells]) -> Findings:
+    """Throughput with so many clients, with its floors."""
+    row = rate_row(f"one-shot runs a second, {clients(number)}", COLD_NAME, ours, theirs)
+    many = cores() >= MANY_CORES
+    has_target = number == cores()
+    target = Target(bound="≥", value=2 if many else 2.5) if has_target else None
+    yield dataclasses.replace(row, target=target)
+    names = ("forks with a session's namespaces and mounts alone", "forks alone")
+    for name, spells in zip(names, floors, strict=False):
+        yield dataclasses.replace(rate_row(name, COLD_NAME, spells, theirs), floor=True)
+    if has_target and many:
+        rates = [spell.rate for spell in ours]
+        yield against_budget(row.name, rates, FRESH_BUDGET, "a second", least=True)
+
+
+def fresh_latencies(number: int, ours: Spells, theirs: Spells) -> Findings:
+    """Durations of calls with so many clients."""
+    yield Comparison(
+        name=f"one-shot run, {clients(number)}, p95",
+        peer=COLD_NAME,
+        pairs=tuple(
+            (percentile(mine.samples, 95), percentile(other.samples, 95))
+            for mine, other in zip(ours, theirs, strict=True)
+        ),
+        unit="ms",
+        target=Target(bound="≤", value=0.5) if number == cores() else None,
+    )
+    yield distribution(f"one-shot run, {clients(number)}", ours)
+    yield distribution(f"{COLD_NAME}, {clients(number)}", theirs)
+
+
+def rate_row(name: str, peer: str, ours: Spells, theirs: Spells) -> Comparison:
+    """A row of calls a second."""
+    return Comparison(
+        name=name,
+        peer=peer,
+        pairs=tuple((mine.rate, other.rate) for mine, other in zip(ours, theirs, strict=True)),
+        unit="a second",
+        more=True,
+    )
+
+
+def median_rates(ours: Spells, theirs: Spells) -> tuple[float, float]:
+    """The median of each side's calls a second."""
+    return median(spell.rate for spell in ours), median(spell.rate for spell in theirs)
+
+
+def distribution(name: str, spells: Spells) -> Distribution:
+    """The durations of all calls; one line for each number of clients would be too many to plot."""
+    samples = chain.from_iterable(spell.samples for spell in spells)
+    return Distribution(name=name, samples=tuple(samples), plotted=False)
+
+
+def curves(plot: str, ours: str, theirs: str, rates: Rates) -> Findings:
+    """Both sides against how many."""
+    for column, name in enumerate((ours, theirs)):
+        points = tuple((number, both[column]) for number, both in rates.items())
+        yield Curve(plot=plot, name=name, points=points)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import chain
 
+import trio
+
+import nsm
 from bench import Bench, run_once, settle
+from machine import MANY_CORES, cores
 from measure import (
     Comparison,
     Distribution,
@@ -13,33 +19,45 @@ from measure import (
     LeftOut,
     Target,
     Timer,
+    against_budget,
     alternate,
     alternate_all,
+    percentile,
     timed,
     timer,
 )
-from peers import srt
+from peers import floors, srt
 from peers.cold import Cold
-from peers.floors import FloorMissingError, chain, fork_floor
 
 NAME = "one-shot run (fresh jail), warm pool"
 COLD_NAME = "fastest cold bwrap + python"
 CALLS_PER_ROUND = 3
-CALLS_BACK_TO_BACK = 20
 PROCESSES = 4  # client, supervisor, agent, interpreter
+
+SANDBOXES = 100
+WAYS: Mapping[str, float | None] = {
+    "one after another": None,
+    "0.2 s apart": 0.2,
+    "all at once": 0.0,
+}
+"""ComputeSDK's sequential, staggered and burst, with the seconds between two launches
+(github.com/computesdk/benchmarks, METHODOLOGY.md).
+"""
+BURST_BUDGET_MS = 100
+"""The budget of p95 on machines with `MANY_CORES`."""
 
 
 def measure(bench: Bench) -> Findings:
-    """Measure one-shots with gaps in which the pool refills, without gaps, and against srt."""
+    """Measure one-shots with a full pool, in ComputeSDK's ways, and against srt."""
     yield from with_gaps(bench)
-    yield from back_to_back(bench)
+    yield from as_computesdk(bench)
     yield from against_srt(bench)
 
 
 def with_gaps(bench: Bench) -> Findings:
     """One call at a time, the pool full before each."""
     cold = Cold(bench.python)
-    with bench.client() as client, chain(bench.python, processes=PROCESSES) as hops:
+    with bench.client() as client, floors.chain(bench.python, processes=PROCESSES) as hops:
         run_once(client)  # its kind is in use from now on
 
         def from_pool() -> float:
@@ -73,54 +91,101 @@ def with_gaps(bench: Bench) -> Findings:
         floor=True,
     )
     yield ours.distribution("one-shot run, warm pool")
-    yield theirs.distribution(COLD_NAME, reference=True)
+    yield theirs.distribution(COLD_NAME)
 
 
-def back_to_back(bench: Bench) -> Findings:
-    """Call after call: how fast it is when the pool cannot keep up."""
-    cold = Cold(bench.python)
-    samples: list[float] = []
+def as_computesdk(bench: Bench) -> Findings:
+    """Creation and first command of a hundred sandboxes, in the three ways of ComputeSDK."""
+    python = bench.python
+    with bench.client() as client:
+        for way, gap_s in WAYS.items():
 
-    def theirs() -> float:
-        taken = [timed(cold.once) for _ in range(CALLS_BACK_TO_BACK)]
+            def ours(gap_s: float | None = gap_s) -> tuple[float, ...]:
+                settle(client)
+                return trio.run(sessions, bench.socket_path, gap_s)
+
+            def theirs(gap_s: float | None = gap_s) -> tuple[float, ...]:
+                settle(client)
+                return trio.run(launch, gap_s, partial(cold_jail, python))
+
+            # With gaps it takes long, and there is nothing that the first ones would disturb.
+            taken = (
+                alternate_all([ours, theirs], rounds=1, warm_up=False)
+                if gap_s
+                else alternate_all([ours, theirs], rounds=bench.some_rounds(0.1))
+            )
+            name = f"create and first command, {SANDBOXES} {way}"
+            for percent in (50, 95):
+                yield Comparison(
+                    name=f"{name}, p{percent}",
+                    peer=COLD_NAME,
+                    pairs=tuple(
+                        (percentile(mine, percent), percentile(other, percent))
+                        for mine, other in zip(*taken, strict=True)
+                    ),
+                    unit="ms",
+                    more=True,
+                )
+            if gap_s == 0 and cores() >= MANY_CORES:
+                values = [percentile(mine, 95) for mine in taken[0]]
+                yield against_budget(f"{name}, p95", values, BURST_BUDGET_MS, "ms")
+            for what, runs in zip((name, f"{COLD_NAME}, {SANDBOXES} {way}"), taken, strict=True):
+                samples = tuple(chain.from_iterable(runs))
+                yield Distribution(name=what, samples=samples, plotted=False)
+
+
+async def launch(gap_s: float | None, use: Callable[[int], Awaitable[float]]) -> tuple[float, ...]:
+    """Use a hundred sandboxes.
+
+    Args:
+        gap_s: from the launch of one to that of the next; None to wait for its end.
+        use: one sandbox; how long it took from its creation to the end of its first command,
+            milliseconds.
+    """
+    taken: list[float] = []
+
+    async def one(number: int) -> None:
+        taken.append(await use(number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(SANDBOXES):
+            if gap_s is None:
+                await one(number)
+                continue
+            nursery.start_soon(one, number)
+            if gap_s:
+                await trio.sleep(gap_s)
+    return tuple(taken)
+
+
+async def sessions(socket_path: str, gap_s: float | None) -> tuple[float, ...]:
+    """Named sessions, each of which is ended after its first command."""
+
+    async def use(number: int) -> float:
+        name = f"sandbox-{number}"
+        began_s = time.perf_counter()
+        result = await client.run("print(1 + 1)", env="python", session=name)
+        took_ms = (time.perf_counter() - began_s) * 1000
+        assert result.exit_code == 0, result
+        await client.kill([name])
+        return took_ms
+
+    async with nsm.AsyncClient(socket_path=socket_path, autostart=False) as client:
+        return await launch(gap_s, use)
+
+
+async def cold_jail(python: str, _number: int) -> float:
+    """A cold start in a thread of its own; the jail ends by itself."""
+    cold = Cold(python)
+    began_s = time.perf_counter()
+
+    def use() -> float:
+        cold.once()
+        took_ms = (time.perf_counter() - began_s) * 1000
         cold.reap()
-        return sum(taken) / CALLS_BACK_TO_BACK
+        return took_ms
 
-    with bench.client() as client, fork_floor(bench.python) as floor:
-
-        def ours() -> float:
-            taken = [timed(lambda: run_once(client)) for _ in range(CALLS_BACK_TO_BACK)]
-            samples.extend(taken)
-            settle(client)
-            return sum(taken) / CALLS_BACK_TO_BACK
-
-        sides: list[Callable[[], float]] = [ours, theirs]
-        for kind in ("session", "fork"):
-            try:
-                floor.time(kind)
-            except FloorMissingError as error:
-                yield LeftOut(what=f"floor of {NAME}", why=str(error))
-                break
-            sides.append(Timer(once=partial(floor.time, kind), calls=CALLS_BACK_TO_BACK))
-        taken = alternate_all(sides, rounds=bench.some_rounds(0.5))
-    yield Comparison(
-        name="one-shot runs back to back, mean",
-        peer=COLD_NAME,
-        pairs=tuple(zip(taken[0], taken[1], strict=True)),
-        unit="ms",
-        more=True,
-    )
-    names = ("a fork with a session's namespaces and mounts alone", "a fork alone")
-    for name, values in zip(names, taken[2:], strict=False):
-        yield Comparison(
-            name=name,
-            peer=COLD_NAME,
-            pairs=tuple(zip(values, taken[1], strict=True)),
-            unit="ms",
-            more=True,
-            floor=True,
-        )
-    yield Distribution(name="one-shot run, back to back", samples=tuple(samples))
+    return await trio.to_thread.run_sync(use, limiter=trio.CapacityLimiter(1))
 
 
 def against_srt(bench: Bench) -> Findings:

@@ -46,6 +46,25 @@ def test_verdict(bound: Literal["≤", "≥"], value: float, verdict: str) -> No
     assert comparison((1.0, 2.0), target=target).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("value", "least", "verdict"),
+    [(80.0, False, "met"), (120.0, False, "MISSED"), (120.0, True, "met"), (80.0, True, "MISSED")],
+)
+def test_a_budget_is_a_limit_of_its_own(value: float, least: bool, verdict: str) -> None:
+    row = measure.against_budget("a", [value], 100.0, "a second", least=least)
+    assert (row.peer, row.medians, row.verdict) == ("its budget", (value, 100.0), verdict)
+
+
+@pytest.mark.parametrize(("percent", "value"), [(0, 1.0), (50, 2.0), (75, 3.0), (76, 4.0)])
+def test_a_percentile_is_a_sample_that_so_many_do_not_exceed(percent: int, value: float) -> None:
+    assert measure.percentile((4.0, 1.0, 3.0, 2.0), percent) == value
+
+
+def test_without_a_warm_up_every_round_counts() -> None:
+    values = [1, 2]
+    assert measure.alternate_all([lambda: values.pop(0)], rounds=2, warm_up=False) == [(1, 2)]
+
+
 def test_a_floor_is_neither_met_nor_missed() -> None:
     assert comparison((1.0, 2.0), floor=True).verdict == "floor"
 

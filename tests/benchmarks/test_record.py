@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import record
-from measure import Comparison, Curve, Distribution, Finding, LeftOut, Target
+from measure import Comparison, Curve, Distribution, Finding, LeftOut, Machine, Target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +22,17 @@ FINDINGS: list[Finding] = [
         more=True,
     ),
     Comparison(name="c", peer="b", pairs=((1.0, 2.0),), unit="MB", floor=True),
-    Distribution(name="d", samples=(1.0, 2.5), reference=True),
+    Distribution(name="d", samples=(1.0, 2.5), plotted=False),
     Curve(plot="memory", name="e", points=((1, 0.5), (10, 0.75))),
     LeftOut(what="f", why="it is not here"),
+    Machine(
+        cores=2,
+        memory_gb=8.0,
+        processor="p",
+        kernel="6.1",
+        python="3.11.2",
+        user="an ordinary user",
+    ),
 ]
 
 
@@ -34,7 +42,7 @@ def test_what_is_kept_comes_back_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"version": 99, "findings": []}', '{"version": 1, "findings": [{}]}'],
+    ["", "[]", "{}", '{"version": 99, "findings": []}', '{"version": 2, "findings": [{}]}'],
 )
 def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.json"

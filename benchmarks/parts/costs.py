@@ -1,0 +1,121 @@
+"""Processor time and page faults of a one-shot run, against a cold start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import nsm
+from bench import Bench, connect, settle, supervisor, supervisor_pid
+from load import Load, clients, load
+from machine import (
+    Counters,
+    CountersMissingError,
+    Usage,
+    cores,
+    threads_cpu_s,
+    usage_of_machine,
+)
+from measure import Comparison, Findings, LeftOut, Target, against_budget, alternate_all
+from parts.fresh import COLD_NAME
+
+SPELL_S = 2.0
+CPU_TARGET = Target(bound="≤", value=0.45)
+FAULTS_BUDGET = 900
+THREAD_BUDGET_MS = 0.5
+"""The time at which one thread gets 2,000 fresh sessions a second done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Usage by one call of many.
+
+    Attributes:
+        processes: all that the bench has started, clients and ended ones included; None where the
+            kernel does not count that for us.
+        machine: everything that runs here.
+        thread_ms: processor time of that thread of nsm that took the most.
+    """
+
+    processes: Usage | None
+    machine: Usage
+    thread_ms: float
+
+
+def measure(bench: Bench) -> Findings:
+    """Measure the costs with one client, and with twice as many as there are cores."""
+    python = bench.python
+    with ExitStack() as stack:
+        counters = None
+        try:
+            counters = stack.enter_context(Counters())
+        except CountersMissingError as error:
+            yield LeftOut(what="usage of the processes of a one-shot run", why=str(error))
+        variables = stack.enter_context(supervisor())
+        client = stack.enter_context(connect(variables))
+        for number in (1, 2 * cores()):
+            with (
+                load("fresh", [variables["NSM_SOCKET"]] * number) as ours,
+                load("cold", [python] * number) as theirs,
+            ):
+                sides = [partial(cost, client, counters, side) for side in (ours, theirs)]
+                taken = alternate_all(sides, rounds=bench.some_rounds(0.2))
+            yield from rows(f"one-shot run, {clients(number)}", *taken)
+
+
+def cost(client: nsm.Client, counters: Counters | None, load: Load) -> Cost:
+    """Let clients work, and measure what that takes until the pool is full again."""
+    pid = supervisor_pid(client)
+    settle(client)
+    processes = counters.usage() if counters else None
+    machine, threads = usage_of_machine(), threads_cpu_s([pid])
+    calls = len(load.spell(SPELL_S).samples)
+    settle(client)
+    later = threads_cpu_s([pid])
+    thread_s = max(later[thread] - threads.get(thread, 0.0) for thread in later)
+    return Cost(
+        processes=(counters.usage() - processes) / calls if counters and processes else None,
+        machine=(usage_of_machine() - machine) / calls,
+        thread_ms=thread_s * 1000 / calls,
+    )
+
+
+def rows(name: str, ours: Sequence[Cost], theirs: Sequence[Cost]) -> Findings:
+    """Rows of processes, and of the machine, which have targets where processes cannot be told."""
+    processes = [
+        (mine.processes, other.processes)
+        for mine, other in zip(ours, theirs, strict=True)
+        if mine.processes and other.processes
+    ]
+    machine = [(mine.machine, other.machine) for mine, other in zip(ours, theirs, strict=True)]
+    for whose, pairs, judged in (
+        ("all processes", processes, True),
+        ("whole machine", machine, not processes),
+    ):
+        if not pairs:
+            continue
+        yield Comparison(
+            name=f"{name}: processor time, {whose}",
+            peer=COLD_NAME,
+            pairs=tuple((mine.cpu_s * 1000, other.cpu_s * 1000) for mine, other in pairs),
+            unit="ms",
+            target=CPU_TARGET if judged else None,
+        )
+        faults = Comparison(
+            name=f"{name}: page faults, {whose}",
+            peer=COLD_NAME,
+            pairs=tuple((mine.faults, other.faults) for mine, other in pairs),
+            unit="faults",
+        )
+        yield faults
+        if judged:
+            values = [mine for mine, _ in faults.pairs]
+            yield against_budget(faults.name, values, FAULTS_BUDGET, "faults")
+    yield against_budget(
+        f"{name}: processor time, nsm's busiest thread",
+        [each.thread_ms for each in ours],
+        THREAD_BUDGET_MS,
+        "ms",
+    )
