@@ -10,7 +10,6 @@ from statistics import median
 
 import trio
 
-import sandbox_template
 from bench import Bench
 from measure import Comparison, Findings, LeftOut, Pair, Target
 from nsmd.agent_link.frames import ResultFrame
@@ -38,7 +37,7 @@ class _Source(ProgramCode):
     """A program that is what it is for every Python."""
 
     def __init__(self, source: bytes) -> None:
-        super().__init__(sandbox_template, TEMPLATE_PATH)
+        super().__init__("sandbox_template", TEMPLATE_PATH)
         self._source = source
 
     async def for_python(self, python: str) -> bytes:
@@ -51,7 +50,7 @@ class _Unshown(BwrapLauncher):
 
     def __init__(self, bwrap_path: str) -> None:
         super().__init__(bwrap_path, DEFAULT_JAIL_UID)
-        source = source_of(sandbox_template)
+        source = source_of("sandbox_template")
         unshown = source.replace(
             b"\ndef main(", b"\nshow_policy = lambda *_: None\n\n\ndef main(", 1
         )

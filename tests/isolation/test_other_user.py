@@ -15,8 +15,6 @@ from typing import NoReturn
 
 import pytest
 
-import sandbox_agent
-import sandbox_template
 from isolation.background import Background
 from isolation.probe import Kind, Probe
 from isolation.probes import PROBES
@@ -41,8 +39,8 @@ USER = DEFAULT_JAIL_UID
 
 PR_SET_DUMPABLE = 4
 
-AGENT = program_code.ProgramCode(sandbox_agent, AGENT_PATH)
-TEMPLATE = program_code.ProgramCode(sandbox_template, TEMPLATE_PATH)
+AGENT = program_code.ProgramCode("sandbox_agent", AGENT_PATH)
+TEMPLATE = program_code.ProgramCode("sandbox_template", TEMPLATE_PATH)
 """Read and compiled by root: the other user may not be able to read this clone."""
 
 

@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 
-import sandbox_agent
-import sandbox_template
 from isolation.stage import Stage
 from isolation.weaken import Arguments, Weakness
 from nsmd.jail import BwrapLauncher, program_code
@@ -36,7 +34,7 @@ class _Patched(program_code.ProgramCode):
     """The template's program, with something that runs before its `main`."""
 
     def __init__(self, patch: str) -> None:
-        super().__init__(sandbox_template, TEMPLATE_PATH)
+        super().__init__("sandbox_template", TEMPLATE_PATH)
         self._patch = patch
 
     async def for_python(self, python: str) -> bytes:
@@ -49,7 +47,7 @@ class WeakLauncher(BwrapLauncher):
 
     def __init__(self, weakness: Weakness, stage: Stage, agent: bytes | None = None) -> None:
         if agent is None and weakness.agent is not None:
-            agent = weakness.agent(program_code.source_of(sandbox_agent))
+            agent = weakness.agent(program_code.source_of("sandbox_agent"))
         super().__init__(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
         if weakness.template:
             self._template_code = _Patched(weakness.template)

@@ -19,11 +19,8 @@ import platform
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
-import sandbox_agent
-import sandbox_template
 from nsm.jail.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
@@ -209,18 +206,18 @@ def _programs() -> Mapping[str, bytes]:
     """Agent and template, compiled for `PYTHON` as Nix does it at build time, and the filter."""
     system_calls = filter_program(platform.machine())
     return {
-        "agent": _compiled(sandbox_agent),
-        "template": _compiled(sandbox_template),
+        "agent": _compiled("sandbox_agent"),
+        "template": _compiled("sandbox_template"),
         "filter": system_calls or b"",
     }
 
 
-def _compiled(module: ModuleType) -> bytes:
-    source = source_of(module)
+def _compiled(program: str) -> bytes:
+    source = source_of(program)
     # The tests' own Python is as good as PYTHON only where both are one version.
     if not os.path.realpath(PYTHON).endswith(".".join(platform.python_version_tuple()[:2])):
         return source
-    code = compile(source, module.__name__, "exec", dont_inherit=True)
+    code = compile(source, program, "exec", dont_inherit=True)
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
-import sandbox_agent
-import sandbox_template
 from nsm.dataclass import dataclass, field
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
@@ -37,7 +35,7 @@ from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
 from nsmd.jail.process import BwrapJail
-from nsmd.jail.program_code import ProgramCode, source_of
+from nsmd.jail.program_code import AGENT, TEMPLATE, ProgramCode, source_of
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import (
@@ -131,8 +129,8 @@ class BwrapLauncher:
         self.bwrap_path = bwrap_path
         self._jail_uid, self._private_mounts = jail_uid, mounts
         self._agent_source = agent_source
-        self._agent_code = ProgramCode(sandbox_agent, AGENT_PATH)
-        self._template_code = ProgramCode(sandbox_template, TEMPLATE_PATH)
+        self._agent_code = ProgramCode(AGENT, AGENT_PATH)
+        self._template_code = ProgramCode(TEMPLATE, TEMPLATE_PATH)
         self._bubblewrap: Bubblewrap | None = None
         self._host: HostSystem | None = None
 
@@ -279,7 +277,7 @@ class BwrapLauncher:
         if self._agent_source is not None:
             return self._agent_source
         if environment.interpreter == "python" and environment.program != environment.agent_python:
-            return source_of(sandbox_agent)  # both versions of Python will run it
+            return source_of(AGENT)  # both versions of Python will run it
         return await self._agent_code.for_python(environment.agent_python)
 
     def _start(self, plan: JailPlan) -> StartingJail:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType
 
 import trio
 
@@ -24,6 +24,9 @@ from sandbox.bundle import __file__ as bundler
 from sandbox.bundle import bundle, files_of
 
 log = logging.getLogger(__name__)
+
+AGENT, TEMPLATE = "sandbox_agent", "sandbox_template"
+"""Main modules of the programs. The supervisor runs neither, and so does not import them."""
 
 COMPILE_TIMEOUT_S = 20.0
 """Time to compile, which takes 0.1 s."""
@@ -44,12 +47,12 @@ class ProgramCode:
     """An installed program, for any Python.
 
     Args:
-        module: program as a module here.
+        program: name of its main module here, which need not be imported.
         path: path in a jail.
     """
 
-    def __init__(self, module: ModuleType, path: str) -> None:
-        self._module = module
+    def __init__(self, program: str, path: str) -> None:
+        self._program = program
         self._path = path
         self._compiled: dict[str, bytes] = {}
         self._compiling = trio.Lock()
@@ -68,14 +71,14 @@ class ProgramCode:
         async with self._compiling:
             if python not in self._compiled:
                 self._compiled[python] = await trio.to_thread.run_sync(
-                    _compile, python, self._module, self._path
+                    _compile, python, self._program, self._path
                 )
             return self._compiled[python]
 
 
-def source_of(module: ModuleType) -> bytes:
+def source_of(program: str) -> bytes:
     """Return the source of the installed program with all its modules."""
-    return _bundled(_file_of(module))[0]
+    return _bundled(_file_of(program))[0]
 
 
 @cache
@@ -92,16 +95,17 @@ def _bundled(file: str) -> tuple[bytes, Mapping[str, float]]:
     return bundle(file).encode(), changes
 
 
-def _file_of(module: ModuleType) -> str:
-    path = module.__file__
-    assert path is not None
-    return path
+def _file_of(program: str) -> str:
+    found = importlib.util.find_spec(program)
+    assert found is not None
+    assert found.origin is not None
+    return found.origin
 
 
-def _compile(python: str, module: ModuleType, path: str) -> bytes:
+def _compile(python: str, program: str, path: str) -> bytes:
     if os.path.realpath(python) == os.path.realpath(sys.executable):
-        return _our_own(module, path)
-    text = source_of(module)
+        return _our_own(program, path)
+    text = source_of(program)
     try:
         return subprocess.run(
             [python, "-I", "-B", "-c", _COMPILE, path],
@@ -114,17 +118,17 @@ def _compile(python: str, module: ModuleType, path: str) -> bytes:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         # The jail will have the same problem, and say why.
-        log.warning("%s does not compile %s: %s", python, module.__name__, error)
+        log.warning("%s does not compile %s: %s", python, program, error)
         return text
 
 
 class _BundleLoader(SourceFileLoader):
     """Loader that caches the code of a bundle like that of a module, while it is valid."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self._entry = _file_of(module)
+    def __init__(self, program: str) -> None:
+        self._entry = _file_of(program)
         # There is no such file.
-        super().__init__(module.__name__, f"{self._entry.removesuffix('.py')}_bundle.py")
+        super().__init__(program, f"{self._entry.removesuffix('.py')}_bundle.py")
 
     def path_stats(self, path: str) -> Mapping[str, float]:
         del path
@@ -134,9 +138,9 @@ class _BundleLoader(SourceFileLoader):
         return _bundled(self._entry)[0] if path == self.path else super().get_data(path)
 
 
-def _our_own(module: ModuleType, path: str) -> bytes:
+def _our_own(program: str, path: str) -> bytes:
     """Return the code that the import system has already, with its path in a jail."""
-    code = _BundleLoader(module).get_code(module.__name__)
+    code = _BundleLoader(program).get_code(program)
     assert code is not None
     return _HEADER + marshal.dumps(_renamed(code, path))
 

@@ -21,7 +21,7 @@ OTHER = "/usr/bin/python3"
 
 
 def agent_code() -> ProgramCode:
-    return ProgramCode(sandbox_agent, "/run/nsm/agent.py")
+    return ProgramCode("sandbox_agent", "/run/nsm/agent.py")
 
 
 def code_of(compiled: bytes) -> CodeType:
@@ -72,7 +72,7 @@ async def test_another_python_is_asked_once(tmp_path: Path) -> None:
 
 async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert await agent_code().for_python("/opt/gone/python3") == source_of(sandbox_agent)
+        assert await agent_code().for_python("/opt/gone/python3") == source_of("sandbox_agent")
     assert "/opt/gone/python3" in caplog.text
 
 
@@ -83,10 +83,10 @@ import sandbox_agent
 import trio
 from nsmd.jail.program_code import ProgramCode, source_of
 
-source_of(sandbox_agent)
+source_of("sandbox_agent")
 module = Path(sandbox_agent.__file__).parent / "sandbox/fields.py"
 module.write_text(module.read_text() + "".join(sys.argv[1:]))
-code = trio.run(ProgramCode(sandbox_agent, "/run/nsm/agent.py").for_python, sys.executable)
+code = trio.run(ProgramCode("sandbox_agent", "/run/nsm/agent.py").for_python, sys.executable)
 print(b"ANOTHER_NAME" in code)
 """
 

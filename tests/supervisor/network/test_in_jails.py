@@ -9,7 +9,6 @@ import socket
 import pytest
 import trio
 
-import sandbox_agent
 from netbench import Names, open_netbench, open_world
 from nsm.jail import landlock
 from nsm.wire.errors import BadRequestError
@@ -276,7 +275,7 @@ async def test_the_host_s_network_is_the_host_s_and_nothing_else_of_it(kind: str
 
 async def test_without_landlock_s_scope_abstract_sockets_of_the_host_are_open() -> None:
     """Landlock's scope is the only measure that closes them."""
-    source = source_of(sandbox_agent)
+    source = source_of("sandbox_agent")
     weakened = source.replace(b"        shut_abstract_sockets()\n", b"        pass\n", 1)
     assert weakened != source
     abstract = f"\0nsm-test-{os.urandom(8).hex()}".encode()

@@ -16,8 +16,6 @@ from functools import cache
 
 import trio
 
-import sandbox_agent
-import sandbox_template
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
@@ -27,7 +25,7 @@ from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.adopted import AdoptedJail, reap_child
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import STARTER_GRACE_S
-from nsmd.jail.program_code import source_of
+from nsmd.jail.program_code import AGENT, TEMPLATE, source_of
 from nsmd.jail.templates.template import Template
 
 log = logging.getLogger(__name__)
@@ -61,8 +59,8 @@ class TemplateRecord:
 @cache
 def _programs() -> bytes:
     digest = hashlib.sha256(__version__.encode())
-    for module in (sandbox_agent, sandbox_template):
-        digest.update(source_of(module))
+    for program in (AGENT, TEMPLATE):
+        digest.update(source_of(program))
     return digest.digest()
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import sandbox_agent
-import sandbox_template
 from artifact_files import environment_of, write_artifact, write_older, write_run_only
 from nsmd.jail import open_router, process, starting
 from nsmd.jail.program_code import source_of
@@ -86,7 +84,7 @@ async def test_older_ones_start_cold_and_say_why(folder: Path) -> None:
 
 def replace_in(artifact: Path, name: str, change: Callable[[str], str]) -> Environment:
     """An artifact whose agent or template is of another version than ours."""
-    source = source_of(sandbox_agent if name == "agent" else sandbox_template).decode()
+    source = source_of(f"sandbox_{name}").decode()
     changed = change(source)
     assert changed != source
     (artifact / "lib" / name).write_text(changed)
