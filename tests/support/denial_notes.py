@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsmd.denials import Circumstances, explain
+from nsmd.denials.explaining import Circumstances, explain
 from nsmd.model.policy import MountRule, Policy, policy_of
 from nsmd.model.values import (
     Environment,

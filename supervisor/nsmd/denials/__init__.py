@@ -4,6 +4,7 @@ The output of programs is no proof: a file may quote the same words, a test may 
 counts only if it is where failing programs write, has the form of their messages, does not appear
 in the code, and agrees with the policy.
 
+suspicion   choice of the outcomes that need an explanation
 evidence    kinds of evidence that a text gives
 lines       messages of failing programs and of Node, line by line
 tracebacks  messages of failing Python
@@ -12,9 +13,6 @@ naming      texts from outside, on one line
 packages    sentences about missing packages
 wording     sentences about the policy's rule for the evidence
 explaining  all of it together: `explain`
+
+Most code breaks no rule: all but `suspicion` is imported for the first that seems to.
 """
-
-from nsmd.denials.explaining import Circumstances, explain
-from nsmd.denials.reading import looks_suspicious
-
-__all__ = ["Circumstances", "explain", "looks_suspicious"]

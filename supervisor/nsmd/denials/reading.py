@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nsmd.denials import lines, tracebacks
 from nsmd.denials.evidence import Evidence, Kind, is_beyond_machines
+from nsmd.denials.suspicion import bounded, plain_text
 from nsmd.model.values import Outcome
 
-HEAD_CHARS = 4_000
-TAIL_CHARS = 20_000
 HEAD_LINES = 100
 TAIL_LINES = 400
 """Lines of a text to examine: the error is at its end, sometimes at its beginning. This mostly
@@ -21,23 +19,6 @@ takes 0.1 ms, and some milliseconds with a hostile text; meanwhile the superviso
 
 CODE_CHARS = 100_000
 """Characters of the code to examine, for the same reason."""
-
-SUSPICIOUS = (
-    "ead-only file system",
-    "etwork is unreachable",
-    "ENETUNREACH",
-    "ame or service not known",
-    "ailure in name resolution",
-    "resolve host",
-    "from versions: none",
-    "ENOTFOUND",
-    "o space left on device",
-    "llocate memory",
-    "oo many open files",
-    "emporarily unavailable",
-    "MemoryError",
-)
-"""Output of a successful and silent program is examined further if it contains one of these."""
 
 _ERRORS_TO_STDOUT = re.compile(
     r"2>&1|&>|\|&|\bexcept\b|\bcatch\b|stderr|\bSTDOUT\b|capture_output|getoutput|spawnSync|\bpopen\b"
@@ -109,28 +90,6 @@ def _resolved(one: Evidence, code: str) -> Evidence | None:
     return Evidence(kind="read-only", subject=path)
 
 
-def looks_suspicious(outcome: Outcome) -> bool:
-    """Return whether a closer look is worthwhile: False if all went well, without error output."""
-    if outcome.exit_code or outcome.stderr or outcome.interpreter_restarted:
-        return True
-    if any(_plain(display) for display in outcome.displays):
-        return True
-    return _is_suspicious(_bounded(outcome.stdout))
-
-
-def _is_suspicious(text: str) -> bool:
-    return any(words in text for words in SUSPICIOUS)
-
-
-def _plain(display: Mapping[str, Any]) -> str:
-    """Text of a displayed value, if it is of interest."""
-    text = display.get("text/plain")
-    if not isinstance(text, str):
-        return ""
-    text = _bounded(text)
-    return text if _is_suspicious(text) else ""
-
-
 def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
     """Yield the texts that count, as lines."""
     yield _lines(outcome.stderr)
@@ -138,23 +97,17 @@ def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
         # Values of Python or Node are displayed with escaped line ends.
         yield _lines(outcome.stdout, escaped=True)
         for display in outcome.displays:
-            yield _lines(_plain(display), escaped=True)
+            yield _lines(plain_text(display), escaped=True)
     elif outcome.exit_code:
         yield list(tracebacks.of_pytest(_lines(outcome.stdout)))
 
 
 def _lines(text: str, *, escaped: bool = False) -> list[str]:
-    text = _bounded(text)
+    text = bounded(text)
     found = (text.replace("\\n", "\n") if escaped else text).splitlines()
     if len(found) > HEAD_LINES + TAIL_LINES:
         return found[:HEAD_LINES] + found[-TAIL_LINES:]
     return found
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= HEAD_CHARS + TAIL_CHARS:
-        return text
-    return text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]
 
 
 def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:

@@ -11,7 +11,7 @@ import trio
 
 from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import NsmError
-from nsmd.denials import Circumstances, explain, looks_suspicious
+from nsmd.denials.suspicion import looks_suspicious
 from nsmd.model.values import (
     Environment,
     LimitEvent,
@@ -290,6 +290,8 @@ class Execution:
         decided = network.made != self._decided
         if policy is None or not (decided or self.limit_events or looks_suspicious(outcome)):
             return ()
+        from nsmd.denials.explaining import Circumstances, explain  # noqa: PLC0415  # for few
+
         circumstances = Circumstances(
             code=self.request.code,
             project=self.session.spec.project,

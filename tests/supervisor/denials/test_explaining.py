@@ -20,10 +20,9 @@ from denial_notes import (
     WRITABLE,
     notes_of,
 )
-from nsmd.denials import looks_suspicious
 from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.lines import PHRASES, TRIGGERS
-from nsmd.denials.reading import SUSPICIOUS
+from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
 from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome
 
 MEMORY_LIMIT = LimitEvent(

@@ -13,7 +13,7 @@ import trio
 
 from denial_notes import HOST_PROJECT, LIMITS, MEMORY_MB, SIZES, note
 from nsmd.agent_link.link import AgentLink
-from nsmd.denials import Circumstances, explain
+from nsmd.denials.explaining import Circumstances, explain
 from nsmd.model.values import JailSpec, Outcome
 from realjail import (
     ANSWER_TIMEOUT_S,
