@@ -15,6 +15,7 @@ import trio
 
 from nsm import paths
 from nsm._version import program_version
+from nsmd.app.frontends import FrontEnds
 from nsmd.app.resources import Resources, open_resources
 from nsmd.app.service_status import ServiceStatus
 from nsmd.app.services import AppServices, open_services
@@ -25,6 +26,7 @@ from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.unix_listener import LOCK
 from nsmd.http.scraping import serve_metrics
 from nsmd.jail.cgroups import open_enforcer
+from nsmd.jail.templates import read_programs
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.shutdown import How, Shutdown
@@ -97,7 +99,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
         await connections.start(frontends.http.serve)
         setup.announce()
         connections.start_soon(status.run, events)
-        connections.start_soon(frontends.load)
+        connections.start_soon(_load_the_rest, frontends)
         connections.start_soon(
             serve_metrics,
             setup.metrics_path,
@@ -116,6 +118,12 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
         resources.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
         connections.cancel_scope.cancel()
     return how
+
+
+async def _load_the_rest(frontends: FrontEnds) -> None:
+    """Read what the first calls may not need, before an upgrade replaces it."""
+    await frontends.load()
+    await trio.to_thread.run_sync(read_programs, abandon_on_cancel=True)
 
 
 def _patience_s(how: How, settings: Settings, draining: Draining) -> float:

@@ -8,5 +8,6 @@ launcher        all templates; a jail of its own if forking does not work
 """
 
 from nsmd.jail.templates.launcher import TemplateLauncher, open_launcher, open_templates
+from nsmd.jail.templates.template_store import read_programs
 
-__all__ = ["TemplateLauncher", "open_launcher", "open_templates"]
+__all__ = ["TemplateLauncher", "open_launcher", "open_templates", "read_programs"]

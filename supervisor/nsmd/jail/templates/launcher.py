@@ -106,7 +106,7 @@ class TemplateLauncher:
         self._outdated: list[int] = []
         self._tell: Callable[[int, bool], None] = _nobody
         self._cold = cold
-        self._template_store = template_store or TemplateStore(NoStore(), "")
+        self._template_store = template_store or TemplateStore(NoStore(), str)
         self._plans = lru_cache(MAX_PLANS)(partial(plan_fork, self._cold))
         self._system_calls = system_calls
         self._nursery = nursery
@@ -453,7 +453,7 @@ async def open_templates(
         yield cold
         return
     async with open_watching() as watching, trio.open_nursery() as nursery:
-        template_store = TemplateStore(store or NoStore(), made_of(system_calls, uid))
+        template_store = TemplateStore(store or NoStore(), partial(made_of, system_calls, uid))
         launcher = TemplateLauncher(cold, system_calls, nursery, template_store, watching)
         launcher.take_up(kept or {})
         yield launcher

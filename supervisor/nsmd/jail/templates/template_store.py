@@ -10,9 +10,9 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, cached_property
 
 import trio
 
@@ -57,7 +57,8 @@ class TemplateRecord:
 
 
 @cache
-def _programs() -> bytes:
+def read_programs() -> bytes:
+    """Read the jails' programs, unless that was done; returns their digest."""
     digest = hashlib.sha256(__version__.encode())
     for program in (AGENT, TEMPLATE):
         digest.update(source_of(program))
@@ -71,19 +72,24 @@ def made_of(system_calls: bytes, uid: int) -> str:
         system_calls: filter of its sessions.
         uid: its user on the host.
     """
-    return hashlib.sha256(_programs() + system_calls + b"%d" % uid).hexdigest()
+    return hashlib.sha256(read_programs() + system_calls + b"%d" % uid).hexdigest()
 
 
 class TemplateStore:
     """Store of templates for the next supervisor.
 
     Args:
-        made: from `made_of`.
+        made: returns what `made_of` does; called when that is first needed.
     """
 
-    def __init__(self, store: DescriptorStore, made: str) -> None:
+    def __init__(self, store: DescriptorStore, made: Callable[[], str]) -> None:
         self._store = store
-        self.made = made
+        self._made_of = made
+
+    @cached_property
+    def made(self) -> str:
+        """Digest of what templates are made of, besides their specifications."""
+        return self._made_of()
 
     def __repr__(self) -> str:
         return f"<TemplateStore kept by {self._store.kind}>"

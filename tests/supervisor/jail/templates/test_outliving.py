@@ -50,7 +50,9 @@ async def launching(store: Store, made: str = "these") -> AsyncGenerator[Templat
     cold = new_launcher()
     assert cold.system_calls is not None
     async with trio.open_nursery() as nursery:
-        launcher = TemplateLauncher(cold, cold.system_calls, nursery, TemplateStore(store, made))
+        launcher = TemplateLauncher(
+            cold, cold.system_calls, nursery, TemplateStore(store, lambda: made)
+        )
         launcher.take_up(store.given())
         yield launcher
         nursery.cancel_scope.cancel()
@@ -62,7 +64,7 @@ async def left_behind(python: Environment, store: Store) -> AsyncGenerator[int]:
     async with launching(Store()) as first:
         await first.prepare(jail_spec(python))
         (template,) = first.templates
-        TemplateStore(store, "these").keep(template)
+        TemplateStore(store, lambda: "these").keep(template)
         yield template.pid
 
 
