@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -87,7 +89,11 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
     )
     async with trio.open_nursery() as connections:
         await connections.start(
-            heed_signals, setup.store, resources.ending, draining, services.configuration
+            partial(heed_signals, back=run_service.session_manager.back),
+            setup.store,
+            resources.ending,
+            draining,
+            services.configuration,
         )
         # Before anything that clients do: they may have waited for this.
         resources.recorder.say(
@@ -144,12 +150,16 @@ async def heed_signals(
     draining: Draining,
     configuration: Reconfiguration,
     *,
+    back: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Handle signals.
 
     SIGINT ends everything at once. SIGTERM lets running executions finish; a second one does not.
     SIGHUP reloads the configuration, but ends a supervisor whose terminal was closed.
+
+    Args:
+        back: waits until it is known what runs in sessions of an earlier supervisor.
     """
     then = after_sigterm(store)
     timeout_s: float | None = None
@@ -169,6 +179,7 @@ async def heed_signals(
             if number == signal.SIGINT:
                 ending.ask("end")
             else:
+                await back()
                 if timeout_s is None:
                     timeout_s = configuration.settings.drain.timeout_seconds
                 draining.begin(signal.Signals(number).name, timeout_s=timeout_s, then=then)

@@ -51,7 +51,7 @@ class FrontEnds:
             runner=run_service,
             programs=services.bridge,
             check=partial(run_service.check_project, point=None, mode=None),
-            loaded=self._endpoint.serve,
+            loaded=self._loaded,
             ending=lambda: services.ending.how is not None,
             events=services.events,
             traffic=services.telemetry.traffic["http"],
@@ -80,6 +80,11 @@ class FrontEnds:
         """Load the modules that take long to load, once everything else is up."""
         await self._endpoint.run()
 
+    async def _loaded(self) -> object:
+        """Wait until models can be served: a call that one sends again may be about any session."""
+        await self._services.run_service.session_manager.back()
+        return await self._endpoint.serve()
+
     async def _attach(
         self,
         stream: trio.abc.HalfCloseableStream,
@@ -90,6 +95,7 @@ class FrontEnds:
         confined: bool,
     ) -> None:
         services = self._services
+        await services.run_service.session_manager.back()
         await serve_attachment(
             stream,
             first_bytes,

@@ -103,7 +103,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         everything = partial(_everything_kept, session_manager, resources, boxes, port)
         boxes.take_up(boxes_left(setup.kept))
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
-        await _take_up_sessions(setup, loaded_state, session_manager, upkeep)
+        _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
         if forking is not None:
             forking.tell(session_manager.template_changed)
@@ -251,7 +251,7 @@ def _telemetry(
     )
 
 
-async def _take_up_sessions(
+def _take_up_sessions(
     setup: Startup,
     loaded_state: LoadedState,
     session_manager: SessionManager,
@@ -263,7 +263,7 @@ async def _take_up_sessions(
     for pid in setup.inherited:
         upkeep.start_soon(reap_child, pid)
     drop_earlier(setup.store, setup.kept)
-    await session_manager.take_up(loaded_state, all_seen=not isinstance(setup.store, SilentHolder))
+    session_manager.take_up(loaded_state, all_seen=not isinstance(setup.store, SilentHolder))
 
 
 def _relieve_pressure(

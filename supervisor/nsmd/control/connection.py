@@ -133,6 +133,7 @@ class _Connection:
         self._peer = peer_of(descriptor)
         self._read_rate = ReadRate()
         self._services = services
+        self._sessions = services.run_service.session_manager
         self._traffic = services.telemetry.traffic["control"]
         self._nursery = nursery
         self._protocol = ServerConnection()
@@ -176,6 +177,8 @@ class _Connection:
             self._protocol.receive_data(data)
             messages = 0
             while (message := self._protocol.next_message()) is not None:
+                if isinstance(message, Request) and not self._sessions.all_back:
+                    await self._wait_for_sessions(message)
                 self._take(message)
                 messages += 1
                 if messages % TURN == 0:
@@ -189,6 +192,15 @@ class _Connection:
                     data = await self._receive()
             else:
                 data = await self._receive()
+
+    async def _wait_for_sessions(self, request: Request) -> None:
+        """Wait until the sessions of an earlier supervisor that a request may mean have said what
+        they run. Later requests wait behind it, in their order.
+        """
+        row = OPERATIONS.get(request.op)
+        target = "" if row is None else row.waits_for(request.args)
+        if target != "":
+            await self._sessions.back(target)
 
     async def _receive(self) -> bytes:
         while True:

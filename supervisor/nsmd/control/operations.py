@@ -240,6 +240,8 @@ class Row:
             only.
         function: carries it out, and returns the answer.
         submit: returns the execution, if its result is the whole answer.
+        waits_for: returns a target: after a restart, a request waits until the sessions that this
+            may mean have said what they run; None for all sessions, empty for none.
         refused: called before a request without the right is refused.
     """
 
@@ -247,13 +249,25 @@ class Row:
     function: Operation
     submit: Callable[[Call], Execution | None] = lambda _: None
     own: bool = False
+    waits_for: Callable[[Mapping[str, Any]], str | None] = lambda _: None
     refused: Callable[[Call, NsmError], None] = lambda _call, _error: None
 
 
+def _no_session(_: Mapping[str, Any]) -> str:
+    return ""
+
+
+def _session_of_run(args: Mapping[str, Any]) -> str | None:
+    name = args.get("session")
+    if isinstance(name, str) and name != names.NEW:
+        return name
+    return None if args.get("again") else ""
+
+
 OPERATIONS: Mapping[str, Row] = {
-    "ping": Row("read", _ping, own=True),
-    "status": Row("read", _status, own=True),
-    "pool": Row("read", pool.pool),
+    "ping": Row("read", _ping, own=True, waits_for=_no_session),
+    "status": Row("read", _status, own=True, waits_for=_no_session),
+    "pool": Row("read", pool.pool, waits_for=_no_session),
     "boxes": Row("read", boxes.boxes),
     "box_open": Row("manage", boxes.box_open),
     "bridge_programs": Row("bridge", bridge.bridge_programs),
@@ -262,8 +276,10 @@ OPERATIONS: Mapping[str, Row] = {
     "sessions": Row("read", _sessions, own=True),
     "net": Row("manage", network.net),
     "inspect": Row("read", inspection.inspect, own=True),
-    "envs": Row("read", _envs, own=True),
-    "run": Row("run", run.streaming(_submit), run.not_streaming(_submit)),
+    "envs": Row("read", _envs, own=True, waits_for=_no_session),
+    "run": Row(
+        "run", run.streaming(_submit), run.not_streaming(_submit), waits_for=_session_of_run
+    ),
     "result": Row("run", _result_of),
     "find": Row("read", _find, own=True),
     "interrupt": Row("manage", _interrupt, own=True),

@@ -17,7 +17,8 @@ class Fates:
     fates are unknown: the sessions that could tell are gone.
 
     Attributes:
-        complete: every session of the earlier supervisor is accounted for below.
+        complete: every session of the earlier supervisor is accounted for below; until then, those
+            that have answered are.
         done: ids of executions that were answered and whose answers are gone, with scope and name
             of the sessions whose agents say so: each speaks only for its own.
         surviving: (scope, name) of the named sessions that live on.
@@ -47,8 +48,6 @@ class Fates:
         said = self.done.get(execution_id, ())
         if any(scope == each and name in (its, names.NEW) for each, its in said):
             return "done"
-        if not self.complete:
-            return "unknown"
-        if name is None:
-            return "unknown" if self.lost_one_shots else "never"
-        return "never" if (scope, name) in self.surviving else "unknown"
+        if name is not None:
+            return "never" if (scope, name) in self.surviving else "unknown"
+        return "never" if self.complete and not self.lost_one_shots else "unknown"

@@ -120,10 +120,10 @@ def pid_of(descriptor: int) -> int | None:
     """Process id of a pidfd (proc_pid_fdinfo(5)): -1 if the process is gone, 0 if it is in no
     namespace of ours; None if the descriptor is no pidfd.
     """
-    with suppress(OSError, ValueError), open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
-        for line in file:
-            if line.startswith(b"Pid:"):
-                return int(line[4:])
+    with suppress(OSError, ValueError):
+        _, found, rest = read(f"/proc/self/fdinfo/{descriptor}").partition(b"\nPid:")
+        if found:
+            return int(rest.partition(b"\n")[0])
     return None
 
 

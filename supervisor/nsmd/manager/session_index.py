@@ -5,7 +5,7 @@ A query costs the same with a thousand other sessions, except for a name without
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from nsm.wire.errors import AmbiguousSessionError, UnknownSessionError
@@ -66,7 +66,7 @@ class SessionIndex:
         return [s for s in self._sessions.values() if s.tenancy is not None and s.live]
 
     @property
-    def names(self) -> Container[tuple[str, str]]:
+    def names(self) -> Collection[tuple[str, str]]:
         """Scope and name of each session that has one."""
         return self._named.keys()
 

@@ -30,7 +30,7 @@ from nsmd.network import Gateway
 from nsmd.pool.pool import Memory, Pool
 from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
 from nsmd.restart.load import LoadedState
-from nsmd.restart.reattach import Reattachment
+from nsmd.restart.reattach import Reattachment, ResumeTurn
 from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier
 from nsmd.sessions.ended import EndedSessions, ExecutionIndex
@@ -102,6 +102,7 @@ class SessionManager:
         self._launcher = launcher
         self._enforcer = enforcer
         self._nursery = sessions
+        self._upkeep = upkeep
         self._shares = shares
         self._limits = session_limits(settings)
         self._starts = Starts(CONCURRENT_STARTS)
@@ -174,7 +175,7 @@ class SessionManager:
         session_id: str,
         earlier: Earlier | None = None,
         *,
-        turn: Turn | None = None,
+        turn: Turn | ResumeTurn | None = None,
     ) -> Session:
         session = Session(
             session_id,
@@ -194,9 +195,9 @@ class SessionManager:
         self.index.add(session)
         return session
 
-    async def take_up(self, loaded_state: LoadedState, *, all_seen: bool = True) -> None:
-        """Take over the sessions of an earlier supervisor. Returns when their agents have said what
-        they run, or have taken too long.
+    def take_up(self, loaded_state: LoadedState, *, all_seen: bool = True) -> None:
+        """Take over the sessions of an earlier supervisor. Their agents are asked what they run in
+        the background; `back` waits for them.
 
         Args:
             loaded_state: the sessions.
@@ -205,7 +206,8 @@ class SessionManager:
         sessions: list[Session] = []
         for found in loaded_state.found:
             tenancy = _in_its_project(found.record.tenancy, found.spec)
-            session = self._make(found.spec, found.record.id, found.earlier)
+            turn = ResumeTurn(self._reattachment.turns, found.record.id)
+            session = self._make(found.spec, found.record.id, found.earlier, turn=turn)
             self._session_store.begin_after(session, found.names, found.record, found.earlier)
             session.claim(tenancy)
             if tenancy.name is not None:
@@ -221,10 +223,27 @@ class SessionManager:
         self._reattachment.begin(loaded_state, sessions)
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
+        self._upkeep.start_soon(self._settle, sessions)
+
+    async def _settle(self, sessions: Sequence[Session]) -> None:
         await self._reattachment.settle()
         if sessions:
             outlived = max(session.taken_up for session in sessions)
             self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
+
+    @property
+    def all_back(self) -> bool:
+        """True if nobody has to wait for a session of an earlier supervisor."""
+        return self._reattachment.settled
+
+    async def back(self, target: str | None = None) -> None:
+        """Wait until the sessions of an earlier supervisor that a target may mean have said what
+        they run, or have taken too long.
+
+        Args:
+            target: an id, its beginning, a name or `scope/name`; None for all sessions.
+        """
+        await self._reattachment.back(target)
 
     def template_changed(self, pid: int, certain: bool) -> None:
         """Files of a template have changed, or may have: end its spares, and mark its sessions.

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import suppress
 
 import trio
@@ -79,7 +79,7 @@ class EndedSessionFiles:
 
     def take_up(
         self,
-        live: Container[tuple[str, str]],
+        live: Collection[tuple[str, str]],
         tell: Callable[[str, str, SessionEnd], None],
     ) -> None:
         """Report how sessions of an earlier supervisor ended, the earliest first.
@@ -89,9 +89,8 @@ class EndedSessionFiles:
             tell: gets scope, name and end of each of the others.
         """
         now_s, current_s = time.monotonic(), trio.current_time()
-        for record in sorted(self._records(), key=lambda each: each.at_s):
-            if (record.scope, record.name) in live:
-                continue
+        files = {self._path(scope, name) for scope, name in live}  # thousands need not be read
+        for record in sorted(self._records(files), key=lambda each: each.at_s):
             known = record.reason and record.boot == boot_id()
             age_s = max(0.0, now_s - record.at_s) if known else 0.0
             lost = record.lost or not record.reason
@@ -102,19 +101,21 @@ class EndedSessionFiles:
                 SessionEnd(reason=reason, at_s=current_s - age_s, lost=lost),
             )
 
-    def _records(self) -> Iterator[EndRecord]:
+    def _records(self, without: Container[str]) -> Iterator[EndRecord]:
         try:
-            entries = list(os.scandir(self._directory))
+            paths = [entry.path for entry in os.scandir(self._directory)]
         except OSError:
             return
-        for entry in entries:
+        for path in paths:
+            if path in without:
+                continue
             try:
-                with open(entry.path, "rb") as file:
+                with open(path, "rb") as file:
                     yield records.decode(EndRecord, file.read(MAX_RECORD_BYTES))
             except (OSError, RecordError) as error:
-                log.warning("how a session ended cannot be read from %s: %s", entry.path, error)
+                log.warning("how a session ended cannot be read from %s: %s", path, error)
                 with suppress(OSError):
-                    os.unlink(entry.path)
+                    os.unlink(path)
 
     def _write(self, record: EndRecord) -> None:
         path = self._path(record.scope, record.name)

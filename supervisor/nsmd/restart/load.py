@@ -170,7 +170,8 @@ class _Entry:
 
     def _found(self, record: SessionRecord, kept: SpecRecord) -> LoadedSession | None:
         """Return the session, if it lives and everything that it needs is there."""
-        pidfd = next((each for each in self._left if pid_of(each) is not None), None)
+        pids = ((each, pid_of(each)) for each in self._left)
+        pidfd, pid = next((each for each in pids if each[1] is not None), (None, None))
         if pidfd is None or has_ended(pidfd):
             self._problem = "its jail has ended"
             return None
@@ -197,7 +198,7 @@ class _Entry:
         jail = AdoptedJail(
             connection,
             pidfd,
-            pid_of(pidfd) or record.pid,
+            pid or record.pid,
             starter_pid=record.starter,
             policy=kept.policy,
             project_copy=copy,

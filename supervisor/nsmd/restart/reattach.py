@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import trio
@@ -18,10 +19,87 @@ from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 5.0
-"""How long clients wait for agents to say what they run. Each agent takes milliseconds; one that is
-stopped delays nobody for longer.
+AT_ONCE = 16
+"""Agents that are asked at once. Thousands would compete for the processors with the one that a
+client waits for.
 """
+
+SETTLE_S = 5.0
+"""How long clients wait for agents to say what they run, after the last one did. Each agent takes
+milliseconds; those that are stopped delay nobody for longer.
+"""
+
+
+class ResumeTurns:
+    """Order in which the agents of an earlier supervisor are asked what they run."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, trio.Event] = {}
+        self._under_way: set[str] = set()
+        self._first: set[str] = set()
+        self._all = False
+
+    def __repr__(self) -> str:
+        return f"<ResumeTurns {len(self._under_way)} under way, {len(self._waiting)} waiting>"
+
+    def first(self, session_id: str) -> None:
+        """Let a session have its turn now: a client waits for it."""
+        self._first.add(session_id)
+        if session_id in self._waiting:
+            self._let(session_id)
+
+    def everyone(self) -> None:
+        """Let all sessions have their turn now."""
+        self._all = True
+        for session_id in list(self._waiting):
+            self._let(session_id)
+
+    # For turns.
+
+    async def wait(self, session_id: str) -> None:
+        """Wait for the turn of a session."""
+        turn = self._waiting[session_id] = trio.Event()
+        if self._all or session_id in self._first:
+            self._let(session_id)
+        self._go_on()
+        try:
+            await turn.wait()
+        except BaseException:
+            self.done(session_id)
+            raise
+
+    def done(self, session_id: str) -> None:
+        """A session has answered, or has ended."""
+        self._waiting.pop(session_id, None)
+        self._under_way.discard(session_id)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and len(self._under_way) < AT_ONCE:
+            self._let(next(iter(self._waiting)))
+
+    def _let(self, session_id: str) -> None:
+        self._under_way.add(session_id)
+        self._waiting.pop(session_id).set()
+
+
+class ResumeTurn:
+    """One session's turn, used in place of a limiter of starts."""
+
+    def __init__(self, turns: ResumeTurns, session_id: str) -> None:
+        self._turns = turns
+        self._session_id = session_id
+
+    async def __aenter__(self) -> None:
+        await self._turns.wait(self._session_id)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._turns.done(self._session_id)
 
 
 class Reattachment:
@@ -30,30 +108,62 @@ class Reattachment:
     Args:
         fates: gets the outcomes of executions.
         executions: gets the executions under way.
+
+    Attributes:
+        turns: order in which the agents are asked.
     """
 
     def __init__(self, fates: Fates, executions: ExecutionIndex) -> None:
+        self.turns = ResumeTurns()
         self._fates = fates
         self._executions = executions
-        self._awaited: set[Session] = set()
+        self._awaited: dict[Session, trio.Event] = {}
+        self._progress = trio.Event()
         self._settled = trio.Event()
+        self._settled.set()
 
     def __repr__(self) -> str:
         return f"<Reattachment that awaits {len(self._awaited)} sessions>"
 
+    @property
+    def settled(self) -> bool:
+        """True if nobody has to wait for any session."""
+        return self._settled.is_set()
+
     def begin(self, loaded_state: LoadedState, sessions: Sequence[Session]) -> None:
         """Note that these sessions were taken over, and their agents are being asked."""
-        self._awaited = set(sessions)
+        self._awaited = {session: trio.Event() for session in sessions}
+        self._settled = trio.Event()
         self._fates.lost_one_shots = any(each.tenancy.name is None for each in loaded_state.gone)
 
     async def settle(self) -> None:
         """Wait until all of them have answered, ended, or taken too long."""
-        with trio.move_on_after(SETTLE_S):
-            while self._awaited:
-                await self._settled.wait()
-        if self._awaited:
-            log.warning("%d sessions have not answered yet", len(self._awaited))
+        while self._awaited:
+            self._progress = trio.Event()
+            with trio.move_on_after(SETTLE_S) as patience:
+                await self._progress.wait()
+            if patience.cancelled_caught:
+                log.warning("%d sessions have not answered yet", len(self._awaited))
+                break
+        self.turns.everyone()
         self._fates.complete = True
+        self._settled.set()
+
+    async def back(self, target: str | None) -> None:
+        """Wait until the sessions that a target may mean have answered, ended, or taken too long.
+
+        Args:
+            target: an id, its beginning, a name or `scope/name`; None for all sessions.
+        """
+        if target is None:
+            await self._settled.wait()
+            return
+        meant = {each: came for each, came in self._awaited.items() if _may_mean(target, each)}
+        for session in meant:
+            self.turns.first(session.id)
+        with trio.move_on_after(SETTLE_S):
+            for came in meant.values():
+                await came.wait()
 
     def execution(self, session: Session, noted: Noted) -> Execution:
         """Return the handle of an execution that an earlier supervisor sent. Its note comes from
@@ -116,9 +226,16 @@ class Reattachment:
         self._came(session)
 
     def _came(self, session: Session) -> None:
-        self._awaited.discard(session)
-        if not self._awaited:
-            self._settled.set()
+        came = self._awaited.pop(session, None)
+        if came is not None:
+            came.set()
+            self._progress.set()
+
+
+def _may_mean(target: str, session: Session) -> bool:
+    tenancy = session.tenancy
+    names = () if tenancy is None else (tenancy.name, f"{tenancy.scope}/{tenancy.name}")
+    return target in names or session.id.startswith(target)
 
 
 def execution_id_of(agent_id: str) -> str:

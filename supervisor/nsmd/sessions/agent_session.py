@@ -27,7 +27,7 @@ from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
 log = logging.getLogger(__name__)
 
 StartLimiter = AbstractAsyncContextManager[object]
-"""Entered while a jail is launched; waits until a launch is permitted."""
+"""Entered while a jail is launched, or taken over; waits until that is permitted."""
 
 START_TIMEOUT_S = 20.0
 """Time from launch to `ready`. A cold start takes 30 to 200 ms; a machine that swaps
@@ -110,7 +110,8 @@ class AgentSession:
     Args:
         session_id: for the log.
         limits: limits to send to the agent.
-        starts: entered while the jail is launched, but not during the preparation.
+        starts: entered while the jail is launched, but not during the preparation; or while an
+            agent that was taken over is asked what it runs.
         nursery: for tasks that write what an agent does not read at once.
         enforcer: confines the jail before code runs in it; None for no limits of whole sessions.
         earlier: a jail to take over instead of a launch.
@@ -300,8 +301,9 @@ class AgentSession:
         """Talk to an agent that may be running something."""
         link = AgentLink(earlier.jail.socket, self._nursery)
         try:
-            with trio.fail_after(RESUME_TIMEOUT_S):
-                resumed = await link.resume(earlier.token, earlier.capabilities)
+            async with self._starts:
+                with trio.fail_after(RESUME_TIMEOUT_S):
+                    resumed = await link.resume(earlier.token, earlier.capabilities)
             self._listener.agent_resumed(link, resumed)
             while not self._ended:
                 self._listener.agent_said(await link.receive())

@@ -21,6 +21,7 @@ from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
 from nsmd.restart.load import LoadedSession, LoadedState
+from nsmd.restart.reattach import SETTLE_S
 from nsmd.sessions.agent_session import Earlier
 from run_service_bench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
@@ -189,15 +190,54 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
                 [("cli", shop), ("cli", None), ("editor", shop)]
             )
         ]
-        await it.session_manager.take_up(
-            LoadedState(found=found, gone=[], over=[], specs=[], newer=0)
-        )
+        it.session_manager.take_up(LoadedState(found=found, gone=[], over=[], specs=[], newer=0))
+        await it.session_manager.back()
         sessions = [it.run_service.find(each.record.id) for each in found]
         scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]
         assert scopes == ["cli:/home/user/shop", "cli:-", "editor"]
         for scope, session in zip(scopes, sessions, strict=True):
             assert it.run_service.named(scope, "work") is session
         assert it.run_service.named("cli", "work") is None
+
+
+async def test_a_session_that_is_back_waits_for_no_other(autojump_clock: trio.abc.Clock) -> None:
+    token = "ab" * 16
+
+    async def resume(agent: FakeAgent, jail: FakeJail) -> None:
+        agent.hello = {}
+        if jail is it.launcher.jails[0]:  # it is stopped
+            await trio.sleep_forever()
+        await agent.take_marker(resume_marker(token))
+        question = await agent.receive()
+        resumed = encode_frame({"type": "resumed", "executions": {}, "files": [], "count": 3})
+        await agent.send_raw(resume_marker(token) + resumed)
+        await agent.send({"type": "idle", "id": question["id"]})
+        await agent.take_marker(resume_marker(token))
+        await agent.send_raw(resume_marker(token) + resumed)
+        await trio.sleep_forever()
+
+    async with bench(Settings(pool=PoolSettings(min_spares=0, max_spares=0)), resume) as it:
+        found = [
+            await _kept(it.launcher, number, scope, None, token)
+            for number, scope in enumerate(["silent", "quick"])
+        ]
+        manager = it.session_manager
+        manager.take_up(LoadedState(found=found))
+        began_s = trio.current_time()
+        await manager.back("quick/work")
+        quick = it.run_service.named("quick", "work")
+        assert quick is not None
+        assert (quick.state.value, quick.executions) == ("idle", 3)
+        assert manager.fates.of("x", "quick", "work") == "never"
+        assert manager.fates.of("x", "silent", "work") == "unknown"
+        assert not manager.all_back
+        assert trio.current_time() == began_s
+        await manager.back("00000000")
+        assert trio.current_time() == began_s + SETTLE_S
+        await manager.back()
+        assert manager.all_back
+        assert trio.current_time() == began_s + SETTLE_S
+        await manager.back("silent/work")
 
 
 async def _kept(

@@ -15,7 +15,7 @@ from nsmd.restart.ended_sessions import UNATTENDED, EndedSessionFiles, drop_earl
 from nsmd.sessions.ended import MAX_ENDED, EndedSessions
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Collection
 
     from nsmd.fdstore.store import DescriptorStore
 
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
 
 
-def next_one(directory: Path, live: Container[tuple[str, str]] = ()) -> EndedSessions:
+def next_one(directory: Path, live: Collection[tuple[str, str]] = ()) -> EndedSessions:
     """Ends that the next supervisor knows."""
     files = EndedSessionFiles(str(directory))
     ended = EndedSessions(files)
