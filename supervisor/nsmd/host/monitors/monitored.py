@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 
+import nsm
 import nsmd
 
 log = logging.getLogger(__name__)
@@ -23,10 +24,10 @@ MARGIN_S = 1.0
 
 _CHUNK_BYTES = 64 * 1024
 
-_START = "import sys; sys.path.append(sys.argv.pop(1)); from {} import main; main()"
-"""Starts it isolated and without `site`, to be quick; the path of the package is an argument."""
+_START = "import sys; sys.path += sys.argv.pop(1).split(':'); from {} import main; main()"
+"""Starts it isolated and without `site`, to be quick; the paths of the packages are an argument."""
 
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(nsmd.__file__)))
+_PACKAGES = ":".join(os.path.dirname(package.__path__[0]) for package in (nsmd, nsm))
 
 
 class MonitoredProcess:
