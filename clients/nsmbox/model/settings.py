@@ -7,7 +7,6 @@ same keys with its own schema (`nsmd.model.settings.BoxDefaults`); a test compar
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import cast
 
 from nsm import paths
@@ -99,7 +98,7 @@ def _mistake(path: str, what: str) -> BoxError:
 
 
 def _settings(given: dict[str, object]) -> BoxSettings:
-    known = [each.name for each in fields(BoxSettings)]
+    known = list(BoxSettings.__annotations__)
     for key in given:
         if key not in known:
             raise _WrongValueError(f"box.{key}: unknown key. Known here: {', '.join(known)}")
