@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from nsm.cli.main import program
 
-from nsm.cli.main import main
-
-sys.exit(main())
+program()
