@@ -15,13 +15,15 @@ PERCENTILES = (50, 95, 99)
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`. The times, sizes and rates are medians of one run on one machine:
-{machine}. Each ratio is of two measurements taken alternately in that run, so
-it carries over to other machines as far as a ratio can: the median of the pairs, and between which
-values all of them lay. A target is a budget that the design has to keep; *met, near* is within
-15 % of it. Below some rows is their *floor*: the same ratio for the least that the kernel and
-Python need for it, with none of nsm's code; no design of this kind gets past it. No test depends on
-any of these numbers.
+Written by `make bench` on this machine:
+{machine}.
+
+Times, sizes and rates are medians of one run there. Each ratio is of two measurements taken
+alternately in that run, so it carries over to other machines as far as a ratio can: the median of
+the pairs, and between which values all of them lay. A target is a budget that the design has to
+keep; *met, near* is within 15 % of it. Below some rows is their *floor*: the same ratio for the
+least that the kernel and Python need for it, with none of nsm's code; no design of this kind gets
+past it. No test depends on any of these numbers.
 
 """
 

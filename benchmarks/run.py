@@ -160,8 +160,9 @@ def print_table(findings: Sequence[Finding]) -> None:
         if isinstance(finding, Machine):
             print(f"{finding}\n")
     print(report.aligned(report.table(report.comparisons(findings))))
-    print()
-    print(report.aligned(report.percentiles(findings)))
+    durations = report.percentiles(findings)
+    if len(durations) > 1:
+        print(f"\n{report.aligned(durations)}")
 
 
 def write_page(findings: Sequence[Finding]) -> None:

@@ -31,10 +31,8 @@ from peers.floors import FloorMissingError, ForkFloor, fork_floor
 from peers.kernels import NAME as KERNEL_NAME
 from peers.kernels import KernelsMissingError
 
-SPELL_S = 2.0
-"""Duration of one measurement of fresh sessions; a pool is empty within a few hundredths of it."""
-SHORT_SPELL_S = 1.0
-"""Duration of one measurement of anything else."""
+SPELL_S = 1.0
+"""Duration of one measurement; a pool is empty within a few hundredths of it."""
 
 MOST_KERNELS = 16
 LIVE_SESSIONS = 100
@@ -51,7 +49,6 @@ Rates = Mapping[int, tuple[float, float]]
 def measure(bench: Bench) -> Findings:
     """Fresh sessions, then calls in live ones."""
     yield from fresh_sessions(bench)
-    yield from fresh_sessions_by_cores(bench)
     yield from live_sessions(bench)
     yield from many_live_sessions(bench)
 
@@ -81,19 +78,24 @@ def fresh_sessions(bench: Bench) -> Findings:
                 load("fresh", [bench.socket_path] * number) as ours,
                 load("cold", [bench.python] * number) as theirs,
             ):
-                taken = in_turn(bench, client, ours, theirs, *floors, spell_s=SPELL_S)
+                taken = in_turn(bench, client, ours, theirs, *floors)
             mine, others = taken[:2]
             rates[number] = median_rates(mine, others)
             yield from fresh_rates(number, mine, others, taken[2:])
             yield from fresh_latencies(number, mine, others)
     yield from curves("fresh", "one-shot runs", COLD_NAME, rates)
+    yield from fresh_sessions_by_cores(bench, rates[2 * cores()])
 
 
-def fresh_sessions_by_cores(bench: Bench) -> Findings:
-    """The same with two clients for each core, on some of the cores and on all."""
+def fresh_sessions_by_cores(bench: Bench, on_all: tuple[float, float]) -> Findings:
+    """The same with two clients for each core, on some of the cores.
+
+    Args:
+        on_all: rates on all cores, with as many clients for each.
+    """
     rates: dict[int, tuple[float, float]] = {}
     python = bench.python
-    for number in core_numbers(cores()):
+    for number in core_numbers(cores())[:-1]:
         with (
             on_cores(number),
             supervisor() as variables,
@@ -101,8 +103,9 @@ def fresh_sessions_by_cores(bench: Bench) -> Findings:
             load("fresh", [variables["NSM_SOCKET"]] * 2 * number) as ours,
             load("cold", [python] * 2 * number) as theirs,
         ):
-            taken = in_turn(bench, client, ours, theirs, spell_s=SHORT_SPELL_S)
+            taken = in_turn(bench, client, ours, theirs)
         rates[number] = median_rates(*taken)
+    rates[cores()] = on_all
     yield from curves("cores", "one-shot runs", COLD_NAME, rates)
 
 
@@ -121,7 +124,7 @@ def live_sessions(bench: Bench) -> Findings:
                 load("exec", [bench.socket_path] * number) as ours,
                 load("kernel", [kernel.connection_file for kernel in kernels[:number]]) as theirs,
             ):
-                taken = in_turn(bench, client, ours, theirs, spell_s=SHORT_SPELL_S)
+                taken = in_turn(bench, client, ours, theirs)
             rates[number] = median_rates(*taken)
             if number == numbers[-1]:
                 yield rate_row(
@@ -140,7 +143,7 @@ def many_live_sessions(bench: Bench) -> Findings:
         load("exec", [bench.socket_path] * number) as many,
         load("exec", [bench.socket_path]) as one,
     ):
-        ours, alone = in_turn(bench, client, many, one, spell_s=SHORT_SPELL_S)
+        ours, alone = in_turn(bench, client, many, one)
     name = f"calls a second in live sessions, {clients(number)}"
     yield rate_row(name, "the same with 1 client", ours, alone)
     if cores() >= MANY_CORES:
@@ -151,21 +154,17 @@ def many_live_sessions(bench: Bench) -> Findings:
 
 
 def in_turn(
-    bench: Bench,
-    client: nsm.Client,
-    *sides: Load | Callable[[], Spell],
-    spell_s: float,
+    bench: Bench, client: nsm.Client, *sides: Load | Callable[[], Spell]
 ) -> list[tuple[Spell, ...]]:
     """Spells of all sides in turn, each after the pool has refilled.
 
     Args:
         client: of the supervisor that is measured.
-        spell_s: how long each set of clients works.
     """
 
     def once(side: Load | Callable[[], Spell]) -> Spell:
         settle(client)
-        return side.spell(spell_s) if isinstance(side, Load) else side()
+        return side.spell(SPELL_S) if isinstance(side, Load) else side()
 
     return alternate_all([partial(once, side) for side in sides], rounds=bench.some_rounds(0.2))
 
@@ -179,7 +178,7 @@ def floor_sides(floor: ForkFloor, *, window: int) -> list[Callable[[], Spell]]:
     floor.time("session")
 
     def side(kind: str) -> Spell:
-        return Spell(rate=floor.rate(kind, window=window, seconds=SHORT_SPELL_S))
+        return Spell(rate=floor.rate(kind, window=window, seconds=SPELL_S))
 
     return [partial(side, "session"), partial(side, "fork")]
 

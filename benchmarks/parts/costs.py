@@ -21,7 +21,7 @@ from machine import (
 from measure import Comparison, Findings, LeftOut, Target, against_budget, alternate_all
 from parts.fresh import COLD_NAME
 
-SPELL_S = 2.0
+SPELL_S = 1.0
 CPU_TARGET = Target(bound="≤", value=0.45)
 FAULTS_BUDGET = 900
 THREAD_BUDGET_MS = 0.5

@@ -123,11 +123,22 @@ def name(number: int | str) -> str:
 
 def check_variables(client: nsm.Client, sessions: int) -> None:
     """All sessions are there, and those that are asked have what they kept."""
+    names = names_of(client, sessions)
+    for session in names[:: max(1, sessions // 20)]:
+        check_variable(client, session)
+
+
+def check_variable(client: nsm.Client, session: str) -> None:
+    """A session has what it kept."""
+    number = session.removeprefix(name(""))
+    run_once(client, f"assert kept == {number}", session=session)
+
+
+def names_of(client: nsm.Client, sessions: int) -> list[str]:
+    """The names of the sessions, of which so many have to be there."""
     names = [row.name for row in client.sessions() if row.name]
     assert len(names) == sessions, "sessions were lost"
-    for session in names[:: max(1, sessions // 20)]:
-        number = session.removeprefix(name(""))
-        run_once(client, f"assert kept == {number}", session=session)
+    return names
 
 
 def look(client: nsm.Client, variables: Mapping[str, str], sessions: int) -> Level:
