@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,12 +12,14 @@ from nsm.dataclass import dataclass
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.jail import Launcher
 from nsmd.jail.cgroups import SessionEnforcer
 from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
+
+if TYPE_CHECKING:
+    from nsmd.environments.devshell.project_shells import DevShells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,8 @@ async def _open_shells(
     if not configured.use_flake:
         yield None
         return
+    from nsmd.environments.devshell.project_shells import DevShells  # noqa: PLC0415  # off mostly
+
     bash = next((each for each in environments if each.name == "bash"), None)
     async with trio.open_nursery() as nursery:
         yield DevShells(

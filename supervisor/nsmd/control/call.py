@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from nsm.dataclass import dataclass, field
 from nsm.wire.errors import BadProjectError
@@ -23,10 +24,12 @@ from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount
 from nsmd.restart.drain import Draining
-from nsmd.sessions.changes import Review
 from nsmd.sessions.files import OpenFiles
 from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from nsmd.sessions.changes import Review
 
 Right = Literal["read", "run", "manage", "bridge"]
 """Rights: to see what all clients have, to run code in one's own sessions, to change anything, to
@@ -34,6 +37,12 @@ start bridge programs.
 """
 
 ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage", "bridge"))
+
+
+def _review() -> Review:
+    from nsmd.sessions.changes import Review  # noqa: PLC0415  # few supervisors need it
+
+    return Review()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +70,7 @@ class Services:
         max_file_bytes: size limit of one transferred file.
         audit: facts about the audit's file.
         http: facts about clients over HTTP.
-        review: operations on sessions' changes of projects.
+        review: returns the operations on sessions' changes of projects.
     """
 
     run_service: RunService
@@ -78,7 +87,7 @@ class Services:
     boxes: BoxManager
     bridge: BridgeService
     max_file_bytes: int
-    review: Review = field(default_factory=Review)
+    review: Callable[[], Review] = field(default_factory=lambda: cache(_review))
     ending: Shutdown = field(default_factory=Shutdown)
     events: Events = field(default_factory=Events)
     telemetry: Telemetry

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.devshell.project_shells import NAME as SHELL_NAME
-from nsmd.environments.devshell.project_shells import DevShells
+from nsmd.environments.devshell import NAME as SHELL_NAME
 from nsmd.environments.pending import EnvironmentPendingError
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
+
+if TYPE_CHECKING:
+    from nsmd.environments.devshell.project_shells import DevShells
 
 
 class EnvironmentDiscovery(Protocol):

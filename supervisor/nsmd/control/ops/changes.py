@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
 from nsm.wire.errors import BadRequestError
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.sessions.changes import AgreedChange, Change, PathState, RefusedChange
+
+if TYPE_CHECKING:
+    from nsmd.sessions.changes import AgreedChange, Change, PathState, RefusedChange
 
 MAX_PATH_BYTES = 4096
 ROWS_AT_ONCE = 500
@@ -26,7 +28,7 @@ async def changes(call: Call) -> dict[str, Any]:
     session, below = call.target(), _paths(call)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        found = await call.services.review.changes(session, below)
+        found = await call.services.review().changes(session, below)
         for first in range(0, len(found), ROWS_AT_ONCE):
             rows = [change_to_wire(change) for change in found[first : first + ROWS_AT_ONCE]]
             await call.emit("changes", {"changes": rows})
@@ -47,7 +49,7 @@ async def change(call: Call) -> dict[str, Any]:
     path = _path(arguments.data(call.args, "path"))
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        contents = await call.services.review.contents(call.target(), path)
+        contents = await call.services.review().contents(call.target(), path)
         return {
             "change": None if contents.change is None else change_to_wire(contents.change),
             "before": contents.before,
@@ -59,7 +61,7 @@ async def change(call: Call) -> dict[str, Any]:
 async def apply(call: Call) -> dict[str, Any]:
     """Apply changes to the host."""
     wanted = [_wanted(row) for row in _list(call, "changes")]
-    made, refused = await call.services.review.apply(
+    made, refused = await call.services.review().apply(
         call.target(), wanted, force=arguments.flag(call.args, "force")
     )
     return {"applied": made, "refused": _refused(refused)}
@@ -67,7 +69,7 @@ async def apply(call: Call) -> dict[str, Any]:
 
 async def discard(call: Call) -> dict[str, Any]:
     """Make a session's files the same as the host's again."""
-    gone, refused = await call.services.review.discard(call.target(), _paths(call))
+    gone, refused = await call.services.review().discard(call.target(), _paths(call))
     return {"discarded": gone, "refused": _refused(refused)}
 
 
@@ -124,6 +126,8 @@ def _path(given: object) -> str:
 def _wanted(row: object) -> AgreedChange:
     if not isinstance(row, dict):
         raise BadRequestError(f"A change is {row!r:.80}, not a map.")
+    from nsmd.sessions.changes import AgreedChange  # noqa: PLC0415  # few supervisors need it
+
     fields = cast("dict[str, Any]", row)
     return AgreedChange(
         path=_path(fields.get("path")),

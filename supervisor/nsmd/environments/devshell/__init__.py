@@ -5,3 +5,6 @@ files           files that decide a flake's shell, and their changes
 evaluation      ask Nix, and keep its answer until the flake changes
 project_shells  the shells of all projects: evaluated in the background
 """
+
+NAME = "project"
+"""Name of the environment."""

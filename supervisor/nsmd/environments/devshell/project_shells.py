@@ -16,7 +16,7 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import NsmError
-from nsmd.environments.devshell import files
+from nsmd.environments.devshell import NAME, files
 from nsmd.environments.devshell.evaluation import (
     NixEvaluator,
     ProjectCache,
@@ -33,7 +33,6 @@ from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnl
 
 log = logging.getLogger(__name__)
 
-NAME = "project"
 WORKSPACE = "/workspace"
 
 DESCRIPTION = "Bash in the project's development shell (flake.nix)"
