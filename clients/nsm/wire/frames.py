@@ -248,7 +248,7 @@ def _check_plain(value: Any, depth: int = 1) -> int:
             if not isinstance(key, str):
                 raise LocalProtocolError(f"a key is {type(key).__name__}, not str")
             # Most items of our frames are one of these, and a call for each takes longer.
-            kind = type(item)
+            kind: object = type(item)
             if (
                 kind in _LEAVES
                 or (kind is float and isfinite(item))

@@ -53,14 +53,17 @@ PASSED_ON: frozenset[EventKind] = frozenset(
 )
 """Events that are recorded with all their facts."""
 
-RECORDED: frozenset[EventKind] = PASSED_ON | {
-    "execution_started",
-    "execution_finished",
-    "session_claimed",
-    "session_ended",
-    "session_taken_up",
-    "operation",
-}
+RECORDED: frozenset[EventKind] = frozenset(
+    (
+        *PASSED_ON,
+        "execution_started",
+        "execution_finished",
+        "session_claimed",
+        "session_ended",
+        "session_taken_up",
+        "operation",
+    )
+)
 """Events that a recorder listens to."""
 
 _MAX_BEGUN = 100_000

@@ -128,6 +128,7 @@ class AgentSession:
         "_ended",
         "_enforcer",
         "_group",
+        "_killed",
         "_launcher",
         "_limits",
         "_listener",
@@ -169,7 +170,7 @@ class AgentSession:
         self._limits = limits
         self._starts = starts
         self._nursery = nursery
-        self._ended = False
+        self._ended = self._killed = False
         self._scope = trio.CancelScope()  # of the launch
 
     def __repr__(self) -> str:
@@ -184,7 +185,8 @@ class AgentSession:
         self._ended = True
         if self.jail is None:
             self._scope.cancel()
-        else:  # cheaper than a cancellation
+        elif not self._killed:  # cheaper than a cancellation
+            self._killed = True
             self.jail.kill()
             hang_up(self.jail.socket)
 
@@ -336,7 +338,8 @@ class AgentSession:
         self._listener.agent_lost(error.message, error)
 
     async def _see_off(self, jail: Jail) -> None:
-        jail.kill()
+        if not self._killed:
+            jail.kill()
         with trio.move_on_after(END_TIMEOUT_S, shield=True) as patience:
             await jail.wait()
         if patience.cancelled_caught:

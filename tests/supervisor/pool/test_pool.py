@@ -156,6 +156,20 @@ async def test_a_refill_lets_the_call_that_caused_it_go_first(
         assert it.starting() == 1
 
 
+async def test_no_refill_is_put_off_where_calls_come_faster(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """Such calls leave no calm moment to wait for."""
+    async with bench() as it:
+        for _ in range(3):
+            await it.serve(spec())
+        it.pool.answered(it.pool.take(spec()))
+        await trio.sleep(START_S / 10)
+        session, before = it.pool.take(spec()), it.starting()
+        it.pool.answered(session)
+        assert it.starting() == before + 1
+
+
 async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.serve(spec())
