@@ -18,10 +18,17 @@ from sandbox.fields import as_object
 from sandbox.framing import from_json
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import ForkedWorker
-from sandbox.limits import Limits
-from sandbox.linux import PR_SET_DUMPABLE, dup_high, identity_of, prctl, shut_abstract_sockets
+from sandbox.limits import FIXED_LIMITS, Limits, set_limits
+from sandbox.linux import (
+    PR_SET_DUMPABLE,
+    c_library,
+    dup_high,
+    identity_of,
+    prctl,
+    shut_abstract_sockets,
+)
 from sandbox.shared_page import SharedPage
-from sandbox.workers.python.worker import python_worker
+from sandbox.workers.python.worker import PythonWorker, run_worker
 
 del sys.path[0]  # unbundled
 
@@ -57,17 +64,38 @@ def which(name: str) -> str:
     return ""
 
 
+def prepare(
+    *,
+    programs: Mapping[str, str] | None = None,
+    workspace: str = "",
+    limits: Limits | None = None,
+) -> Agent:
+    """Make an agent, in the process that serves or before the fork that makes it.
+
+    Args:
+        programs: interpreter name → path, for those that are not the default.
+        workspace: default `/workspace`, or the working directory where there is none.
+        limits: for interpreters from their start; default none until `hello` brings some.
+    """
+    given = programs or {}
+    defaults = {"python": sys.executable, "bash": which("bash"), "node": which("node")}
+    found = {name: given.get(name) or path for name, path in defaults.items()}
+    directory = workspace or ("/workspace" if os.path.isdir("/workspace") else os.getcwd())
+    available = {name: path for name, path in found.items() if path}
+    _ = c_library().prctl  # made here, since each fork would have to make it
+    return Agent(os.path.abspath(__file__), available, os.path.realpath(directory), limits)
+
+
 def serve(
+    agent: Agent,
     read_fd: int,
     write_fd: int,
     *,
     prestart: str | None = None,
-    programs: Mapping[str, str] | None = None,
-    workspace: str = "",
-    limits: Limits | None = None,
     host_network: bool = False,
+    worker: PythonWorker | None = None,
 ) -> NoReturn:
-    """Becomes an agent on this channel; also callable in a fork of a process that did nothing.
+    """Has an agent serve on this channel.
 
     Nobody who shares the uid may look into this process from now on, so it must never `execve`,
     which would undo that.
@@ -75,26 +103,17 @@ def serve(
     Args:
         read_fd, write_fd: the channel, close-on-exec and above 2; may be the same.
         prestart: name of the interpreter to be up before `ready`.
-        programs: interpreter name → path, for those that are not the default.
-        workspace: default `/workspace`, or the working directory where there is none.
-        limits: for interpreters from their start; default none until `hello` brings some.
         host_network: the network is the host's, and what else is in it is to be out of reach.
+        worker: a Python worker that was made before a fork.
     """
     prctl(PR_SET_DUMPABLE, 0)
     if host_network:
         shut_abstract_sockets()
-    given = programs or {}
-    defaults = {"python": sys.executable, "bash": which("bash"), "node": which("node")}
-    found = {name: given.get(name) or path for name, path in defaults.items()}
-    directory = workspace or ("/workspace" if os.path.isdir("/workspace") else os.getcwd())
-    available = {name: path for name, path in found.items() if path}
     try:
-        file = os.path.abspath(__file__)
-        workspace = os.path.realpath(directory)
-        Agent(file, read_fd, write_fd, available, workspace, limits).run(prestart)
+        agent.run(read_fd, write_fd, prestart)
     except ForkedWorker as fork:
-        worker = fork.control_fd, fork.page
-    python_worker(*worker)
+        control_fd, page = fork.control_fd, fork.page
+    run_worker(worker, control_fd, page)
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -106,7 +125,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         os.set_inheritable(control_fd, False)
         page = SharedPage(page_fd)
         os.close(page_fd)
-        python_worker(control_fd, page)
+        run_worker(None, control_fd, page)
     names = ("prestart", "python", "bash", "node", "workspace", "limits", "network")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
@@ -124,15 +143,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(f"sandbox_agent: --limits: {error}")
     host_network = options.pop("network") == "host"
     read_fd, write_fd = claim_channel()
-    serve(
-        read_fd,
-        write_fd,
-        prestart=prestart,
-        programs=options,
-        workspace=workspace,
-        limits=limits,
-        host_network=host_network,
-    )
+    set_limits(FIXED_LIMITS)
+    agent = prepare(programs=options, workspace=workspace, limits=limits)
+    serve(agent, read_fd, write_fd, prestart=prestart, host_network=host_network)
 
 
 if __name__ == "__main__":

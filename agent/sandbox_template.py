@@ -24,15 +24,20 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
 from sandbox.template.kernel import Filter, SetupError
-from sandbox.template.preloading import UnforkableError, empty_scratch, preload
+from sandbox.template.preloading import (
+    UnforkableError,
+    collect_fork_hooks,
+    empty_scratch,
+    preload,
+)
 from sandbox.template.server import TemplateServer
-from sandbox.template.session import MAX_ERROR, ForkedSession
+from sandbox.template.session import MAX_ERROR
 
 del sys.path[0]  # unbundled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
 
@@ -60,6 +65,26 @@ def load_agent(path: str) -> Any:
     assert spec.loader is not None
     spec.loader.exec_module(module)
     return module
+
+
+def prepare_worker(agent: Any, hooks: Sequence[Mapping[str, Callable[[], object]]]) -> Any:
+    """A Python worker, made while descriptors 1 and 2 are pipes, as they will be in a session.
+
+    Args:
+        agent: the agent's module.
+        hooks: arguments of `os.register_at_fork`.
+    """
+    saved = {fd: os.dup(fd) for fd in (1, 2)}
+    pipe = os.pipe()
+    try:
+        for fd in saved:
+            os.dup2(pipe[1], fd)
+        return agent.PythonWorker(hooks)
+    finally:
+        for fd, copy in saved.items():
+            os.dup2(copy, fd)
+        for fd in (*pipe, *saved.values()):
+            os.close(fd)
 
 
 def restart_without(control: socket.socket, unforkable: UnforkableError, failed: str) -> NoReturn:
@@ -92,23 +117,26 @@ def main(arguments: Sequence[str]) -> NoReturn:
         agent_path, filter_path, *wanted = arguments[1:] if host_network else arguments
         with open(filter_path, "rb") as file:
             system_calls = Filter(file.read())
-        agent = load_agent(agent_path)
-        template = TemplateServer(control, agent, system_calls, host_network=host_network)
         without: Mapping[str, str] = json.loads(failed)
         try:
-            now = preload([name for name in wanted if name not in without])
+            with collect_fork_hooks() as hooks:
+                now = preload([name for name in wanted if name not in without])
         except UnforkableError as error:
             restart_without(control, error, failed)
         failures = {**without, **now}
+        # After the others, so that what each fork uses lies together in memory.
+        agent = load_agent(agent_path)
+        template = TemplateServer(control, agent, system_calls, host_network=host_network)
+        template.worker = prepare_worker(agent, hooks)
         template.failed = {name: failures[name] for name in wanted if name in failures}
         template.directories = empty_scratch()
-        request, fd = template.serve()
+        session, fd, own = template.serve()
     except Exception as error:
         text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             control.send(json.dumps({"ready": False, "error": text[:MAX_ERROR]}).encode())
         sys.exit(text)
-    ForkedSession(request, template).become(fd)
+    session.become(fd, own)
 
 
 if __name__ == "__main__":

@@ -42,24 +42,27 @@ if TYPE_CHECKING:
 class Agent:
     """Messages from the supervisor on one side, interpreters on the other.
 
+    It may be made before a fork: until `run` it has nothing of its process, no descriptor, and no
+    random number.
+
     Args:
         file: path of the agent's program, for another Python to run.
-        read_fd, write_fd: the channel; may be the same.
         programs: interpreter name → path of the program.
         workspace: working directory of interpreters and place for spilled output.
     """
 
+    pid: int
+    wakeup_fd: int
+    channel: Channel
+
     def __init__(
         self,
         file: str,
-        read_fd: int,
-        write_fd: int,
         programs: Mapping[str, str],
         workspace: str,
         limits: Limits | None = None,
     ) -> None:
         self.file = file
-        self.pid = os.getpid()
         self.workspace = workspace
         self.limits = limits or Limits()
         self.running: CurrentExecution | None = None
@@ -77,6 +80,10 @@ class Agent:
         self.interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
         }
+
+    def _open(self, read_fd: int, write_fd: int) -> None:
+        self.pid = os.getpid()
+        self.executions.open()
         # As PID 1 this process gets no signal from inside that it has no handler for, and orphans
         # come to it by themselves.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -91,12 +98,14 @@ class Agent:
             self.poller, read_fd, write_fd, self._on_request, self.end, self._on_progress
         )
 
-    def run(self, prestart: str | None = None) -> NoReturn:
+    def run(self, read_fd: int, write_fd: int, prestart: str | None = None) -> NoReturn:
         """Serves until the channel ends.
 
         Args:
+            read_fd, write_fd: the channel; may be the same.
             prestart: name of the interpreter that is up before `ready` is sent.
         """
+        self._open(read_fd, write_fd)
         if prestart is not None:
             self.interpreters[prestart].start()
             if prestart == "python":

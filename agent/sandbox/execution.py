@@ -93,6 +93,10 @@ class Executor:
         self.count = 0
         self.waiting: Mapping[str, Any] | None = None
         self.notes: dict[str, dict[str, Any]] = {}
+        self._newest: NewestPid
+
+    def open(self) -> None:
+        """Begin, in the process that runs code."""
         self._newest = NewestPid()
 
     def rehearse(self, interpreter: Interpreter) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 from sandbox.fields import is_whole
 
 TYPE_CHECKING = False
@@ -45,29 +47,47 @@ class Limits:
         }
 
 
-def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
+RESOURCES = {
+    "processes": resource.RLIMIT_NPROC,
+    "descriptors": resource.RLIMIT_NOFILE,
+    "data_bytes": resource.RLIMIT_DATA,
+}
+
+FIXED_LIMITS = {
+    # 0 would keep the kernel from writing core files, but not from running the host's program for
+    # crashes (core(5)); 1 does both.
+    resource.RLIMIT_CORE: 1,
+    # The host's user may be allowed more than his share of the processors, as users of audio
+    # programs are: code is not.
+    resource.RLIMIT_RTPRIO: 0,
+    resource.RLIMIT_NICE: 0,
+    resource.RLIMIT_MEMLOCK: 64 * 1024,
+    resource.RLIMIT_SIGPENDING: 1024,
+}
+"""Limits that the agent and all that it starts have."""
+
+
+def at_most(kind: int, value: int, pid: int = 0) -> int:
+    """A limit, or the one that a process has if that is lower."""
+    hard = resource.prlimit(pid, kind)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
     """Sets resource limits, soft and hard, of a process; never above what it has.
 
     Raises:
         OSError: the kernel or a filter refuses.
     """
-    import resource
-
-    kinds = {
-        "processes": resource.RLIMIT_NPROC,
-        "descriptors": resource.RLIMIT_NOFILE,
-        "data_bytes": resource.RLIMIT_DATA,
-    }
-    wanted = {kinds[name]: value for name, value in limits.items()}
-    # 0 would keep the kernel from writing core files, but not from running the host's program for
-    # crashes (core(5)); 1 does both. The host's user may be allowed more than his share of the
-    # processors, as users of audio programs are: code is not.
-    for all_have in (
-        {resource.RLIMIT_CORE: 1, resource.RLIMIT_RTPRIO: 0, resource.RLIMIT_NICE: 0},
-        {resource.RLIMIT_MEMLOCK: 64 * 1024, resource.RLIMIT_SIGPENDING: 1024},
-    ):
-        wanted.update(all_have)
-    for kind, value in wanted.items():
-        hard = resource.prlimit(pid, kind)[1]
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    for kind, value in limits.items():
+        limit = at_most(kind, value, pid)
         resource.prlimit(pid, kind, (limit, limit))
+
+
+def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
+    """Sets those resource limits of a process that an interpreter has.
+
+    Raises:
+        OSError: the kernel or a filter refuses.
+    """
+    set_limits({RESOURCES[name]: value for name, value in limits.items()}, pid)

@@ -105,10 +105,22 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals for other programs to have again: one that ignores SIGPIPE misses broken pipes."""
+
+
 def restore_signals() -> None:
-    """Undoes what Python ignores: a program started with SIGPIPE ignored misses broken pipes."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in IGNORED_BY_PYTHON:
         set_handler(number, DEFAULT_ACTION)
+
+
+def close_others(kept: set[int]) -> None:
+    """Closes all descriptors of this process but those."""
+    first = 0
+    for fd in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        if first < fd:  # an empty range would be one without end
+            os.closerange(first, fd)
+        first = max(first, fd + 1)
 
 
 def dup_high(fd: int) -> int:

@@ -9,7 +9,7 @@ import signal
 import time
 
 from sandbox.linux import identity_of
-from sandbox.processes import read_children, read_processes, send_signal, tree_of
+from sandbox.processes import has_children, read_children, read_processes, send_signal, tree_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class ProcessTrees:
         """
         others = [i for i in self._agent.interpreters.values() if i.pid and i is not interpreter]
         if self._agent.pid == 1 and not others:
+            if not has_children():
+                return set()  # to signal them, the kernel looks at each process of the machine
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
             # A process that is being killed starts no other one, so these are all.

@@ -95,6 +95,15 @@ def read_children(pid: int) -> set[int]:
         return set()
 
 
+def has_children() -> bool:
+    """Return whether this process has children, ended ones included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def send_signal(pid: int, number: int) -> None:
     """Signals one process that may be gone."""
     assert pid > 1

@@ -18,13 +18,15 @@ from sandbox.framing import MessageReader, encode_frame
 sys.path.pop(0)
 
 results = []
+agent = sandbox_agent.prepare(workspace=sys.argv[2])
+worker = sandbox_agent.PythonWorker()
 for number in range(3):
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         ours.close()
         fd = theirs.detach()
-        sandbox_agent.serve(fd, fd, prestart="python", workspace=sys.argv[2])
+        sandbox_agent.serve(agent, fd, fd, prestart="python", worker=worker)
     theirs.close()
     reader = MessageReader()
     def receive():

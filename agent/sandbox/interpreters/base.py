@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import os
 import select
 import signal
-import socket
 
 from sandbox.capture import Capture, OutputPipe
 from sandbox.displays import (
@@ -23,6 +23,7 @@ from sandbox.linux import (
     DEFAULT_ACTION,
     PR_SET_DUMPABLE,
     PR_SET_PDEATHSIG,
+    close_others,
     dup_high,
     identity_of,
     prctl,
@@ -183,25 +184,21 @@ class Interpreter:
             OSError: no process, descriptor or memory is left.
         """
         pipes: dict[str, OutputPipe] = {}
-        with contextlib.ExitStack() as undo:
+        ends: list[int] = []
+        try:
             for stream in ("stdout", "stderr"):
-                pipes[stream] = pipe = OutputPipe()
-                undo.callback(pipe.close)
-            ours, theirs = socket.socketpair()
-            undo.enter_context(ours)
-            undo.enter_context(theirs)
-            pid = os.fork()
-            undo.pop_all()
-        if pid == 0:
-            try:
-                self._become_child(theirs.detach(), pipes)
-            except ForkedWorker:
-                raise
-            except BaseException as error:
-                with contextlib.suppress(OSError):
-                    os.write(2, f"cannot start {self.program}: {error}\n".encode())
-                os._exit(127)
-        theirs.close()
+                pipes[stream] = OutputPipe()
+            # Without the class around it, each use of which copies pages of memory in a fork.
+            ends += [end.detach() for end in _socket.socketpair()]
+            ours, theirs = ends
+            pid = self.spawn(theirs, pipes)
+        except OSError:
+            for fd in ends:
+                os.close(fd)
+            for pipe in pipes.values():
+                pipe.close()
+            raise
+        os.close(theirs)
         self.pid = pid
         self.has_state = False
         self.steps = self.setup[:]
@@ -211,9 +208,26 @@ class Interpreter:
         for stream, pipe in pipes.items():
             self._watch_output(stream, pipe)
             self.captures.setdefault(stream, self.agent.new_capture(stream))
-        fd = ours.detach()
-        self.link = NonblockingStream(poller, fd, fd, self.on_data, self.on_control_end)
+        self.link = NonblockingStream(poller, ours, ours, self.on_data, self.on_control_end)
         self.begin()
+
+    def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
+        """Starts the process, as a fork of the agent; returns its id.
+
+        Raises:
+            OSError: no process or memory is left.
+        """
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_child(control_fd, pipes)
+            except ForkedWorker:
+                raise
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"cannot start {self.program}: {error}\n".encode())
+                os._exit(127)
+        return pid
 
     def _become_child(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> NoReturn:
         os.setsid()
@@ -224,11 +238,7 @@ class Interpreter:
         os.dup2(pipes["stdout"].child_fd, 1)
         os.dup2(pipes["stderr"].child_fd, 2)
         private = dup_high(control_fd)
-        kept = {0, 1, 2, private, *self.kept_fds()}
-        for entry in os.listdir("/proc/self/fd"):
-            if int(entry) not in kept:
-                with contextlib.suppress(OSError):
-                    os.close(int(entry))
+        close_others({0, 1, 2, private, *self.kept_fds()})
         # Only now may others look into this process: it held the channel until here.
         prctl(PR_SET_DUMPABLE, 1)
         if self.agent.pid != 1:

@@ -10,16 +10,17 @@ import time
 
 from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
-from sandbox.linux import identity_of, restore_signals
+from sandbox.limits import RESOURCES, at_most
+from sandbox.linux import IGNORED_BY_PYTHON, identity_of
 from sandbox.processes import caught_signals, read_children, read_process, send_signal
 from sandbox.resources import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import NoReturn
 
     from sandbox.agent import Agent
+    from sandbox.capture import OutputPipe
     from sandbox.processes import Process
 
 
@@ -29,6 +30,9 @@ HOLD_LIMIT_S = 1.0
 """How long a shell may take to stop, and its forks to begin, before they are signalled, at most:
 microseconds, or on a machine with more to do than processors until it is their turn."""
 
+
+ULIMIT = {"processes": ("-u", 1), "descriptors": ("-n", 1), "data_bytes": ("-d", 1024)}
+"""Options of `ulimit` for the limits of `sandbox.limits`, and their units."""
 
 VALUES = (
     *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
@@ -121,35 +125,49 @@ class BashInterpreter(Interpreter):
         self._has_traps = False
         self._unparsed: str | None = None
         self._held = ""
-        # Made with a name that nobody can foresee, and not used if it is there already.
-        self._link_folder = f"/tmp/.nsm-{os.getpid()}-{os.urandom(4).hex()}"  # noqa: S108
+        self._link_folder = ""
         self.ends_with_code = False
 
     @property
     def takes_signals(self) -> bool:
         return self._has_handlers
 
-    def kept_fds(self) -> tuple[int, ...]:
-        return (self._code_fd,)
-
     def start(self) -> None:
         first = min(self.FIRST_FD, self.agent.limits.resources.get("descriptors", 1024) - 24)
         self._fds = (first, first + 1, first + 2, first + 3)
+        # Made with a name that nobody can foresee, and not used if it is there already.
+        self._link_folder = self._link_folder or f"/tmp/.nsm-{os.urandom(8).hex()}"  # noqa: S108
         if self._code_fd >= 0:
             os.close(self._code_fd)
         self._code_fd = os.memfd_create("code", os.MFD_CLOEXEC)
         super().start()
 
-    def become_program(self, control_fd: int) -> NoReturn:
-        restore_signals()
-        for target, source in enumerate((self._code_fd, 0, 1, 2), start=20):
-            os.dup2(source, target, inheritable=False)
-        for target in (3, 4, 5, 6):
-            os.dup2(target + 17, target)
-        os.dup2(control_fd, 0)
-        os.dup2(4, 1)
-        os.dup2(4, 2)
-        os.execv(self.program, ["bash", *self.OPTIONS])
+    def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
+        """Starts the shell without a fork, which would copy the agent's memory for nothing.
+
+        Everything else that the agent has open is close-on-exec.
+        """
+        given = (control_fd, self._code_fd, pipes["stdout"].child_fd, pipes["stderr"].child_fd)
+        null = max(given) + 1
+        copies = range(null + 1, null + 1 + len(given))  # beyond what any step below overwrites
+        control, code, out, err = copies
+        places = {0: control, 1: null, 2: null, 3: code, 4: null, 5: out, 6: err}
+        actions = [
+            (os.POSIX_SPAWN_OPEN, null, "/dev/null", os.O_RDWR, 0),
+            *((os.POSIX_SPAWN_DUP2, fd, copy) for fd, copy in zip(given, copies)),
+            *((os.POSIX_SPAWN_DUP2, fd, place) for place, fd in places.items()),
+            *((os.POSIX_SPAWN_CLOSE, fd) for fd in (null, *copies)),
+        ]
+        with contextlib.suppress(OSError):
+            os.chdir(self.agent.workspace)
+        return os.posix_spawn(
+            self.program,
+            ["bash", *self.OPTIONS],
+            os.environ,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=IGNORED_BY_PYTHON,
+        )
 
     def begin(self) -> None:
         self._line = b""
@@ -159,7 +177,11 @@ class BashInterpreter(Interpreter):
         self._held = ""
         self.ends_with_code = False
         values = {"abort": PARTS["abort"], "signal": self.ABORT_SIGNAL.name}
-        self._command(self._part("begin", **values) + "\n" + self._report(0, 0))
+        lines = [self._part("begin", **values)]
+        for name, value in self.agent.limits.resources.items():
+            option, unit = ULIMIT[name]
+            lines.append(f"\\ulimit {option} {at_most(RESOURCES[name], value) // unit}")
+        self._command("\n".join([*lines, self._report(0, 0)]))
 
     def _part(self, name: str, **values: object) -> str:
         """A part of the driver, with descriptors and `values` put in."""

@@ -42,6 +42,8 @@ DEFAULT_ACTION: int = importlib.import_module("_signal").SIG_DFL
 """Default signal action, found as the agent finds it."""
 
 libc = ctypes.CDLL(None, use_errno=True)
+for _name in ("capset", "ioctl", "mount", "prctl", "syscall", "umount2", "unshare"):
+    getattr(libc, _name)  # makes an object that each fork would have to make otherwise
 holding_lock = ctypes.PyDLL(None, use_errno=True)
 """The same; calls of it do not let go of Python's lock."""
 

@@ -148,7 +148,7 @@ def cover(paths: Sequence[str]) -> None:
         mount("/dev/null", path, "", MS_BIND)
 
 
-def show_policy(text: str, place: str) -> None:
+def show_policy(text: bytes, place: str) -> None:
     """Shows a session its rules, where its template has an empty file for them.
 
     The file is the session's own, whose code could change it but for the read-only mount, which is
@@ -160,7 +160,7 @@ def show_policy(text: str, place: str) -> None:
     original = f"{place}/.policy"
     fd = os.open(original, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     try:
-        os.write(fd, text.encode())
+        os.write(fd, text)
     finally:
         os.close(fd)
     mount(original, POLICY_PATH, "", MS_BIND)

@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
 
 COMMON = """
@@ -57,6 +57,30 @@ class UnforkableError(Exception):
         super().__init__(module, why)
         self.module = module
         self.why = why
+
+
+@contextlib.contextmanager
+def collect_fork_hooks() -> Generator[list[Mapping[str, Callable[[], object]]], None, None]:
+    """Collects what modules register to run around forks, for the sessions to register.
+
+    Most of it resets locks that another thread may hold at a fork. A template has one thread, which
+    holds none. Run around its forks, these functions would copy hundreds of pages of memory each
+    time; code in a session that forks has them run as usual.
+
+    Yields:
+        The arguments of each call of `os.register_at_fork`.
+    """
+    hooks: list[Mapping[str, Callable[[], object]]] = []
+    register = os.register_at_fork
+
+    def collect(**given: Callable[[], object]) -> None:
+        hooks.append(given)
+
+    os.register_at_fork = collect  # type: ignore[assignment]
+    try:
+        yield hooks
+    finally:
+        os.register_at_fork = register
 
 
 def preload(wanted: Sequence[str]) -> Mapping[str, str]:

@@ -26,7 +26,7 @@ from sandbox.template.kernel import (
 )
 from sandbox.template.mounts import POLICY_PATH, told_by_proc
 from sandbox.template.preloading import forget_lookups, loaded_files
-from sandbox.template.session import WENT_WRONG, enter_group
+from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from sandbox.template.kernel import Filter
 
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of requests and answers (docs/contributing/agent-protocol.md, Templates). A supervisor of
 another version may speak to this template."""
 
 REQUEST_BYTES = 64 * 1024
 FD_BYTES = struct.calcsize("i")
+
+MAX_SESSIONS = 32
+"""Sessions that are prepared, one for each different request."""
 
 NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 
@@ -58,6 +61,7 @@ class TemplateServer:
         uid, gid: its user, in its own namespace.
         shows_policies: its jail has a path for its sessions' policies.
         host_network: its sessions have the network that it has, which is the host's.
+        worker: the Python worker of every session.
         failed: modules that could not be preloaded, and why.
         directories: directories that preloaded modules have made, parents first.
     """
@@ -79,17 +83,20 @@ class TemplateServer:
         self.pid = os.getpid()
         self.uid, self.gid = os.getuid(), os.getgid()
         self.shows_policies = os.path.exists(POLICY_PATH)
+        self.worker: Any = None
         self.failed: Mapping[str, str] = {}
         self.directories: Sequence[str] = ()
         self._control = control
+        self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
         self._message = bytearray(REQUEST_BYTES)
+        self._sessions: dict[bytes, ForkedSession] = {}
 
-    def serve(self) -> tuple[Mapping[str, Any], int]:
+    def serve(self) -> tuple[ForkedSession, int, bytes]:
         """Forks whenever asked, until nobody can ask any more; then it exits.
 
         Returns:
-            In a fork only: what was asked of it, and its socket. Code of users is not to run on top
-            of the template's frames.
+            In a fork only: its session, its socket, and the part of the request that no other fork
+            is to have. Code of users is not to run on top of the template's frames.
         """
         wakeup_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         set_handler(signal.SIGCHLD, _wake_up)
@@ -127,20 +134,32 @@ class TemplateServer:
         socket.send_fds(self._control, [ready], [pidfd])
         os.close(pidfd)
 
-    def _take(self) -> tuple[Mapping[str, Any], int] | None:
+    def _take(self) -> tuple[ForkedSession, int, bytes] | None:
         """One request: a message with one or two descriptors. Returns something in a fork only."""
         size, fds = self._receive()
         if not size:
             os._exit(0)
+        end = self._message.find(0, 0, size)
+        session = self._session(bytes(memoryview(self._message)[:end]))
         if len(fds) in (1, 2) and self._fork(fds[0]):
             for group in fds[1:]:
                 enter_group(group)
-            return json.loads(self._message[:size]), fds[0]
+            return session, fds[0], bytes(memoryview(self._message)[end + 1 : size])
         # It may have variables of a client. Other forks have all that is in this memory.
         self._message[:size] = bytes(size)
         for fd in fds:
             os.close(fd)
         return None
+
+    def _session(self, asked: bytes) -> ForkedSession:
+        """The session that is asked for, made when it is asked for the first time."""
+        session = self._sessions.get(asked)
+        if session is None:
+            if len(self._sessions) >= MAX_SESSIONS:
+                self._sessions.clear()
+            session = self._sessions[asked] = ForkedSession(json.loads(asked), self)
+            gc.freeze()
+        return session
 
     def _receive(self) -> tuple[int, Sequence[int]]:
         """The size of a message, which is in the one buffer for all, and its descriptors."""

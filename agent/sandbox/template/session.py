@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 
+from sandbox.limits import FIXED_LIMITS, set_limits
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
     CLONE_NEWCGROUP,
@@ -147,35 +148,41 @@ def reseed() -> None:
         random.seed()
 
 
-def take_variables(variables: Mapping[str, str]) -> None:
-    """Sets a session's variables, and has what a Python reads of them at its start read again."""
-    os.environ.update(variables)
-    if "TZ" in variables:
+def take_variables(variables: Sequence[bytes]) -> bool:
+    """Sets a session's variables, and has what a Python reads of them at its start read again.
+
+    Args:
+        variables: each `NAME=VALUE`.
+
+    Returns:
+        True if programs may be found in other places now.
+    """
+    names: set[str] = set()
+    for variable in variables:
+        name, _, value = os.fsdecode(variable).partition("=")
+        os.environ[name] = value
+        names.add(name)
+    if "TZ" in names:
         importlib.import_module("time").tzset()
-    if any(name == "LANG" or name.startswith("LC_") for name in variables):
+    if any(name == "LANG" or name.startswith("LC_") for name in names):
         c_library = importlib.import_module("_locale")
         with contextlib.suppress(c_library.Error):  # one that is not there: the template's stays
             c_library.setlocale(c_library.LC_CTYPE, "")
+    return "PATH" in names
 
 
 def limit_resources(limits: Mapping[str, int]) -> None:
     """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
     processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
-    wanted = {
-        # Counted in the session's own user namespace since Linux 5.14.
-        resource.RLIMIT_NPROC: processes,
-        # The agent takes some, too, whatever code is left.
-        resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
-        resource.RLIMIT_CORE: 1,  # as in the agent, with which interpreters have the next two, too
-        resource.RLIMIT_RTPRIO: 0,
-        resource.RLIMIT_NICE: 0,
-        resource.RLIMIT_MEMLOCK: 64 * 1024,
-        resource.RLIMIT_SIGPENDING: 1024,
-    }
-    for kind, value in wanted.items():
-        hard = resource.getrlimit(kind)[1]
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit))
+    set_limits(
+        {
+            # Counted in the session's own user namespace since Linux 5.14.
+            resource.RLIMIT_NPROC: processes,
+            # The agent takes some, too, whatever code is left.
+            resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
+            **FIXED_LIMITS,
+        }
+    )
 
 
 def drop_privileges(last_capability: int, system_calls: Filter) -> None:
@@ -189,38 +196,51 @@ def drop_privileges(last_capability: int, system_calls: Filter) -> None:
 
 
 class ForkedSession:
-    """Fate of one fork.
+    """Fate of forks that are asked for with one request; made before them.
 
     Args:
-        request: as in docs/contributing/agent-protocol.md, "Templates".
+        request: the first part of one, as in docs/contributing/agent-protocol.md, "Templates".
+
+    Raises:
+        ValueError: a limit is not valid.
     """
 
     def __init__(self, request: Mapping[str, Any], template: TemplateServer) -> None:
         self._request = request
         self._template = template
+        self._agent = self._prepare_agent()
 
-    def become(self, fd: int) -> NoReturn:
+    def _prepare_agent(self) -> Any:
+        agent = self._template.agent
+        return agent.prepare(
+            programs=self._request["programs"],
+            workspace="/workspace",
+            limits=agent.Limits(self._request["limits"]),
+        )
+
+    def become(self, fd: int, own: bytes) -> NoReturn:
         """Runs in a fork of the template and never returns.
 
         Args:
             fd: the session's socket.
+            own: the rest of the request.
         """
+        policy, *variables = own.split(b"\0")
         try:
             self._keep_only(fd)
-            self._set_up()
-            take_variables(self._request.get("variables", {}))
-            limits = self._limits()
+            self._set_up(policy)
+            if take_variables([each for each in variables if each not in self._template.variables]):
+                self._agent = self._prepare_agent()
         except BaseException as error:
             self._fail(error)
         become_agent: Callable[..., NoReturn] = self._template.agent.serve
         become_agent(
+            self._agent,
             SESSION_FD,
             SESSION_FD,
             prestart=self._request["prestart"],
-            programs=self._request["programs"],
-            workspace="/workspace",
-            limits=limits,
             host_network=self._template.host_network,
+            worker=self._template.worker,
         )
 
     def _keep_only(self, fd: int) -> None:
@@ -236,7 +256,7 @@ class ForkedSession:
             os.dup2(null, number)
         os.close(null)
 
-    def _set_up(self) -> None:
+    def _set_up(self, policy: bytes) -> None:
         os.setsid()
         become_root(self._template.uid, self._template.gid)
         call("unshare", libc.unshare(LATE_NAMESPACES))
@@ -247,8 +267,8 @@ class ForkedSession:
         make_file_systems(sizes)
         make_directories(self._template.directories)
         cover(self._template.told_by_proc)
-        if "policy" in self._request and self._template.shows_policies:
-            show_policy(self._request["policy"], next(iter(sizes)))
+        if policy and self._template.shows_policies:
+            show_policy(policy, next(iter(sizes)))
         socket.sethostname(self._request["hostname"])
         if not self._template.host_network:
             start_loopback()
@@ -279,9 +299,6 @@ class ForkedSession:
         finally:
             for fd in descriptors:
                 os.close(fd)
-
-    def _limits(self) -> Any:
-        return self._template.agent.Limits(self._request["limits"])
 
     @staticmethod
     def _fail(error: BaseException) -> NoReturn:

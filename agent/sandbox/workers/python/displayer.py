@@ -24,7 +24,10 @@ class Displayer:
 
     Attributes:
         images: shown by the running code so far.
+        pid: of the worker; children that code forks have others.
     """
+
+    pid: int
 
     REPRESENTATIONS = (
         ("_repr_html_", "text/html"),
@@ -40,7 +43,6 @@ class Displayer:
         self._out = out
         self._reporter = reporter
         self._builtins = builtins
-        self._pid = os.getpid()
         self.images = 0
 
     def display_hook(self, value: object) -> None:
@@ -63,7 +65,7 @@ class Displayer:
             elif isinstance(text, str):
                 bundle[PLACE] = 0
                 print(text)
-            if bundle.keys() - {"text/plain", PLACE} and os.getpid() == self._pid:
+            if bundle.keys() - {"text/plain", PLACE} and os.getpid() == self.pid:
                 self._show(bundle)
 
     def _show(self, bundle: dict[str, Any], *, hold: bool = False) -> None:
@@ -71,7 +73,7 @@ class Displayer:
         Args:
             hold: send it with what comes next, which after a trailing expression is the end.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             print(bundle.get("text/plain", ""))
             return
         message = {"type": "display", "data": self._bounded(bundle)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
 class Outbox:
     """The worker's side of the control socket, for sending.
 
-    Args:
+    Attributes:
         control_fd: the socket.
     """
 
-    def __init__(self, control_fd: int) -> None:
-        import _thread
+    control_fd: int
 
+    def __init__(self) -> None:
         # What a call needs is at hand: code may have replaced it.
-        self._control_fd = control_fd
         self._lock = _thread.allocate_lock()
         self._get_ident = _thread.get_ident
         self._main_thread = _thread.get_ident()
@@ -54,7 +54,7 @@ class Outbox:
     def _write(self, data: bytes) -> None:
         with self._lock:
             while data:
-                data = data[os.write(self._control_fd, data) :]
+                data = data[os.write(self.control_fd, data) :]
 
     def note(self, text: str) -> None:
         """Adds a sentence to the result; it is sent with what comes next."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import _ast
+import _warnings
+import builtins
 import contextlib
+import faulthandler
 import io
 import os
 import re
 import select
 import signal
 import sys
+from types import ModuleType
 
 from sandbox.framing import READ_BYTES, MessageReader
 from sandbox.limits import apply_limits
@@ -25,8 +30,7 @@ from sandbox.workers.python.unfinished import Unfinished
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _ast
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import CodeType
     from typing import Any, NoReturn
 
@@ -39,16 +43,41 @@ DISARM_ATTEMPTS = 100
 NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
 
 
-def python_worker(control_fd: int, page: SharedPage) -> NoReturn:
-    """Runs code from `control_fd` in a `__main__` module of its own until end-of-file."""
+FOR_THREADS = ("logging", "threading")
+"""Modules whose fork hooks reset locks that another thread may have held at the fork."""
+
+
+def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -> NoReturn:
+    """Runs code from `control_fd` until end-of-file.
+
+    Args:
+        worker: one that was made before a fork; default a new one.
+    """
     try:
-        PythonWorker(control_fd, page).serve()
+        (worker or PythonWorker()).serve(control_fd, page)
     except BaseException:
         import traceback
 
         os.write(2, traceback.format_exc().encode("utf-8", "replace"))
     finally:
         os._exit(1)
+
+
+def adopt_fork_hooks(hooks: Sequence[Mapping[str, Callable[[], object]]]) -> None:
+    """Registers what is to run around forks from now on, and makes up for the last one.
+
+    Args:
+        hooks: arguments of `os.register_at_fork`.
+    """
+    for hook in hooks:
+        os.register_at_fork(**hook)
+        in_child = hook.get("after_in_child")
+        if in_child is not None and getattr(in_child, "__module__", "") not in FOR_THREADS:
+            in_child()
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        with contextlib.suppress(AttributeError):
+            threading.main_thread()._set_native_id()  # noqa: SLF001
 
 
 def _own_files() -> frozenset[str]:
@@ -68,6 +97,13 @@ class PythonWorker:
 
     Everything here shares a process with user code, so nothing is defended against it; what must
     hold against hostile code is the agent's business.
+
+    It may be made before a fork, in a process whose descriptors 0 to 2 are of the same kinds: until
+    `serve` it has no descriptor, and nothing of its process. The process that makes it has code's
+    `__main__` and streams from then on.
+
+    Args:
+        fork_hooks: arguments of `os.register_at_fork`, which did not run around its fork.
     """
 
     FUTURE_FLAGS = 0xFFF0000
@@ -76,57 +112,60 @@ class PythonWorker:
     SOURCES = 500
     """Executions whose source text is kept for tracebacks and `inspect`."""
 
-    def __init__(self, control_fd: int, page: SharedPage) -> None:
-        import _ast
-        import builtins
+    _pid: int
+    _control_fd: int
+    _page: SharedPage
+    _standard_fds: tuple[tuple[int, int], ...]
+    _private: Mapping[int, tuple[int, int]]
+
+    def __init__(self, fork_hooks: Sequence[Mapping[str, Callable[[], object]]] = ()) -> None:
         import linecache
-        from types import ModuleType
 
         # What a call needs is at hand: code may have replaced it.
         self._expression, self._interactive = _ast.Expr, _ast.Interactive
-
-        self._pid = os.getpid()
-        self._control_fd = control_fd
-        self._page = page
-        self._out_fd, self._err_fd = dup_high(1), dup_high(2)
-        self._null_fd = dup_high(0)
-        self._private = {
-            fd: identity_of(os.fstat(fd))
-            for fd in (control_fd, self._out_fd, self._err_fd, self._null_fd)
-        }
+        self._linecache = linecache
+        self._fork_hooks = fork_hooks
         self._reader = MessageReader()
         self._poll = select.poll()
-        self._poll.register(control_fd, select.POLLIN)
-        self._linecache = linecache
         self._sources: list[str] = []
         self._flags: int = 0
         self._handler: Any = signal.default_int_handler
+        self._ignoring = self._ignore  # one object, to be told from others
         self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = module
         self._namespace = module.__dict__
         self._builtins = builtins.__dict__
-        self._out = Outbox(control_fd)
+        self._out = Outbox()
         library = Library()
         self._reporter = Reporter(self._out, library, OWN_FILES)
         self._displayer = Displayer(self._out, self._reporter, self._builtins)
         self._builtins["display"] = self._displayer.display
-        sys.argv = [""]
-        sys.path.insert(0, "")
-        sys.displayhook = self._displayer.display_hook
         open_streams()
-        self._ignoring = self._ignore  # one object, to be told from others
-        set_handler(signal.SIGINT, self._ignoring)
-        set_handler(INTERRUPT, self._interrupt)
-        os.register_at_fork(after_in_child=self._after_fork)
-        import faulthandler
-
-        faulthandler.enable(2)
+        sys.argv = [""]
+        sys.displayhook = self._displayer.display_hook
         self._silence_show()
         self._tracing = Tracing(OWN_FILES)
         self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
+
+    def _open(self, control_fd: int, page: SharedPage) -> None:
+        """Takes this process over."""
+        self._pid = self._displayer.pid = os.getpid()
+        self._control_fd = self._out.control_fd = control_fd
+        self._page = page
+        self._standard_fds = tuple((fd, dup_high(fd)) for fd in (0, 1, 2))
+        private = (control_fd, *(saved for _, saved in self._standard_fds))
+        self._private = {fd: identity_of(os.fstat(fd)) for fd in private}
+        self._poll.register(control_fd, select.POLLIN)
+        # Not before: where the agent runs, nothing is to be imported from code's directory.
+        sys.path.insert(0, "")
+        set_handler(signal.SIGINT, self._ignoring)
+        set_handler(INTERRUPT, self._interrupt)
+        adopt_fork_hooks(self._fork_hooks)
+        os.register_at_fork(after_in_child=self._after_fork)
+        faulthandler.enable(2)
         random = sys.modules.get("numpy.random")
         if random is not None:  # a fork of a template would share the stream with its siblings
             random.seed()
@@ -137,12 +176,11 @@ class PythonWorker:
 
         The list is that of the `warnings` module, which is not imported for this.
         """
-        import _warnings
-
         _warnings.filters.insert(0, ("ignore", NO_SHOW, UserWarning, None, 0))
 
-    def serve(self) -> NoReturn:
+    def serve(self, control_fd: int, page: SharedPage) -> NoReturn:
         """Runs what the agent sends, one piece after another."""
+        self._open(control_fd, page)
         while True:
             message = self._reader.next_message()
             if message is None:
@@ -195,7 +233,7 @@ class PythonWorker:
                 os.close(fd)
 
     def _restore_descriptors(self) -> None:
-        for fd, saved in ((0, self._null_fd), (1, self._out_fd), (2, self._err_fd)):
+        for fd, saved in self._standard_fds:
             os.dup2(saved, fd)
         for name in ("stdin", "stdout", "stderr"):
             if not is_open(getattr(sys, name, None)):

@@ -107,23 +107,26 @@ def why_unforkable(spec: JailSpec) -> str | None:
 def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     """Make the request to the template (`docs/contributing/agent-protocol.md`, "Templates").
 
+    What comes first is the same for many sessions, and the template remembers it. The rest, after
+    the first NUL, is one session's own: the template's other forks may belong to other clients.
+
     Args:
         policy: policy of the session, which gets it in a file.
     """
     environment, project = spec.environment, spec.project
     programs = {environment.interpreter: environment.program} if environment.program else {}
-    return json.dumps(
+    common = json.dumps(
         {
             "prestart": environment.interpreter,
             "programs": programs,
             "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
             "hostname": HOSTNAME,
             "limits": limits.of_interpreters(environment),
-            # Not the template's: its other forks may belong to other clients.
-            "variables": dict(jail_variables(environment, spec.network)),
-            "policy": policy.as_text(),
             "overlay": {"path": project.mount_point, "size_mb": spec.sizes.overlay_mb}
             if project is not None and project.copied
             else None,
         }
-    ).encode()
+    )
+    variables = [f"{name}={value}" for name, value in jail_variables(environment, spec.network)]
+    text = "\0".join([common, policy.as_text(), *variables])
+    return text.encode(errors="surrogateescape")

@@ -46,7 +46,7 @@ END_TIMEOUT_S = 10.0
 MESSAGE_BYTES = 64 * 1024
 MAX_TEXT = 300
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the templates' protocol (agent-protocol.md)."""
 
 COPY_DESCRIPTORS = 2

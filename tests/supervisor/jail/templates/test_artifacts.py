@@ -95,13 +95,13 @@ async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> Non
     newer = replace_in(
         write_artifact(folder),
         "template",
-        lambda text: text.replace("PROTOCOL = 1", "PROTOCOL = 2"),
+        lambda text: text.replace("PROTOCOL = 2", "PROTOCOL = 3"),
     )
     async with open_launcher(folder) as forking:
         async with open_session(newer, launcher=forking) as session:
             assert not isinstance(session.jail, ForkedJail)
             assert (await session.run("print(6 * 7)")).stdout == "42\n"
-        assert "protocol 2" in forking.reasons["science"]
+        assert "protocol 3" in forking.reasons["science"]
         assert forking.templates == []
 
 

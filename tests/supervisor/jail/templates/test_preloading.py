@@ -30,6 +30,15 @@ MODULES = {
     "shares_file": "import mmap, tempfile; file = tempfile.NamedTemporaryFile(); "
     "file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)",
 }
+HOOKED = """
+import os
+seen = []
+os.register_at_fork(
+    before=lambda: seen.append("before"),
+    after_in_child=lambda: seen.append("child"),
+    after_in_parent=lambda: seen.append("parent"),
+)
+"""
 LOADED = "import sys; print([name for name in NAMES if name in sys.modules])"
 
 
@@ -41,7 +50,7 @@ def python() -> Environment:
 @pytest.fixture
 def venv() -> Generator[Path]:
     with open_directory("/var/tmp") as directory:
-        make_venv(directory, MODULES)
+        make_venv(directory, {**MODULES, "hooked": HOOKED})
         yield directory
 
 
@@ -75,6 +84,32 @@ async def test_a_module_may_write_while_it_is_imported(python: Environment, venv
                 assert one.jail.remarks() == ()
             assert forking.reasons == {}
             assert forking.unloaded == {}
+
+
+async def test_what_a_module_registers_for_forks_runs_around_each(
+    python: Environment, venv: Path
+) -> None:
+    code = """
+import hooked, os, sys, threading
+print(hooked.seen, threading.main_thread().native_id == threading.get_native_id())
+sys.stdout.flush()
+if (pid := os.fork()) == 0:
+    print(hooked.seen, flush=True)
+    os._exit(0)
+_ = os.waitpid(pid, 0)
+print(hooked.seen)
+"""
+    async with (
+        open_launcher() as forking,
+        open_session(in_venv(python, venv, "hooked"), launcher=forking) as session,
+    ):
+        assert isinstance(session.jail, ForkedJail)
+        lines = (await session.run(code)).stdout.splitlines()
+    assert lines == [
+        "['child'] True",
+        "['child', 'before', 'child']",
+        "['child', 'before', 'parent']",
+    ]
 
 
 async def test_variables_make_another_template_only_where_something_is_preloaded(
