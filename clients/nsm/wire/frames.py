@@ -232,7 +232,7 @@ _LEAVES = frozenset((str, bool, bytes, type(None)))
 _LARGE = 2**64
 
 
-def _check_plain(value: Any, depth: int = 1) -> int:
+def _check_plain(value: object, depth: int = 1) -> int:
     """Refuse what `_scan` at the other end would, and what crashes cbor2 (deep nesting does).
 
     Returns:
@@ -244,21 +244,21 @@ def _check_plain(value: Any, depth: int = 1) -> int:
         raise LocalProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
     items = 1
     if isinstance(value, dict):
-        for key, item in cast("dict[object, Any]", value).items():
+        for key, item in cast("dict[object, object]", value).items():
             if not isinstance(key, str):
                 raise LocalProtocolError(f"a key is {type(key).__name__}, not str")
             # Most items of our frames are one of these, and a call for each takes longer.
-            kind: object = type(item)
+            kind = type(item)
             if (
                 kind in _LEAVES
-                or (kind is float and isfinite(item))
-                or (kind is int and -_LARGE <= item < _LARGE)
+                or (kind is float and isfinite(cast("float", item)))
+                or (kind is int and -_LARGE <= cast("int", item) < _LARGE)
             ):
                 items += 2
             else:
                 items += 1 + _check_plain(item, depth + 1)
     elif isinstance(value, list | tuple):
-        for item in cast("list[Any]", value):
+        for item in cast("list[object]", value):
             items += 1 if type(item) in _LEAVES else _check_plain(item, depth + 1)
     else:
         raise LocalProtocolError(
