@@ -14,8 +14,8 @@ from typing import Any
 
 import trio
 
-import nsm
 import nsmd
+from nsm import paths
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,10 @@ _CHUNK_BYTES = 64 * 1024
 _START = "import sys; sys.path += sys.argv.pop(1).split(':'); from {} import main; main()"
 """Starts it isolated and without `site`, to be quick; the paths of the packages are an argument."""
 
-_PACKAGES = ":".join(os.path.dirname(package.__path__[0]) for package in (nsmd, nsm))
+_PACKAGES = ":".join(
+    os.path.dirname(os.path.dirname(os.path.abspath(file)))
+    for file in (nsmd.__file__, paths.__file__)
+)
 
 
 class MonitoredProcess:
