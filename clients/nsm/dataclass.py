@@ -210,9 +210,9 @@ def _refuse_delete(_self: object, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _replace(value: Any, /, **changes: Any) -> Any:
+def _replace(value: object, /, **changes: Any) -> Any:
     """Return the same with other values in some fields; see `dataclasses.replace`."""
-    cls = type(value)
+    cls: Any = type(value)
     for name, each in _fields_of(cls).items():
         if each.init and name not in changes:
             changes[name] = getattr(value, name)
