@@ -259,6 +259,16 @@ class AgentLink:
             raise AgentLinkError("ended its channel")
         self._reader.receive_data(data)
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the agent is gone, although nobody has read that yet."""
+        try:
+            return not self._channel.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def claim_descriptor(self) -> int | None:
         """Descriptor that came with an answer to `listen`, from now on the caller's; None if none
         came. It may be anything that a process can have open.

@@ -481,7 +481,9 @@ def _nothing() -> None:
 def _newest(ready: list[Session]) -> Session | None:
     while ready:
         session = ready.pop()
-        if session.state is SessionState.IDLE:  # else it is ending, and has not reported that yet
+        link = session.link
+        # Else it is ending, or its jail has just died, and it has not reported that yet.
+        if session.state is SessionState.IDLE and link is not None and not link.has_ended:
             return session
     return None
 

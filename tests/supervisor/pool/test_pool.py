@@ -268,6 +268,21 @@ async def test_a_dead_spare_is_replaced_after_a_while(autojump_clock: trio.abc.C
         assert it.pool.spares == 1
 
 
+async def test_a_spare_that_has_just_died_is_not_taken(autojump_clock: trio.abc.Clock) -> None:
+    """The call gets another one, even before the session's own task has noticed."""
+    async with bench() as it:
+        await it.serve(spec())
+        await it.serve(spec())
+        died = it.pool.kinds[0].ready[-1]
+        next(jail for jail in it.launcher.jails if jail.pid == died.pid).kill()
+        taken = it.pool.take(spec())
+        assert taken is not died
+        assert taken.state is SessionState.IDLE
+        await trio.sleep(FILLED_S)
+        assert died.lost
+        assert it.pool.spares == it.pool.kinds[0].plan.wanted
+
+
 async def test_what_cannot_start_is_tried_less_and_less_often(
     autojump_clock: trio.abc.Clock,
 ) -> None:
