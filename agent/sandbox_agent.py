@@ -92,6 +92,7 @@ def serve(
     write_fd: int,
     *,
     prestart: str | None = None,
+    rehearse: bool = True,
     host_network: bool = False,
     worker: PythonWorker | None = None,
 ) -> NoReturn:
@@ -103,6 +104,7 @@ def serve(
     Args:
         read_fd, write_fd: the channel, close-on-exec and above 2; may be the same.
         prestart: name of the interpreter to be up before `ready`.
+        rehearse: it runs code that does nothing before, so that the first execution is faster.
         host_network: the network is the host's, and what else is in it is to be out of reach.
         worker: a Python worker that was made before a fork.
     """
@@ -110,7 +112,7 @@ def serve(
     if host_network:
         shut_abstract_sockets()
     try:
-        agent.run(read_fd, write_fd, prestart)
+        agent.run(read_fd, write_fd, prestart, rehearse=rehearse)
     except ForkedWorker as fork:
         control_fd, page = fork.control_fd, fork.page
     run_worker(worker, control_fd, page)

@@ -98,17 +98,20 @@ class Agent:
             self.poller, read_fd, write_fd, self._on_request, self.end, self._on_progress
         )
 
-    def run(self, read_fd: int, write_fd: int, prestart: str | None = None) -> NoReturn:
+    def run(
+        self, read_fd: int, write_fd: int, prestart: str | None = None, *, rehearse: bool = True
+    ) -> NoReturn:
         """Serves until the channel ends.
 
         Args:
             read_fd, write_fd: the channel; may be the same.
             prestart: name of the interpreter that is up before `ready` is sent.
+            rehearse: have it run code that does nothing before, if it is Python.
         """
         self._open(read_fd, write_fd)
         if prestart is not None:
             self.interpreters[prestart].start()
-            if prestart == "python":
+            if prestart == "python" and rehearse:
                 self.executions.rehearse(self.interpreters[prestart])
         self.send(
             {

@@ -239,6 +239,7 @@ class ForkedSession:
             SESSION_FD,
             SESSION_FD,
             prestart=self._request["prestart"],
+            rehearse=self._request["rehearse"],
             host_network=self._template.host_network,
             worker=self._template.worker,
         )

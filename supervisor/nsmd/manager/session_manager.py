@@ -156,7 +156,7 @@ class SessionManager:
             session = self.pool.take(spec)
         else:
             turn = self._slots.turn(tenancy.scope, confined=confined)
-            session = self._start(spec, turn)
+            session = self._start(replace(spec, rehearsed=False), turn)
             turn.is_for(session)
         session.claim(tenancy)
         if session.link is not None:  # else it is kept as soon as it is ready

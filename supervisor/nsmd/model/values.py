@@ -234,12 +234,15 @@ class JailSpec:
 
     Attributes:
         network: network of its session at the start.
+        rehearsed: its interpreter runs something before it is ready, so that the first execution is
+            faster; False where somebody waits for the session.
     """
 
     environment: Environment
     project: ProjectMount | None
     sizes: JailSizes
     network: NetworkRule = NO_NETWORK
+    rehearsed: bool = field(default=True, compare=False)
 
     @property
     def descriptors(self) -> int:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import trio
 
-from nsm.dataclass import dataclass, field
+from nsm.dataclass import dataclass, field, replace
 from nsmd.model.events import EventKind, Events
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
@@ -425,7 +425,8 @@ class Pool:
         )
 
     def _begin(self, spec: JailSpec, now: float, *, refill: bool) -> Session:
-        session = self._start(spec)
+        # Under load it would take processor time from calls that wait.
+        session = self._start(replace(spec, rehearsed=refill and not self._hurried))
         self._starts[session] = _Start(now, refill)
         return session
 

@@ -231,7 +231,7 @@ class TemplateLauncher:
 
     async def prepare(self, spec: JailSpec) -> None:
         """Prepare the template, which may import for seconds."""
-        plan = self._plans(spec)
+        plan = self._plans(spec, spec.rehearsed)
         if plan.impossible:
             return
         line = self._line(plan.template)
@@ -310,7 +310,7 @@ class TemplateLauncher:
         Raises:
             StartFailedError: there is no room for one, and less for a jail.
         """
-        plan = self._plans(spec)
+        plan = self._plans(spec, spec.rehearsed)
         if plan.impossible:
             return plan.impossible
         line = self._line(plan.template)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, replace
 from nsmd.host.paths import is_within
 from nsmd.jail import ColdLauncher
 from nsmd.jail.arguments import HOSTNAME
@@ -39,17 +39,18 @@ class ForkPlan:
     policy: Policy | None = None
 
 
-def plan_fork(cold: ColdLauncher, spec: JailSpec) -> ForkPlan:
+def plan_fork(cold: ColdLauncher, spec: JailSpec, rehearsed: bool) -> ForkPlan:
     """Find out how such sessions are forked; the same each time.
 
     Args:
         cold: launcher that knows their policy and limits.
+        rehearsed: as in `spec`, where equality leaves it out.
     """
     template = template_of(spec)
     if reason := why_unforkable(spec):
         return ForkPlan(template=template, impossible=reason)
     policy = cold.policy(spec, forked=True)
-    request = request_for(spec, cold.limits, policy)
+    request = request_for(replace(spec, rehearsed=rehearsed), cold.limits, policy)
     if len(request) > MAX_REQUEST_BYTES:
         reason = f"its variables and rules take more than {MAX_REQUEST_BYTES} bytes"
         return ForkPlan(template=template, impossible=reason)
@@ -118,6 +119,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     common = json.dumps(
         {
             "prestart": environment.interpreter,
+            "rehearse": spec.rehearsed,
             "programs": programs,
             "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},
             "hostname": HOSTNAME,
