@@ -15,7 +15,7 @@ import trio
 from nsmd.boxes.box_directory import BoxDirectory
 from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
 from nsmd.fdstore import records
-from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
+from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.values import NO_NETWORK
 from nsmd.network import AllowedHosts, Gateway, ListenerError, NamespaceListener
@@ -129,7 +129,7 @@ class Box:
         """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
         with ExitStack() as owned:
             try:
-                file = records.memory_file(records.encode(self.record))
+                file = memory_file(records.encode(self.record))
             except OSError:  # there is no free descriptor for the moment
                 yield BOX + self.record.id, ()
             else:

@@ -9,15 +9,16 @@ Messages are packets (unix(7), SOCK_SEQPACKET): a word, or a word and a name.
 
 ``supervise``  the connection is the supervisor's; the one before it is closed. Answer: ``pid N``
 ``give``       answered by ``has NAME`` with descriptors for all that is held, then by ``all``
-``keep NAME`` copies of the descriptors that come with it, beside those that it has already ``set
-NAME`` in place of those that it has ``drop NAME`` close them
+``keep NAME``  keep copies of the descriptors that come with it, beside those of that name
+``set NAME``   keep them instead of those of that name
+``drop NAME``  close those of that name
 ``end``        close all, and end
 ``count``      answered by ``count N supervised`` or ``count N alone``: how many names there are,
                and whether there is a supervisor; anyone may ask
 
-What cannot be held is answered by ``lost NAME``. Words that it does not know are ignored. Small
-sealed memory files are held as their content, and made again to be given: one for each of
-thousands of sessions would take a third of the descriptors.
+The holder answers ``lost NAME`` if it cannot keep a descriptor, and ignores words that it does not
+know. Of a small sealed memory file it keeps only the content, and gives a new file with that: one
+file for each of thousands of sessions would take a third of its descriptors.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ RESERVED = 64
 """Descriptors below the limit that stay free for connections."""
 
 MAX_CONTENT_BYTES = 64 * 1024
-"""Largest memory file that is held as its content."""
+"""Largest memory file of which only the content is kept."""
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -113,13 +114,13 @@ def content_of(fd: int) -> bytes | None:
     return os.pread(fd, MAX_CONTENT_BYTES, 0)
 
 
-def file_of(content: bytes) -> int:
-    """Make a sealed memory file.
+def memory_file(content: bytes) -> int:
+    """Make a sealed memory file with that content; the caller closes its descriptor.
 
     Raises:
         OSError: there is no descriptor or memory for it.
     """
-    fd = os.memfd_create("nsm-held", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create("nsm-record", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(fd, content)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
@@ -285,7 +286,7 @@ class DescriptorHolder:
         for name in self.names():
             files: list[int] = []
             try:
-                files += map(file_of, self.contents.get(name, ()))
+                files += map(memory_file, self.contents.get(name, ()))
             except OSError:  # the system has no room for another file
                 answer(self.supervisor, f"lost {name}")
             fds = [*self.held.get(name, {}).values(), *files]

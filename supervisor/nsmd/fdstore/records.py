@@ -30,7 +30,6 @@ raise it.
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 _MAGIC = b"nsm-record "
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 R = TypeVar("R")
 
@@ -204,22 +203,6 @@ def decode(kind: type[R], data: bytes) -> R:
         return decoding.decode(kind, json.loads(body))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"in the record, {error}") from error
-
-
-def memory_file(data: bytes) -> int:
-    """Make a sealed memory file with that content; the caller closes its descriptor.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    descriptor = os.memfd_create("nsm-record", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.write(descriptor, data)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def read_file(descriptor: int) -> bytes | None:

@@ -19,6 +19,7 @@ import trio
 
 from nsm.dataclass import dataclass, replace
 from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import SessionRecord, SpecRecord
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.policy import Policy
@@ -242,7 +243,7 @@ def session_id_of(name: str) -> str:
 
 
 def _file(data: bytes, owned: ExitStack) -> int:
-    descriptor = records.memory_file(data)
+    descriptor = memory_file(data)
     owned.callback(os.close, descriptor)
     return descriptor
 

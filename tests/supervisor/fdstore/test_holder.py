@@ -18,8 +18,9 @@ import trio.testing
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.fdstore import holder_store
+from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.holder_store import HolderError, HolderStore, RunningHolder, take
-from nsmd.fdstore.records import memory_file, read_file
+from nsmd.fdstore.records import read_file
 from processes import Watched, collect
 
 if TYPE_CHECKING:

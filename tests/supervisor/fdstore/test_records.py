@@ -8,6 +8,7 @@ import pytest
 
 from nsm.wire.decode import DecodeError, decode
 from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord, to_plain
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
@@ -133,7 +134,7 @@ def test_what_has_no_plain_form_is_refused() -> None:
 
 
 def test_a_memory_file_cannot_be_changed() -> None:
-    descriptor = records.memory_file(b"nsm-record x")
+    descriptor = memory_file(b"nsm-record x")
     try:
         assert records.read_file(descriptor) == b"nsm-record x"
         with pytest.raises(OSError, match="not permitted"):

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from nsmd.fdstore import holder
-from nsmd.fdstore.records import memory_file
+from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fake_fdstore import Held
-from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
 from nsmd.restart.ended_sessions import UNATTENDED, EndedSessionFiles, drop_earlier
 from nsmd.sessions.ended import MAX_ENDED, EndedSessions
 
@@ -100,7 +100,7 @@ async def test_ages_go_on(directory: Path, autojump_clock: trio.abc.Clock) -> No
 
 def test_what_an_earlier_nsm_gave_to_the_store_is_dropped() -> None:
     store = Held()
-    descriptor = records.memory_file(b"x")
+    descriptor = memory_file(b"x")
     for name in ("state-end-x", "session-1"):
         store.keep(name, [descriptor])
     drop_earlier(cast("DescriptorStore", store), {"state-end-x": [descriptor]})

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import SessionRecord, SpecRecord
 from nsmd.host.processes import pid_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
@@ -78,7 +79,7 @@ class Left:
             os.pidfd_open(self.process.pid),
             self.channel.detach(),
             self.listener.detach(),
-            *(records.memory_file(each) for each in (data, *more)),
+            *(memory_file(each) for each in (data, *more)),
         ]
         random.Random(1).shuffle(given)
         return given
@@ -96,7 +97,7 @@ def left() -> Iterator[Left]:
 
 
 def spec_files() -> dict[str, list[int]]:
-    return {SPEC_NAME: [records.memory_file(SPEC_DATA)]}
+    return {SPEC_NAME: [memory_file(SPEC_DATA)]}
 
 
 def release(found: load.LoadedSession) -> None:
@@ -185,7 +186,7 @@ async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
 async def test_what_no_session_runs_in_is_forgotten(left: Left) -> None:
     """Each supervisor keeps some for the next one-shot; nobody else would ever drop them."""
     other = records.encode(SpecRecord(spec=replace(SPEC, environment=OTHER)))
-    unused = {records.spec_name(other): [records.memory_file(other)]}
+    unused = {records.spec_name(other): [memory_file(other)]}
     result = load.sort_out({"session-00000001": left.give(), **spec_files(), **unused})
     assert (result.specs, result.over) == ([SPEC_NAME], list(unused))
     release(result.found[0])

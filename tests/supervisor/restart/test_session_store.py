@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from fake_fdstore import Held
-from nsmd.fdstore import records
 from nsmd.fdstore.store import copies_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 from nsmd.restart.load import sort_out
@@ -161,7 +160,7 @@ async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.Monkey
             raise OSError(errno.EMFILE, "Too many open files")
 
         with monkeypatch.context() as patch:
-            patch.setattr(records, "memory_file", exhausted)
+            patch.setattr("nsmd.restart.session_store.memory_file", exhausted)
             assert list(session_store.everything([it])) == [(name, ()) for name in names]
             assert copies_of(lambda: session_store.everything([it])) == {}
         assert len(names) == 2

@@ -19,6 +19,7 @@ import trio
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import has_ended, pid_of
@@ -132,7 +133,7 @@ class TemplateStore:
             files=tuple(template.files),
             state=template.state,
         )
-        file = records.memory_file(records.encode(record))
+        file = memory_file(records.encode(record))
         owned.callback(os.close, file)
         return [file, channel, template.jail.pidfd, template.pidfd]
 
