@@ -105,8 +105,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Counted(NamedTuple):
-    """Lists and maps of an outcome that are counted before it is read: `Outcome` is a type of the
-    model, which knows no limits of frames.
+    """Lists and maps of an outcome, whose lengths are checked before the outcome is read. `Outcome`
+    itself belongs to the model, which does not know the limits of frames.
     """
 
     displays: Annotated[tuple[Any, ...], at_most(MAX_DISPLAYS, "displays")] = ()
@@ -114,7 +114,7 @@ class _Counted(NamedTuple):
 
 
 def _outcome(told: dict[str, Any]) -> Outcome:
-    """Read an outcome, and shorten what nobody would have room for."""
+    """Read an outcome, and shorten texts and lists that are too long."""
     decode(_Counted, told)
     if isinstance(notes := told.get("notes"), list):
         told = {**told, "notes": notes[:MAX_NOTES]}

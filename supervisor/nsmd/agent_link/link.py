@@ -105,8 +105,7 @@ class AgentLink:
         Args:
             limits: for interpreters, as in the protocol's `limits`.
             setup: as in the protocol's `setup`; None for nothing to set up.
-
-            ready: the agent's first frame, if it is here already.
+            ready: the agent's first frame, if it was received already.
 
         Raises:
             AgentProtocolError: the first frame is something else.

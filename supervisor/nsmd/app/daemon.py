@@ -89,7 +89,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
     )
     async with trio.open_nursery() as connections:
         await connections.start(
-            partial(heed_signals, back=run_service.session_manager.back),
+            partial(heed_signals, reattached=run_service.session_manager.wait_reattached),
             setup.store,
             resources.ending,
             draining,
@@ -150,7 +150,7 @@ async def heed_signals(
     draining: Draining,
     configuration: Reconfiguration,
     *,
-    back: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    reattached: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Handle signals.
@@ -159,7 +159,7 @@ async def heed_signals(
     SIGHUP reloads the configuration, but ends a supervisor whose terminal was closed.
 
     Args:
-        back: waits until it is known what runs in sessions of an earlier supervisor.
+        reattached: waits until agents of an earlier supervisor's sessions have said what they run.
     """
     then = after_sigterm(store)
     timeout_s: float | None = None
@@ -179,7 +179,7 @@ async def heed_signals(
             if number == signal.SIGINT:
                 ending.ask("end")
             else:
-                await back()
+                await reattached()
                 if timeout_s is None:
                     timeout_s = configuration.settings.drain.timeout_seconds
                 draining.begin(signal.Signals(number).name, timeout_s=timeout_s, then=then)

@@ -81,8 +81,8 @@ class FrontEnds:
         await self._endpoint.run()
 
     async def _loaded(self) -> object:
-        """Wait until models can be served: a call that one sends again may be about any session."""
-        await self._services.run_service.session_manager.back()
+        """Wait until models can be served: a call that one repeats may belong to any session."""
+        await self._services.run_service.session_manager.wait_reattached()
         return await self._endpoint.serve()
 
     async def _attach(
@@ -95,7 +95,7 @@ class FrontEnds:
         confined: bool,
     ) -> None:
         services = self._services
-        await services.run_service.session_manager.back()
+        await services.run_service.session_manager.wait_reattached()
         await serve_attachment(
             stream,
             first_bytes,

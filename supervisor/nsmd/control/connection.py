@@ -177,7 +177,7 @@ class _Connection:
             self._protocol.receive_data(data)
             messages = 0
             while (message := self._protocol.next_message()) is not None:
-                if isinstance(message, Request) and not self._sessions.all_back:
+                if isinstance(message, Request) and not self._sessions.all_reattached:
                     await self._wait_for_sessions(message)
                 self._take(message)
                 messages += 1
@@ -195,12 +195,12 @@ class _Connection:
 
     async def _wait_for_sessions(self, request: Request) -> None:
         """Wait until the sessions of an earlier supervisor that a request may mean have said what
-        they run. Later requests wait behind it, in their order.
+        they run. Later requests of the connection wait, too, so that their order stays.
         """
         row = OPERATIONS.get(request.op)
         target = "" if row is None else row.waits_for(request.args)
         if target != "":
-            await self._sessions.back(target)
+            await self._sessions.wait_reattached(target)
 
     async def _receive(self) -> bytes:
         while True:

@@ -140,8 +140,8 @@ async def _result_of(call: Call) -> dict[str, Any]:
 
 
 async def _sessions(call: Call) -> dict[str, Any]:
-    """List the live sessions: in events if the client takes these, since a frame has no room for
-    more than some thousands; else in the answer.
+    """List the live sessions: in events if the client asks for `stream`, else in the answer. One
+    frame has room for some thousands of rows only.
     """
     run_service = call.services.run_service
     scope = call.scope if call.confined else None
@@ -240,8 +240,9 @@ class Row:
             only.
         function: carries it out, and returns the answer.
         submit: returns the execution, if its result is the whole answer.
-        waits_for: returns a target: after a restart, a request waits until the sessions that this
-            may mean have said what they run; None for all sessions, empty for none.
+        waits_for: returns the target of a request, empty if it concerns no session, None if it may
+            concern all. After a restart, the request waits until the sessions that the target may
+            mean have said what they run.
         refused: called before a request without the right is refused.
     """
 

@@ -17,8 +17,8 @@ class Fates:
     fates are unknown: the sessions that could tell are gone.
 
     Attributes:
-        complete: every session of the earlier supervisor is accounted for below; until then, those
-            that have answered are.
+        complete: True once no answer of a session of the earlier supervisor is awaited any more.
+            Until then, only the sessions that have answered are known below.
         done: ids of executions that were answered and whose answers are gone, with scope and name
             of the sessions whose agents say so: each speaks only for its own.
         surviving: (scope, name) of the named sessions that live on.

@@ -20,7 +20,7 @@ from nsmd.host.timer import Timers
 from nsmd.jail import Launcher
 from nsmd.jail.cgroups import LimitEnforcer
 from nsmd.manager.session_index import SessionIndex
-from nsmd.manager.session_slots import SessionSlots, Starts, Turn
+from nsmd.manager.session_slots import SessionSlots, StartLimit, Turn
 from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
@@ -105,7 +105,7 @@ class SessionManager:
         self._upkeep = upkeep
         self._shares = shares
         self._limits = session_limits(settings)
-        self._starts = Starts(CONCURRENT_STARTS)
+        self._starts = StartLimit(CONCURRENT_STARTS)
         self._timers = Timers()
         self.gateway = gateway or Gateway(
             max_connections=shares.proxied if shares is not None else MAX_PROXIED
@@ -196,8 +196,8 @@ class SessionManager:
         return session
 
     def take_up(self, loaded_state: LoadedState, *, all_seen: bool = True) -> None:
-        """Take over the sessions of an earlier supervisor. Their agents are asked what they run in
-        the background; `back` waits for them.
+        """Take over the sessions of an earlier supervisor. Returns at once: their agents are asked
+        in the background what they run. `wait_reattached` waits for the answers.
 
         Args:
             loaded_state: the sessions.
@@ -232,18 +232,18 @@ class SessionManager:
             self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
 
     @property
-    def all_back(self) -> bool:
+    def all_reattached(self) -> bool:
         """True if nobody has to wait for a session of an earlier supervisor."""
         return self._reattachment.settled
 
-    async def back(self, target: str | None = None) -> None:
+    async def wait_reattached(self, target: str | None = None) -> None:
         """Wait until the sessions of an earlier supervisor that a target may mean have said what
         they run, or have taken too long.
 
         Args:
             target: an id, its beginning, a name or `scope/name`; None for all sessions.
         """
-        await self._reattachment.back(target)
+        await self._reattachment.wait(target)
 
     def template_changed(self, pid: int, certain: bool) -> None:
         """Files of a template have changed, or may have: end its spares, and mark its sessions.

@@ -1,7 +1,7 @@
-"""Limit of live sessions, and sessions that wait for a place.
+"""Limit of live sessions, and sessions that wait for a slot.
 
-A call that needs a new session when all places are taken is refused, with what to do. There is one
-exception: one-shots free their places by themselves, mostly within milliseconds. So sessions wait
+A call that needs a new session when all slots are taken is refused, with what to do. There is one
+exception: one-shots free their slots by themselves, mostly within milliseconds. So sessions wait
 for those, first come, first served; their number and their time are bounded. A waiting session has
 an id, is listed as starting and can be interrupted, but has no jail.
 """
@@ -20,26 +20,26 @@ from nsmd.model.values import JailSpec
 from nsmd.sessions.session import Session
 
 MAX_WAITING = 256
-"""Sessions that wait for a place; more are refused at once."""
+"""Sessions that wait for a slot; more are refused at once."""
 
 WAIT_S = 30.0
 """Longest wait: as long as a one-shot may run by default."""
 
 SHARE = 4
-"""The sessions of one box take at most one place in so many. They outlive it, and code in a box
-that takes all places would leave none to the user.
+"""The sessions of one box take at most one slot in so many. They outlive it, and code in a box that
+takes all slots would leave none to the user.
 """
 
 _LISTED = 5
 """Largest number of sessions that an error about the limit lists."""
 
 
-class Starts:
-    """Limit of jails that start at once. Unlike with trio's own, nobody else goes first while there
-    is room: another pass of the event loop would cost a twentieth of a start.
+class StartLimit:
+    """Limit of jails that start at once. Unlike trio's limiter, it lets a start begin at once while
+    there is room: another pass of the event loop would cost a twentieth of a start.
 
     Args:
-        most: that many start at once.
+        most: largest number of jails that start at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -73,7 +73,7 @@ class SessionSlots:
     """
 
     def __init__(
-        self, room: SessionRoom, live: Callable[[], Sequence[Session]], starts: Starts
+        self, room: SessionRoom, live: Callable[[], Sequence[Session]], starts: StartLimit
     ) -> None:
         self._room = room
         self._live = live

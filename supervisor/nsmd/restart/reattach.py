@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import trio
@@ -25,8 +24,8 @@ client waits for.
 """
 
 SETTLE_S = 5.0
-"""How long clients wait for agents to say what they run, after the last one did. Each agent takes
-milliseconds; those that are stopped delay nobody for longer.
+"""How long clients wait for the next agent to say what it runs. Each takes milliseconds, and agents
+that are stopped delay nobody for longer.
 """
 
 
@@ -36,32 +35,32 @@ class ResumeTurns:
     def __init__(self) -> None:
         self._waiting: dict[str, trio.Event] = {}
         self._under_way: set[str] = set()
-        self._first: set[str] = set()
+        self._advanced: set[str] = set()
         self._all = False
 
     def __repr__(self) -> str:
         return f"<ResumeTurns {len(self._under_way)} under way, {len(self._waiting)} waiting>"
 
-    def first(self, session_id: str) -> None:
-        """Let a session have its turn now: a client waits for it."""
-        self._first.add(session_id)
+    def advance(self, session_id: str) -> None:
+        """Give a session its turn now: a client waits for it."""
+        self._advanced.add(session_id)
         if session_id in self._waiting:
-            self._let(session_id)
+            self._give_turn(session_id)
 
-    def everyone(self) -> None:
-        """Let all sessions have their turn now."""
+    def advance_all(self) -> None:
+        """Give all sessions their turns now."""
         self._all = True
         for session_id in list(self._waiting):
-            self._let(session_id)
+            self._give_turn(session_id)
 
     # For turns.
 
     async def wait(self, session_id: str) -> None:
         """Wait for the turn of a session."""
         turn = self._waiting[session_id] = trio.Event()
-        if self._all or session_id in self._first:
-            self._let(session_id)
-        self._go_on()
+        if self._all or session_id in self._advanced:
+            self._give_turn(session_id)
+        self._give_free_turns()
         try:
             await turn.wait()
         except BaseException:
@@ -69,22 +68,22 @@ class ResumeTurns:
             raise
 
     def done(self, session_id: str) -> None:
-        """A session has answered, or has ended."""
+        """Note that a session has answered or ended."""
         self._waiting.pop(session_id, None)
         self._under_way.discard(session_id)
-        self._go_on()
+        self._give_free_turns()
 
-    def _go_on(self) -> None:
+    def _give_free_turns(self) -> None:
         while self._waiting and len(self._under_way) < AT_ONCE:
-            self._let(next(iter(self._waiting)))
+            self._give_turn(next(iter(self._waiting)))
 
-    def _let(self, session_id: str) -> None:
+    def _give_turn(self, session_id: str) -> None:
         self._under_way.add(session_id)
         self._waiting.pop(session_id).set()
 
 
 class ResumeTurn:
-    """One session's turn, used in place of a limiter of starts."""
+    """Turn of one session. The session enters it as it enters the limit of starts otherwise."""
 
     def __init__(self, turns: ResumeTurns, session_id: str) -> None:
         self._turns = turns
@@ -93,12 +92,7 @@ class ResumeTurn:
     async def __aenter__(self) -> None:
         await self._turns.wait(self._session_id)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._turns.done(self._session_id)
 
 
@@ -131,7 +125,7 @@ class Reattachment:
         return self._settled.is_set()
 
     def begin(self, loaded_state: LoadedState, sessions: Sequence[Session]) -> None:
-        """Note that these sessions were taken over, and their agents are being asked."""
+        """Note that these sessions were taken over, and that their agents are being asked."""
         self._awaited = {session: trio.Event() for session in sessions}
         self._settled = trio.Event()
         self._fates.lost_one_shots = any(each.tenancy.name is None for each in loaded_state.gone)
@@ -145,11 +139,11 @@ class Reattachment:
             if patience.cancelled_caught:
                 log.warning("%d sessions have not answered yet", len(self._awaited))
                 break
-        self.turns.everyone()
+        self.turns.advance_all()
         self._fates.complete = True
         self._settled.set()
 
-    async def back(self, target: str | None) -> None:
+    async def wait(self, target: str | None) -> None:
         """Wait until the sessions that a target may mean have answered, ended, or taken too long.
 
         Args:
@@ -158,12 +152,12 @@ class Reattachment:
         if target is None:
             await self._settled.wait()
             return
-        meant = {each: came for each, came in self._awaited.items() if _may_mean(target, each)}
+        meant = {each: done for each, done in self._awaited.items() if _may_mean(target, each)}
         for session in meant:
-            self.turns.first(session.id)
+            self.turns.advance(session.id)
         with trio.move_on_after(SETTLE_S):
-            for came in meant.values():
-                await came.wait()
+            for done in meant.values():
+                await done.wait()
 
     def execution(self, session: Session, noted: Noted) -> Execution:
         """Return the handle of an execution that an earlier supervisor sent. Its note comes from

@@ -191,7 +191,7 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
             )
         ]
         it.session_manager.take_up(LoadedState(found=found, gone=[], over=[], specs=[], newer=0))
-        await it.session_manager.back()
+        await it.session_manager.wait_reattached()
         sessions = [it.run_service.find(each.record.id) for each in found]
         scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]
         assert scopes == ["cli:/home/user/shop", "cli:-", "editor"]
@@ -224,20 +224,20 @@ async def test_a_session_that_is_back_waits_for_no_other(autojump_clock: trio.ab
         manager = it.session_manager
         manager.take_up(LoadedState(found=found))
         began_s = trio.current_time()
-        await manager.back("quick/work")
+        await manager.wait_reattached("quick/work")
         quick = it.run_service.named("quick", "work")
         assert quick is not None
         assert (quick.state.value, quick.executions) == ("idle", 3)
         assert manager.fates.of("x", "quick", "work") == "never"
         assert manager.fates.of("x", "silent", "work") == "unknown"
-        assert not manager.all_back
+        assert not manager.all_reattached
         assert trio.current_time() == began_s
-        await manager.back("00000000")
+        await manager.wait_reattached("00000000")
         assert trio.current_time() == began_s + SETTLE_S
-        await manager.back()
-        assert manager.all_back
+        await manager.wait_reattached()
+        assert manager.all_reattached
         assert trio.current_time() == began_s + SETTLE_S
-        await manager.back("silent/work")
+        await manager.wait_reattached("silent/work")
 
 
 async def _kept(

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from nsm.wire.errors import SessionLimitError
-from nsmd.manager.session_slots import SessionSlots, Starts
+from nsmd.manager.session_slots import SessionSlots, StartLimit
 from nsmd.model.limits import SessionRoom
 
 
@@ -32,7 +32,7 @@ def spec(descriptors: int) -> Any:
 async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: int) -> None:
     live: list[Any] = [session("mine", "me")] * 5
     room = SessionRoom(configured=limit)
-    slots = SessionSlots(room, lambda: live, Starts(1))
+    slots = SessionSlots(room, lambda: live, StartLimit(1))
     for number in range(share):
         slots.check_share("box:/work#1")
         live.append(session(f"s{number}", "box:/work#1"))
@@ -49,7 +49,7 @@ async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: in
 @pytest.mark.parametrize("confined", [False, True])
 async def test_who_may_end_sessions_is_told_to_and_a_box_is_not(confined: bool) -> None:
     live = [session("mine", "me")]
-    slots = SessionSlots(SessionRoom(configured=1), lambda: live, Starts(1))
+    slots = SessionSlots(SessionRoom(configured=1), lambda: live, StartLimit(1))
     with pytest.raises(SessionLimitError) as refused:
         slots.turn("me", confined=confined)
     assert refused.value.hint.startswith("End one with `nsm kill") != confined
@@ -68,7 +68,7 @@ async def test_an_error_names_the_limit_and_how_to_raise_it(
     room: SessionRoom, limit: str, remedy: str
 ) -> None:
     live: list[Any] = [session(f"s{number}", "me") for number in range(3)]
-    slots = SessionSlots(room, lambda: live, Starts(1))
+    slots = SessionSlots(room, lambda: live, StartLimit(1))
     assert not slots.has_room(spec(2), len(live), 2 * len(live))
     with pytest.raises(SessionLimitError) as refused:
         slots.turn("me")
@@ -81,7 +81,7 @@ async def test_an_error_names_the_limit_and_how_to_raise_it(
 async def test_sessions_that_hold_more_descriptors_take_more_room() -> None:
     live: list[Any] = [session("mine", "me")]
     room = SessionRoom(configured=100, descriptors=6, files=240)
-    slots = SessionSlots(room, lambda: live, Starts(1))
+    slots = SessionSlots(room, lambda: live, StartLimit(1))
     assert slots.has_room(spec(4), 1, 2)
     assert not slots.has_room(spec(5), 1, 2)
     # Spares and ending sessions are in the upper bounds, and do not count.
@@ -97,7 +97,7 @@ async def test_a_start_with_room_lets_nobody_else_go_first() -> None:
         async with starts:
             others += 1
 
-    starts = Starts(2)
+    starts = StartLimit(2)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(start)
         async with starts:

@@ -39,7 +39,7 @@ async def test_so_many_at_once_and_first_who_is_waited_for() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert len(asked.order) == AT_ONCE
         waiting = [number for number in range(100) if number not in asked.order]
-        asked.turns.first(str(waiting[-1]))
+        asked.turns.advance(str(waiting[-1]))
         await trio.testing.wait_all_tasks_blocked()
         assert asked.order[AT_ONCE:] == [waiting[-1]]
         asked.answer(asked.order[0])
@@ -48,7 +48,7 @@ async def test_so_many_at_once_and_first_who_is_waited_for() -> None:
         asked.answer(asked.order[1])
         await trio.testing.wait_all_tasks_blocked()
         assert len(asked.order) == AT_ONCE + 2
-        asked.turns.everyone()
+        asked.turns.advance_all()
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(asked.order) == list(range(100))
         asked.ask(100)
@@ -61,7 +61,7 @@ async def test_so_many_at_once_and_first_who_is_waited_for() -> None:
 async def test_who_is_waited_for_before_it_asks_goes_first() -> None:
     async with trio.open_nursery() as nursery:
         asked = Asked(nursery)
-        asked.turns.first("77")
+        asked.turns.advance("77")
         asked.ask(*range(AT_ONCE))
         await trio.testing.wait_all_tasks_blocked()
         asked.ask(77)
