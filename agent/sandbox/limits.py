@@ -53,6 +53,9 @@ RESOURCES = {
     "data_bytes": resource.RLIMIT_DATA,
 }
 
+ULIMIT = {"processes": ("-u", 1), "descriptors": ("-n", 1), "data_bytes": ("-d", 1024)}
+"""Options of Bash's `ulimit`, and their units."""
+
 FIXED_LIMITS = {
     # 0 would keep the kernel from writing core files, but not from running the host's program for
     # crashes (core(5)); 1 does both.
@@ -67,12 +70,6 @@ FIXED_LIMITS = {
 """Limits that the agent and all that it starts have."""
 
 
-def at_most(kind: int, value: int, pid: int = 0) -> int:
-    """A limit, or the one that a process has if that is lower."""
-    hard = resource.prlimit(pid, kind)[1]
-    return value if hard == resource.RLIM_INFINITY else min(value, hard)
-
-
 def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
     """Sets resource limits, soft and hard, of a process; never above what it has.
 
@@ -80,14 +77,29 @@ def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
         OSError: the kernel or a filter refuses.
     """
     for kind, value in limits.items():
-        limit = at_most(kind, value, pid)
+        limit = _at_most(kind, value, pid)
         resource.prlimit(pid, kind, (limit, limit))
 
 
 def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
-    """Sets those resource limits of a process that an interpreter has.
+    """Sets those limits of an interpreter that have a name in `hello`.
 
     Raises:
         OSError: the kernel or a filter refuses.
     """
     set_limits({RESOURCES[name]: value for name, value in limits.items()}, pid)
+
+
+def limits_for_bash(limits: Mapping[str, int]) -> list[str]:
+    """Commands by which a shell that this process starts sets those limits itself."""
+    return [
+        f"\\ulimit {option} {_at_most(RESOURCES[name], limits[name]) // unit}"
+        for name, (option, unit) in ULIMIT.items()
+        if name in limits
+    ]
+
+
+def _at_most(kind: int, value: int, pid: int = 0) -> int:
+    """A limit, or the one that a process has if that is lower."""
+    hard = resource.prlimit(pid, kind)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -7,6 +7,7 @@
 pkgs.runCommand "nsm-filter" { } ''
   mkdir -p nsm/jail
   touch nsm/__init__.py nsm/jail/__init__.py
+  cp ${../../clients/nsm/dataclass.py} nsm/dataclass.py
   cp -r ${../../clients/nsm/jail/seccomp} nsm/jail/seccomp
   PYTHONPATH=$PWD ${pkgs.buildPackages.python3}/bin/python3 -B - <<'END' > $out
   import sys

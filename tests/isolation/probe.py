@@ -211,10 +211,10 @@ print(probe_all(), flush=True)
 
 _IN_FORK = """\
 import os
-class Limits:
-    def __init__(self, given):
-        pass
-def serve(read_fd, write_fd, **_):
+def prepare(**_):
+    return None
+Limits = PythonWorker = lambda _: None
+def serve(_agent, _read_fd, write_fd, **_):
     os.dup2(write_fd, 1)
     os.write(1, probe_all().encode())
     os._exit(0)

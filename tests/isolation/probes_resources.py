@@ -16,8 +16,10 @@ def _unlimited(source: bytes) -> bytes:
         b"space = {'__name__': 'agent', '__file__': __file__}\n"
         b"exec(compile(%r, __file__, 'exec'), space)\n"
         b"space['apply_limits'] = lambda *_: None\n"
+        b"space['limits_for_bash'] = lambda _: []\n"
         b"if __name__ == '__main__':\n    import sys\n    space['main'](sys.argv[1:])\n"
-        b"serve, Limits = space['serve'], space['Limits']\n"
+        b"for name in ('prepare', 'serve', 'Limits', 'PythonWorker'):\n"
+        b"    globals()[name] = space[name]\n"
     ) % source
 
 

@@ -50,7 +50,8 @@ exec(compile(source, %r or __file__, "exec"), space)
 %s
 if __name__ == "__main__":
     space["main"](sys.argv[1:])
-serve, Limits = space["serve"], space["Limits"]  # a template loads it as a module
+for name in ("prepare", "serve", "Limits", "PythonWorker"):  # a template loads it as a module
+    globals()[name] = space[name]
 """
 
 

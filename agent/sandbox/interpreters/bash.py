@@ -10,7 +10,7 @@ import time
 
 from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
-from sandbox.limits import RESOURCES, at_most
+from sandbox.limits import limits_for_bash
 from sandbox.linux import IGNORED_BY_PYTHON, identity_of
 from sandbox.processes import caught_signals, read_children, read_process, send_signal
 from sandbox.resources import text_of
@@ -30,9 +30,6 @@ HOLD_LIMIT_S = 1.0
 """How long a shell may take to stop, and its forks to begin, before they are signalled, at most:
 microseconds, or on a machine with more to do than processors until it is their turn."""
 
-
-ULIMIT = {"processes": ("-u", 1), "descriptors": ("-n", 1), "data_bytes": ("-d", 1024)}
-"""Options of `ulimit` for the limits of `sandbox.limits`, and their units."""
 
 VALUES = (
     *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
@@ -177,11 +174,8 @@ class BashInterpreter(Interpreter):
         self._held = ""
         self.ends_with_code = False
         values = {"abort": PARTS["abort"], "signal": self.ABORT_SIGNAL.name}
-        lines = [self._part("begin", **values)]
-        for name, value in self.agent.limits.resources.items():
-            option, unit = ULIMIT[name]
-            lines.append(f"\\ulimit {option} {at_most(RESOURCES[name], value) // unit}")
-        self._command("\n".join([*lines, self._report(0, 0)]))
+        limits = limits_for_bash(self.agent.limits.resources)
+        self._command("\n".join([self._part("begin", **values), *limits, self._report(0, 0)]))
 
     def _part(self, name: str, **values: object) -> str:
         """A part of the driver, with descriptors and `values` put in."""

@@ -140,8 +140,8 @@ class TemplateServer:
         if not size:
             os._exit(0)
         end = self._message.find(0, 0, size)
-        session = self._session(bytes(memoryview(self._message)[:end]))
-        if len(fds) in (1, 2) and self._fork(fds[0]):
+        session = self._session(bytes(memoryview(self._message)[:end])) if end > 0 else None
+        if session is not None and len(fds) in (1, 2) and self._fork(fds[0]):
             for group in fds[1:]:
                 enter_group(group)
             return session, fds[0], bytes(memoryview(self._message)[end + 1 : size])
@@ -151,13 +151,20 @@ class TemplateServer:
             os.close(fd)
         return None
 
-    def _session(self, asked: bytes) -> ForkedSession:
-        """The session that is asked for, made when it is asked for the first time."""
+    def _session(self, asked: bytes) -> ForkedSession | None:
+        """The session that is asked for, made when it is asked for the first time.
+
+        None if the request is not valid, which shows as the end of the session's socket.
+        """
         session = self._sessions.get(asked)
         if session is None:
+            try:
+                session = ForkedSession(json.loads(asked), self)
+            except (ValueError, LookupError, TypeError):
+                return None
             if len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.clear()
-            session = self._sessions[asked] = ForkedSession(json.loads(asked), self)
+            self._sessions[asked] = session
             gc.freeze()
         return session
 
