@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Agent:
     """Messages from the supervisor on one side, interpreters on the other.
 
-    It may be made before a fork: until `run` it has nothing of its process, no descriptor, and no
-    random number.
+    It can be made before a fork: until `run` it has no descriptor, no random number and nothing
+    else that belongs to one process.
 
     Args:
         file: path of the agent's program, for another Python to run.
@@ -106,7 +106,7 @@ class Agent:
         Args:
             read_fd, write_fd: the channel; may be the same.
             prestart: name of the interpreter that is up before `ready` is sent.
-            rehearse: have it run code that does nothing before, if it is Python.
+            rehearse: if that is Python, it runs code that does nothing before `ready`.
         """
         self._open(read_fd, write_fd)
         if prestart is not None:

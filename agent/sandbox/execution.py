@@ -96,7 +96,7 @@ class Executor:
         self._newest: NewestPid
 
     def open(self) -> None:
-        """Begin, in the process that runs code."""
+        """Prepare for executions, in the process that is to serve."""
         self._newest = NewestPid()
 
     def rehearse(self, interpreter: Interpreter) -> None:

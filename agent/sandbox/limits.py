@@ -67,11 +67,11 @@ FIXED_LIMITS = {
     resource.RLIMIT_MEMLOCK: 64 * 1024,
     resource.RLIMIT_SIGPENDING: 1024,
 }
-"""Limits that the agent and all that it starts have."""
+"""Limits of the agent and of all that it starts."""
 
 
 def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
-    """Sets resource limits, soft and hard, of a process; never above what it has.
+    """Sets soft and hard resource limits of a process, but none above its present hard limit.
 
     Raises:
         OSError: the kernel or a filter refuses.

@@ -115,10 +115,10 @@ def restore_signals() -> None:
 
 
 def close_others(kept: set[int]) -> None:
-    """Closes all descriptors of this process but those."""
+    """Closes all descriptors of this process except these."""
     first = 0
     for fd in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
-        if first < fd:  # an empty range would be one without end
+        if first < fd:  # closerange(0, 0) would close everything
             os.closerange(first, fd)
         first = max(first, fd + 1)
 

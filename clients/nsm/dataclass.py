@@ -2,7 +2,8 @@
 
 The standard library writes six methods for each class as text and compiles them: a third of the
 supervisor's start. Here a method is compiled when it is first called, and most never are.
-`dataclasses.fields` and its like find what they look for, which is made when they do.
+`dataclasses.fields`, `asdict` and the like work: what they read of a class is made when they first
+read it.
 
 Classes are always slotted. For type checkers, these are the standard library's own names.
 """
@@ -43,8 +44,8 @@ class _Field:
         self.name, self.annotation, self.kw_only = "", "", False
 
 
-class _Described:
-    """`__dataclass_fields__` or `__dataclass_params__`: made by the standard library when read."""
+class _LazyAttribute:
+    """`__dataclass_fields__` or `__dataclass_params__`, made at the first read."""
 
     __slots__ = ("_attribute", "_made", "fields", "options")
 
@@ -54,13 +55,15 @@ class _Described:
 
     def __get__(self, _instance: object, owner: type) -> object:
         if self._made is None:
-            self._made = getattr(_described(owner, self.fields, self.options), self._attribute)
+            self._made = getattr(
+                _standard_dataclass(owner, self.fields, self.options), self._attribute
+            )
         return self._made
 
 
-def _described(owner: type, fields: dict[str, _Field], options: dict[str, bool]) -> type:
+def _standard_dataclass(owner: type, fields: dict[str, _Field], options: dict[str, bool]) -> type:
     """Make a class of the same fields with the standard library's decorator."""
-    import dataclasses  # noqa: PLC0415  # what this module is there to avoid
+    import dataclasses  # noqa: PLC0415  # this module avoids it elsewhere
 
     namespace: dict[str, Any] = {
         "__annotations__": {each.name: each.annotation for each in fields.values()},
@@ -82,7 +85,7 @@ def _described(owner: type, fields: dict[str, _Field], options: dict[str, bool])
 def _dataclass(
     *, frozen: bool = False, slots: bool, kw_only: bool = False, eq: bool = True
 ) -> Callable[[type], type]:
-    """Make slotted dataclasses; see `dataclasses.dataclass`."""
+    """Make a slotted dataclass, with the options of `dataclasses.dataclass`."""
     assert slots
     options = {"frozen": frozen, "kw_only": kw_only, "eq": eq}
 
@@ -99,7 +102,7 @@ def _dataclass(
                 fields[name] = each = value if isinstance(value, _Field) else _Field(default=value)
                 each.name, each.annotation, each.kw_only = name, annotation, kw_only
         for name in (_FIELDS, _PARAMS):
-            namespace[name] = _Described(name, fields, options)
+            namespace[name] = _LazyAttribute(name, fields, options)
         namespace["__slots__"] = tuple(name for name in fields if name not in inherited)
         namespace["__match_args__"] = tuple(
             each.name for each in fields.values() if each.init and not each.kw_only
@@ -161,7 +164,7 @@ def _init_text(cls: type, fields: dict[str, _Field]) -> str:
         if each.init:
             (keywords if each.kw_only else positional).append(word)
         elif word == name:
-            continue  # `__post_init__` gives it a value, or somebody later
+            continue  # `__post_init__` sets it, or other code later
         else:
             value = f"_make_{name}()" if each.factory is not _ABSENT else f"_default_{name}"
         body.append(f"_set_{name}(self, {value})")
@@ -199,19 +202,19 @@ def _repr(shown: list[str]) -> Any:
 
 
 def _refuse_set(_self: object, name: str, _value: object) -> NoReturn:
-    from dataclasses import FrozenInstanceError  # noqa: PLC0415  # what this module avoids
+    from dataclasses import FrozenInstanceError  # noqa: PLC0415  # this module avoids it elsewhere
 
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 def _refuse_delete(_self: object, name: str) -> NoReturn:
-    from dataclasses import FrozenInstanceError  # noqa: PLC0415  # what this module avoids
+    from dataclasses import FrozenInstanceError  # noqa: PLC0415  # this module avoids it elsewhere
 
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 def _replace(value: object, /, **changes: Any) -> Any:
-    """Return the same with other values in some fields; see `dataclasses.replace`."""
+    """Return a copy with other values in some fields, as `dataclasses.replace` does."""
     cls: Any = type(value)
     for name, each in _fields_of(cls).items():
         if each.init and name not in changes:
@@ -222,7 +225,7 @@ def _replace(value: object, /, **changes: Any) -> Any:
 def _fields_of(cls: type) -> dict[str, _Field]:
     for each in cls.__mro__:
         described = each.__dict__.get(_FIELDS)
-        if isinstance(described, _Described):
+        if isinstance(described, _LazyAttribute):
             return described.fields
     raise TypeError(f"{cls.__name__} is no dataclass")
 

@@ -188,7 +188,7 @@ class Interpreter:
         try:
             for stream in ("stdout", "stderr"):
                 pipes[stream] = OutputPipe()
-            # Without the class around it, each use of which copies pages of memory in a fork.
+            # Not `socket.socket`: each use of that class copies pages of memory in a fork.
             ends += [end.detach() for end in _socket.socketpair()]
             ours, theirs = ends
             pid = self.spawn(theirs, pipes)

@@ -61,11 +61,11 @@ class UnforkableError(Exception):
 
 @contextlib.contextmanager
 def collect_fork_hooks() -> Generator[list[Mapping[str, Callable[[], object]]], None, None]:
-    """Collects what modules register to run around forks, for the sessions to register.
+    """Collects the functions that modules register to run around forks; sessions register them.
 
-    Most of it resets locks that another thread may hold at a fork. A template has one thread, which
-    holds none. Run around its forks, these functions would copy hundreds of pages of memory each
-    time; code in a session that forks has them run as usual.
+    Most of these functions reset locks that another thread may hold at a fork. A template has one
+    thread, which holds none, and the functions would copy hundreds of pages of memory in each of
+    its forks. When code in a session forks, they run as usual.
 
     Yields:
         The arguments of each call of `os.register_at_fork`.

@@ -44,7 +44,7 @@ REQUEST_BYTES = 64 * 1024
 FD_BYTES = struct.calcsize("i")
 
 MAX_SESSIONS = 32
-"""Sessions that are prepared, one for each different request."""
+"""Largest number of prepared sessions, one for each different request."""
 
 NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 
@@ -152,9 +152,9 @@ class TemplateServer:
         return None
 
     def _session(self, asked: bytes) -> ForkedSession | None:
-        """The session that is asked for, made when it is asked for the first time.
+        """The session of a request, prepared when the first such request comes.
 
-        None if the request is not valid, which shows as the end of the session's socket.
+        None if the request is not valid. The supervisor then sees the end of the session's socket.
         """
         session = self._sessions.get(asked)
         if session is None:

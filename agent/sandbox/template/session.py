@@ -155,7 +155,7 @@ def take_variables(variables: Sequence[bytes]) -> bool:
         variables: each `NAME=VALUE`.
 
     Returns:
-        True if programs may be found in other places now.
+        True if PATH was set, so that programs may be in other places.
     """
     names: set[str] = set()
     for variable in variables:
@@ -196,10 +196,10 @@ def drop_privileges(last_capability: int, system_calls: Filter) -> None:
 
 
 class ForkedSession:
-    """Fate of forks that are asked for with one request; made before them.
+    """Session for one request, prepared before the forks that become it: one for each such request.
 
     Args:
-        request: the first part of one, as in docs/contributing/agent-protocol.md, "Templates".
+        request: first part of the request (docs/contributing/agent-protocol.md, "Templates").
 
     Raises:
         ValueError: a limit is not valid.
@@ -223,7 +223,7 @@ class ForkedSession:
 
         Args:
             fd: the session's socket.
-            own: the rest of the request.
+            own: the rest of the request, which is for this fork only.
         """
         policy, *variables = own.split(b"\0")
         try:

@@ -82,8 +82,8 @@ VERBS_ELSEWHERE = {"box": "nsmbox.cli.box"}
 """Verbs of other packages than this one, which are loaded by these names alone."""
 
 _COLLECT_AFTER = 100_000
-"""Objects from which on the process looks for garbage. Most commands end with fewer, and Python's
-own number, 700, had each look dozens of times at modules that stay."""
+"""Number of new objects after which Python looks for garbage. Most commands end with fewer. With
+Python's default, 700, it would look dozens of times through modules that stay."""
 
 _EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a typing mistake
 
@@ -101,17 +101,17 @@ class Verb(Protocol):
 
 
 def program() -> NoReturn:
-    """The console script: `main` in a process of its own."""
+    """Run `main` as all that this process does, and end the process."""
     gc.set_threshold(_COLLECT_AFTER)
     code = main()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):  # one is closed, and Python knows what to do
+    except (AttributeError, OSError, ValueError):  # one is closed: leave it to Python's usual end
         sys.exit(code)
     if "threading" in sys.modules:
         sys.exit(code)
-    # Nothing is left to be done, and taking the modules apart would be a tenth of the time.
+    # Nothing is left to do, and Python would take a tenth of the time to clear its modules.
     os._exit(code)
 
 

@@ -118,8 +118,8 @@ class BlockingWire:
             self.close()
 
     def follow_reload(self) -> None:
-        """Wait until the supervisor has become another program, and connect to that one; not where
-        a lost connection is not replaced.
+        """Wait until the supervisor has become another program. Connect to that one, if a lost
+        connection is to be replaced.
 
         Raises:
             DisconnectedError: it takes too long, or each program that came ended at once.

@@ -165,7 +165,7 @@ def output_to(on_output: OnOutput) -> Callable[[Event], None]:
 
 
 def rows_to(rows: list[object]) -> Callable[[Event], None]:
-    """A callback for the events of `sessions` that collects rows, for `rows_of`."""
+    """Make a callback for the events of `sessions`, which collects rows for `rows_of`."""
 
     def on_event(event: Event) -> None:
         if event.event == "sessions" and isinstance(event.data.get("sessions"), list):
@@ -177,8 +177,8 @@ def rows_to(rows: list[object]) -> Callable[[Event], None]:
 
 
 def rows_of(rows: list[object], answer: Mapping[str, Any]) -> list[SessionRow]:
-    """The rows of `sessions`: those of its events, and of the answer, where an older supervisor has
-    all of them.
+    """Return the rows of `sessions`: from its events, and from the answer, in which an older
+    supervisor sends all of them.
     """
     streamed = read(list[SessionRow], {"sessions": rows}, "sessions")
     return streamed + read(list[SessionRow], answer, "sessions")

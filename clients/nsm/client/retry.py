@@ -49,8 +49,8 @@ _LOOKS = frozenset(
         "status",
     }
 )
-"""Operations that may be carried out twice. `logs` and `events` start again: `RECONNECTED` tells
-followers of one, who can then tell what comes twice."""
+"""Operations that may be carried out twice. `logs` and `events` start from the beginning:
+`RECONNECTED` tells the caller, who can then leave out what comes twice."""
 
 RECONNECTED = "reconnected"
 """Name of an event that the client itself gives to `on_event`: the connection was lost, and the

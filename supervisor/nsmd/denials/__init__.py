@@ -14,5 +14,6 @@ packages    sentences about missing packages
 wording     sentences about the policy's rule for the evidence
 explaining  all of it together: `explain`
 
-Most code breaks no rule: all but `suspicion` is imported for the first that seems to.
+Most code breaks no rule. So only `suspicion` is imported at the start. The others are imported when
+an outcome first looks suspicious.
 """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nsmd.denials import lines, tracebacks
 from nsmd.denials.evidence import Evidence, Kind, is_beyond_machines
-from nsmd.denials.suspicion import bounded, plain_text
+from nsmd.denials.suspicion import bounded, suspicious_text
 from nsmd.model.values import Outcome
 
 HEAD_LINES = 100
@@ -97,7 +97,7 @@ def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
         # Values of Python or Node are displayed with escaped line ends.
         yield _lines(outcome.stdout, escaped=True)
         for display in outcome.displays:
-            yield _lines(plain_text(display), escaped=True)
+            yield _lines(suspicious_text(display), escaped=True)
     elif outcome.exit_code:
         yield list(tracebacks.of_pytest(_lines(outcome.stdout)))
 

@@ -1,4 +1,4 @@
-"""Choice of the outcomes that need an explanation: few do, and all others need only this."""
+"""Choice of the outcomes that need an explanation. The others need only this."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def looks_suspicious(outcome: Outcome) -> bool:
     """Return whether a closer look is worthwhile: False if all went well, without error output."""
     if outcome.exit_code or outcome.stderr or outcome.interpreter_restarted:
         return True
-    if any(plain_text(display) for display in outcome.displays):
+    if any(suspicious_text(display) for display in outcome.displays):
         return True
     return _is_suspicious(bounded(outcome.stdout))
 
@@ -42,8 +42,8 @@ def _is_suspicious(text: str) -> bool:
     return any(words in text for words in SUSPICIOUS)
 
 
-def plain_text(display: Mapping[str, Any]) -> str:
-    """Text of a displayed value, if it is of interest."""
+def suspicious_text(display: Mapping[str, Any]) -> str:
+    """Return the text of a displayed value if it looks suspicious, else an empty text."""
     text = display.get("text/plain")
     if not isinstance(text, str):
         return ""
@@ -52,7 +52,7 @@ def plain_text(display: Mapping[str, Any]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Cut what is between head and tail."""
+    """Leave out the middle of a long text."""
     if len(text) <= HEAD_CHARS + TAIL_CHARS:
         return text
     return text[:HEAD_CHARS] + "\n" + text[-TAIL_CHARS:]

@@ -38,8 +38,8 @@ PER_PROXY = 1
 """Further descriptors of a session that reaches some hosts: the socket of its proxy."""
 
 MAX_LATER = 256
-"""Descriptors for proxies of sessions that get hosts while they live, and for transfers of files;
-fewer where there are few.
+"""Largest number of descriptors to keep free for what sessions may need later: proxies, if hosts
+are allowed while a session lives, and transfers of files.
 """
 
 RESERVED = 192

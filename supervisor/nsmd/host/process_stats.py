@@ -103,18 +103,18 @@ def _command(path: str) -> str:
 
 
 FEWEST_KNOWN = 1000
-"""Number of remembered jails from which on those that are gone are searched for."""
+"""Number of remembered jails above which those that are gone are forgotten."""
 
 ProcessorTimes = dict[int, int | None]
 """Processor time of each process of a jail, in nanoseconds; None if the kernel does not tell."""
 
 
 class UsageReader:
-    """Usage of thousands of jails, which is measured again only where something has run.
+    """Reader of the usage of thousands of jails, which measures a jail again only if it has run.
 
-    The kernel tells the processor time of a process to the nanosecond, without a file. Where no
-    process of a jail has used any, none has started, ended or got memory since. (It may have less:
-    the kernel takes some back where memory is short. That is found out when something runs.)
+    The kernel tells the processor time of a process to the nanosecond, without a file. If no
+    process of a jail has used any, none has started, ended or got memory since. (The kernel may
+    have taken memory from it because memory was short. That is noticed when something runs.)
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from nsmd.model.policy import Policy
 
 
 def hang_up(channel: socket.socket) -> None:
-    """Let whoever reads our end of a channel find its end, now."""
+    """Stop reading from a channel: a task that waits for data gets end-of-file at once."""
     with suppress(OSError):
         channel.shutdown(socket.SHUT_RD)
 

@@ -16,7 +16,7 @@ Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, process_stats.Usage]]
 
 
 ROWS_AT_ONCE = 200
-"""Largest number of sessions that are described in one turn; others get theirs in between."""
+"""Largest number of sessions to describe at once; other tasks run in between."""
 
 
 def measure_in_threads() -> Measure:

@@ -74,7 +74,7 @@ class RunService:
         home: the user's home directory, never mounted as a project.
         private: further directories that are never mounted: the supervisor's own.
         unreadable: returns why the jails' user cannot read a directory; None if it can.
-        measure: measures the processes below some PID 1s; None for the real way.
+        measure: measures the processes below some PID 1s; None to read /proc.
         ending: says whether new work is accepted.
 
     Attributes:

@@ -71,11 +71,11 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[tuple[Listener, Collection[EventKind] | None]] = []
-        self._of: dict[EventKind, list[Listener]] = {}
+        self._subscriptions: list[tuple[Listener, Collection[EventKind] | None]] = []
+        self._by_kind: dict[EventKind, list[Listener]] = {}
 
     def __repr__(self) -> str:
-        return f"<Events for {len(self._listeners)} listeners>"
+        return f"<Events for {len(self._subscriptions)} listeners>"
 
     def subscribe(
         self, listener: Listener, kinds: Collection[EventKind] | None = None
@@ -84,31 +84,31 @@ class Events:
 
         Args:
             listener: must be quick; it neither waits nor raises.
-            kinds: kinds of events that it wants; None for all.
+            kinds: kinds of events to call it with; None for all.
 
         Returns:
             A function that ends this; may be called again.
         """
         subscription = listener, kinds
-        self._listeners.append(subscription)
-        self._of = {}
+        self._subscriptions.append(subscription)
+        self._by_kind = {}
 
         def unsubscribe() -> None:
-            self._listeners = [each for each in self._listeners if each is not subscription]
-            self._of = {}
+            self._subscriptions = [each for each in self._subscriptions if each is not subscription]
+            self._by_kind = {}
 
         return unsubscribe
 
     def _listeners_of(self, kind: EventKind) -> list[Listener]:
-        found = [each for each, kinds in self._listeners if kinds is None or kind in kinds]
-        self._of[kind] = found
+        found = [each for each, kinds in self._subscriptions if kinds is None or kind in kinds]
+        self._by_kind[kind] = found
         return found
 
     def publish(
         self, kind: EventKind, *, session: str = "", subject: object = None, **facts: Any
     ) -> None:
         """Publish an event."""
-        listeners = self._of.get(kind)
+        listeners = self._by_kind.get(kind)
         if listeners is None:
             listeners = self._listeners_of(kind)
         if not listeners:

@@ -22,8 +22,8 @@ OLDER_PRESETS: Mapping[str, Preset] = {"shell": "bash"}
 class Bounds:
     """Least and largest value or length, as pydantic's core schemas name them.
 
-    `annotated_types` has the same, and takes 20 ms to import, which a supervisor without a file
-    does not have to spend.
+    `annotated_types` has the same, but takes 20 ms to import. A supervisor without a configuration
+    file saves that time.
     """
 
     __slots__ = ("_bounds",)

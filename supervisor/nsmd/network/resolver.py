@@ -1,4 +1,4 @@
-"""Way from a requested host to a connection with a checked address.
+"""Resolution of a requested host, and the connection to a checked address.
 
 Each name is resolved once, and the connection goes to one of the checked addresses. So a name that
 means another address a moment later (DNS rebinding) gains nothing. A name that is not allowed is

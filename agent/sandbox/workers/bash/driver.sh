@@ -12,7 +12,9 @@
 
 # Keeps the descriptors that are between executions. While 3 to 6 are closed for a group of
 # commands, bash keeps them at 10 to 13 marked close-on-exec, and duplicating a marked descriptor
-# marks the copy. The kernel ends the shell before the agent when memory ends.
+# marks the copy.
+#
+# The shell gets the highest oom_score_adj: when memory runs out, the kernel kills it before the agent.
 begin() {
   { \exec @source@<&10 @null@<&11 @out@>&12 @err@>&13; } 3<&- 4<&- 5>&- 6>&-
   \exec 3<&- 4<&- 5>&- 6>&-

@@ -44,7 +44,7 @@ NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
 
 
 FOR_THREADS = ("logging", "threading")
-"""Modules whose fork hooks reset locks that another thread may have held at the fork."""
+"""Modules whose fork hooks only reset locks that another thread may have held at the fork."""
 
 
 def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -> NoReturn:
@@ -64,7 +64,10 @@ def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -
 
 
 def adopt_fork_hooks(hooks: Sequence[Mapping[str, Callable[[], object]]]) -> None:
-    """Registers what is to run around forks from now on, and makes up for the last one.
+    """Registers functions to run around later forks, and runs those for the child of this one.
+
+    The fork that made this process did not run them. Locks need no reset: its parent had one
+    thread, which held none.
 
     Args:
         hooks: arguments of `os.register_at_fork`.
@@ -98,12 +101,12 @@ class PythonWorker:
     Everything here shares a process with user code, so nothing is defended against it; what must
     hold against hostile code is the agent's business.
 
-    It may be made before a fork, in a process whose descriptors 0 to 2 are of the same kinds: until
-    `serve` it has no descriptor, and nothing of its process. The process that makes it has code's
-    `__main__` and streams from then on.
+    It can be made before a fork, in a process whose descriptors 0 to 2 are of the same kinds: until
+    `serve` it has no descriptor and nothing else that belongs to one process. The process that
+    makes it has the `__main__` and the streams of user code from then on.
 
     Args:
-        fork_hooks: arguments of `os.register_at_fork`, which did not run around its fork.
+        fork_hooks: arguments of `os.register_at_fork`; these did not run around its fork.
     """
 
     FUTURE_FLAGS = 0xFFF0000
@@ -130,7 +133,7 @@ class PythonWorker:
         self._sources: list[str] = []
         self._flags: int = 0
         self._handler: Any = signal.default_int_handler
-        self._ignoring = self._ignore  # one object, to be told from others
+        self._ignoring = self._ignore  # one object, so that `is` can find it again
         self._agent_module = sys.modules.get("__main__")  # its globals live as long as this does
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
@@ -151,7 +154,7 @@ class PythonWorker:
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
 
     def _open(self, control_fd: int, page: SharedPage) -> None:
-        """Takes this process over."""
+        """Begins in the process that runs code: opens descriptors and sets signal handlers."""
         self._pid = self._displayer.pid = os.getpid()
         self._control_fd = self._out.control_fd = control_fd
         self._page = page

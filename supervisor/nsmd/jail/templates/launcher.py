@@ -42,7 +42,7 @@ MAX_TEMPLATES = 16
 """Largest number of templates, some 12 MB each. The least recently used one makes room."""
 
 MAX_PLANS = 64
-"""Kinds of sessions whose requests are remembered, at most 64 KiB each."""
+"""Largest number of remembered plans. Each has a request of at most 64 KiB."""
 
 MAX_STARTING = 8
 """Templates that start at once. One whose imports hang takes a slot for some time."""

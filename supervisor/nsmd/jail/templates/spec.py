@@ -24,11 +24,11 @@ MAX_REQUEST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkPlan:
-    """How sessions of one kind are forked.
+    """Plan for forking sessions of one specification.
 
     Attributes:
         template: their template.
-        impossible: why they need jails of their own; empty if they may be forks.
+        impossible: why they need jails of their own; empty if they can be forks.
         request: request to the template.
         policy: their policy.
     """
@@ -40,11 +40,11 @@ class ForkPlan:
 
 
 def plan_fork(cold: ColdLauncher, spec: JailSpec, rehearsed: bool) -> ForkPlan:
-    """Find out how such sessions are forked; the same each time.
+    """Plan how to fork sessions of a specification. Equal arguments give equal plans.
 
     Args:
         cold: launcher that knows their policy and limits.
-        rehearsed: as in `spec`, where equality leaves it out.
+        rehearsed: `spec.rehearsed`, given again since comparisons of specifications leave it out.
     """
     template = template_of(spec)
     if reason := why_unforkable(spec):
@@ -108,8 +108,8 @@ def why_unforkable(spec: JailSpec) -> str | None:
 def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     """Make the request to the template (`docs/contributing/agent-protocol.md`, "Templates").
 
-    What comes first is the same for many sessions, and the template remembers it. The rest, after
-    the first NUL, is one session's own: the template's other forks may belong to other clients.
+    The first part is the same for many sessions, and the template remembers it. The rest, after the
+    first NUL, is for one session only: other forks of the template may belong to other clients.
 
     Args:
         policy: policy of the session, which gets it in a file.

@@ -162,7 +162,7 @@ class Template:
         self.on_closed: Callable[[Template], None] = lambda _: None
         self._pidfd = pidfd
         self._closed = trio.Event()
-        # A scope of trio's for each wait would cost a tenth of a session.
+        # A cancel scope for each wait would take a tenth of the time that a session takes.
         self._timers = Timers()
         self._waiting: set[socket.socket] = set()
         self._asking = trio.Lock()
@@ -289,7 +289,7 @@ class Template:
         return jail
 
     def _too_slow(self, channel: socket.socket) -> None:
-        if channel in self._waiting:  # the template hangs; its forks do not depend on it
+        if channel in self._waiting:  # the template hangs, while its forks live on without it
             self._hung = channel
             self.close()
         else:
@@ -410,7 +410,7 @@ def _close(fds: Sequence[int]) -> None:
 async def _until_it_speaks(channel: socket.socket, patience: Timer) -> None:
     """Wait for the agent's first byte; no frame begins with `WENT_WRONG`."""
     await trio.lowlevel.wait_readable(channel)
-    if patience.due_s == math.inf:
+    if patience.due_s == math.inf:  # the time is over
         raise TemplateError(f"the fork's agent said nothing for {SPEAK_TIMEOUT_S:g} s")
     try:
         first = channel.recv(1, socket.MSG_PEEK)

@@ -59,7 +59,7 @@ class TemplateRecord:
 
 @cache
 def read_programs() -> bytes:
-    """Read the jails' programs, unless that was done; returns their digest."""
+    """Return the digest of the jails' programs, which are read only once."""
     digest = hashlib.sha256(__version__.encode())
     for program in (AGENT, TEMPLATE):
         digest.update(source_of(program))
@@ -80,7 +80,7 @@ class TemplateStore:
     """Store of templates for the next supervisor.
 
     Args:
-        made: returns what `made_of` does; called when that is first needed.
+        made: calls `made_of`; called itself when the digest is first needed.
     """
 
     def __init__(self, store: DescriptorStore, made: Callable[[], str]) -> None:
