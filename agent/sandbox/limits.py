@@ -91,7 +91,7 @@ def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
 
 
 def limits_for_bash(limits: Mapping[str, int]) -> list[str]:
-    """Commands by which a shell that this process starts sets those limits itself."""
+    """Commands with which a shell that this process starts sets these limits for itself."""
     return [
         f"\\ulimit {option} {_at_most(RESOURCES[name], limits[name]) // unit}"
         for name, (option, unit) in ULIMIT.items()
@@ -100,6 +100,6 @@ def limits_for_bash(limits: Mapping[str, int]) -> list[str]:
 
 
 def _at_most(kind: int, value: int, pid: int = 0) -> int:
-    """A limit, or the one that a process has if that is lower."""
+    """A limit, or the hard limit that a process has if that is lower."""
     hard = resource.prlimit(pid, kind)[1]
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
