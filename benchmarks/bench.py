@@ -118,7 +118,7 @@ def connect(variables: Mapping[str, str]) -> nsm.Client:
 
 
 def supervisor_pid(client: nsm.Client) -> int:
-    """The process that everything here is about."""
+    """Process id of the supervisor that is measured."""
     pid = client.server.pid
     assert pid is not None
     return pid

@@ -1,4 +1,4 @@
-"""Clients in processes of their own, for what many clients get done together."""
+"""Clients in processes of their own, which work at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PROGRAM = Path(__file__).resolve().parent / "load_client.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
-    """Outcome of some seconds of work.
+class LoadRun:
+    """Outcome of clients that worked at once for some seconds.
 
     Attributes:
         rate: calls a second, all clients together.
@@ -36,8 +36,8 @@ class Load:
     def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
         self._processes = processes
 
-    def spell(self, seconds: float) -> Spell:
-        """Let all work at once."""
+    def run(self, seconds: float) -> LoadRun:
+        """Let all clients work at once."""
         for process in self._processes:
             stdin, _ = pipes(process)
             stdin.write(b"%f\n" % seconds)
@@ -47,12 +47,12 @@ class Load:
             answer = json.loads(pipes(process)[1].readline())
             rate += len(answer["samples_ms"]) / answer["took_s"]
             samples += answer["samples_ms"]
-        return Spell(rate=rate, samples=tuple(samples))
+        return LoadRun(rate=rate, samples=tuple(samples))
 
 
 @contextmanager
 def load(kind: Kind, places: list[str]) -> Generator[Load]:
-    """A client for each place: what `load_client.py` says about its kinds."""
+    """Start clients of one kind of `load_client.py`, one for each place."""
     with ExitStack() as stack:
         processes: list[subprocess.Popen[bytes]] = []
         for place in places:
@@ -71,5 +71,5 @@ def load(kind: Kind, places: list[str]) -> Generator[Load]:
 
 
 def clients(number: int) -> str:
-    """A number of clients in words."""
+    """Say how many clients there are."""
     return "1 client" if number == 1 else f"{number} clients"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import nsm
 
 CODE = "print(1 + 1)"
-"""Code of fresh jails; that of the peer, which does not capture output, prints nothing."""
+"""Code for fresh jails. Cold starts, which do not capture output, run code that prints nothing."""
 
 ENDING_AT_ONCE = 2
 """Cold jails that may still be ending while the next one starts."""
@@ -37,12 +37,12 @@ def main() -> int:
         call()
         print("ready", flush=True)
         for line in sys.stdin:
-            print(json.dumps(spell(call, float(line))), flush=True)
+            print(json.dumps(repeat(call, float(line))), flush=True)
     return 0
 
 
-def spell(call: Callable[[], object], seconds: float) -> dict[str, object]:
-    """Call again and again."""
+def repeat(call: Callable[[], object], seconds: float) -> dict[str, object]:
+    """Call again and again for some seconds."""
     samples_ms: list[float] = []
     started_s = now_s = time.perf_counter()
     ends_s = started_s + seconds

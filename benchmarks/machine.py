@@ -23,7 +23,7 @@ GONE = (FileNotFoundError, ProcessLookupError)
 """Errors of reading about a process that has ended meanwhile."""
 
 MANY_CORES = 16
-"""Some targets hold for machines with so many."""
+"""Number of cores from which on some targets hold."""
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -54,9 +54,9 @@ class CountersMissingError(Exception):
 class Counters:
     """Usage of whatever this thread starts from now on, in perf_event_open(2)'s counts.
 
-    These are exact where sums of /proc/PID/stat are not: the kernel itself waits for what it kills
-    at the end of a PID namespace, and bubblewrap does not wait for the first process of its jail,
-    so the usage of these is in nobody's sum.
+    These are exact, and sums of /proc/PID/stat are not: the kernel itself waits for the processes
+    that it kills at the end of a PID namespace, and bubblewrap does not wait for the first process
+    of its jail, so no sum includes these.
 
     Raises:
         CountersMissingError: from the constructor.
@@ -77,7 +77,7 @@ class Counters:
         self._stack.close()
 
     def usage(self) -> Usage:
-        """The usage so far, without that of this process itself."""
+        """The usage so far, without this process itself."""
         nanoseconds, faults = (
             int.from_bytes(file.read(8), sys.byteorder) for file in (self._clock, self._faults)
         )
@@ -94,7 +94,7 @@ def open_counter(event: int) -> int:
     if call is None:
         raise CountersMissingError(f"perf_event_open(2) on {platform.machine()} is not known here")
     libc = ctypes.CDLL(None, use_errno=True)
-    # Ordinary users may not count faults of the kernel in their processes: there are hardly any.
+    # Ordinary users may not count page faults in kernel mode, of which there are hardly any.
     for exclude in (0, EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR):
         attributes = struct.pack("=IIQQQQQ", 1, 64, event, 0, 0, 0, INHERIT | exclude).ljust(
             64, b"\0"
@@ -109,7 +109,7 @@ def open_counter(event: int) -> int:
 
 
 def usage_of(used: struct_rusage) -> Usage:
-    """The usage that getrusage(2) has answered."""
+    """Convert an answer of getrusage(2)."""
     return Usage(used.ru_utime + used.ru_stime, used.ru_minflt + used.ru_majflt)
 
 
@@ -147,13 +147,13 @@ def counter(path: str, name: str) -> int:
 
 
 def cores() -> int:
-    """The cores that we may use."""
+    """Number of cores that we may use."""
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def on_cores(number: int) -> Generator[None]:
-    """Use only so many cores in the block; what is started in it does so until its end."""
+    """Use only so many cores in the block; processes that start in it keep that limit."""
     usual = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(usual)[:number])
     try:

@@ -21,7 +21,7 @@ Pair = tuple[float, float]
 Unit = Literal["ms", "MB", "s", "a second", "faults"]
 
 BUDGET = "its budget"
-"""The peer of what has a limit of its own, which is a budget of the design as a target is."""
+"""Name in place of a peer, in rows that compare a value with a limit of the design."""
 
 NEAR = 0.15
 """A ratio this close to its target may miss it in another run, and is called near."""
@@ -137,10 +137,10 @@ class Machine:
     """Machine and programs that durations and sizes hold for.
 
     Attributes:
-        cores: those that we may use.
-        memory_gb: all of it, in units of 1,000,000,000 bytes.
+        cores: number of cores that we may use.
+        memory_gb: size of the memory, in units of 1,000,000,000 bytes.
         processor, kernel, python: models and versions.
-        user: "root" or "an ordinary user", who have different jails.
+        user: "root" or "an ordinary user", whose jails differ.
     """
 
     cores: int
@@ -210,10 +210,10 @@ def alternate_all(
 def against_budget(
     name: str, values: Iterable[float], budget: float, unit: Unit, *, least: bool = False
 ) -> Comparison:
-    """A row of something that has a limit of its own.
+    """Make a row that compares values with a limit.
 
     Args:
-        least: the budget is the least that it may be, not the most.
+        least: the budget is a lower limit.
     """
     return Comparison(
         name=name,

@@ -79,8 +79,8 @@ PLOTS = (
     Plot(
         file="benchmarks-cores.svg",
         title="Throughput against cores",
-        words="Fresh jails a second of two clients for each core, when supervisor, jails and\n"
-        "clients may use so many of the cores only.",
+        words="Fresh jails a second of two clients for each core, when the supervisor, the jails\n"
+        "and the clients may use only so many cores.",
         panels=(Panel(name="cores", across="cores", up="calls a second"),),
     ),
     Plot(

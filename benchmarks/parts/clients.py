@@ -13,7 +13,7 @@ from statistics import median
 
 import nsm
 from bench import Bench, connect, settle, supervisor
-from load import Load, Spell, clients, load
+from load import Load, LoadRun, clients, load
 from machine import MANY_CORES, cores, on_cores
 from measure import (
     Comparison,
@@ -31,7 +31,7 @@ from peers.floors import FloorMissingError, ForkFloor, fork_floor
 from peers.kernels import NAME as KERNEL_NAME
 from peers.kernels import KernelsMissingError
 
-SPELL_S = 1.0
+RUN_S = 1.0
 """Duration of one measurement; a pool is empty within a few hundredths of it."""
 
 MOST_KERNELS = 16
@@ -40,7 +40,7 @@ LIVE_SESSIONS = 100
 FRESH_BUDGET, LIVE_BUDGET = 1_400, 12_000
 """Calls a second on machines with `MANY_CORES`."""
 
-Spells = Sequence[Spell]
+LoadRuns = Sequence[LoadRun]
 
 Rates = Mapping[int, tuple[float, float]]
 """Calls a second, ours and the peer's, by how many clients or cores."""
@@ -68,7 +68,7 @@ def fresh_sessions(bench: Bench) -> Findings:
     rates: dict[int, tuple[float, float]] = {}
     with bench.client() as client, fork_floor(bench.python) as floor:
         for number in client_numbers(cores()):
-            floors = list[Callable[[], Spell]]()
+            floors = list[Callable[[], LoadRun]]()
             if number == cores():
                 try:
                     floors = floor_sides(floor, window=number)
@@ -147,29 +147,29 @@ def many_live_sessions(bench: Bench) -> Findings:
     name = f"calls a second in live sessions, {clients(number)}"
     yield rate_row(name, "the same with 1 client", ours, alone)
     if cores() >= MANY_CORES:
-        rates = [spell.rate for spell in ours]
+        rates = [run.rate for run in ours]
         yield against_budget(name, rates, LIVE_BUDGET, "a second", least=True)
     yield distribution("call in a live session, 1 client", alone)
     yield distribution(f"call in a live session, {clients(number)}", ours)
 
 
 def in_turn(
-    bench: Bench, client: nsm.Client, *sides: Load | Callable[[], Spell]
-) -> list[tuple[Spell, ...]]:
-    """Spells of all sides in turn, each after the pool has refilled.
+    bench: Bench, client: nsm.Client, *sides: Load | Callable[[], LoadRun]
+) -> list[tuple[LoadRun, ...]]:
+    """Let all sides work in turn, each after the pool has refilled.
 
     Args:
         client: of the supervisor that is measured.
     """
 
-    def once(side: Load | Callable[[], Spell]) -> Spell:
+    def once(side: Load | Callable[[], LoadRun]) -> LoadRun:
         settle(client)
-        return side.spell(SPELL_S) if isinstance(side, Load) else side()
+        return side.run(RUN_S) if isinstance(side, Load) else side()
 
     return alternate_all([partial(once, side) for side in sides], rounds=bench.some_rounds(0.2))
 
 
-def floor_sides(floor: ForkFloor, *, window: int) -> list[Callable[[], Spell]]:
+def floor_sides(floor: ForkFloor, *, window: int) -> list[Callable[[], LoadRun]]:
     """Forks in place of fresh sessions.
 
     Raises:
@@ -177,13 +177,15 @@ def floor_sides(floor: ForkFloor, *, window: int) -> list[Callable[[], Spell]]:
     """
     floor.time("session")
 
-    def side(kind: str) -> Spell:
-        return Spell(rate=floor.rate(kind, window=window, seconds=SPELL_S))
+    def side(kind: str) -> LoadRun:
+        return LoadRun(rate=floor.rate(kind, window=window, seconds=RUN_S))
 
     return [partial(side, "session"), partial(side, "fork")]
 
 
-def fresh_rates(number: int, ours: Spells, theirs: Spells, floors: Sequence[Spells]) -> Findings:
+def fresh_rates(
+    number: int, ours: LoadRuns, theirs: LoadRuns, floors: Sequence[LoadRuns]
+) -> Findings:
     """Throughput with so many clients, with its floors."""
     row = rate_row(f"one-shot runs a second, {clients(number)}", COLD_NAME, ours, theirs)
     many = cores() >= MANY_CORES
@@ -191,14 +193,14 @@ def fresh_rates(number: int, ours: Spells, theirs: Spells, floors: Sequence[Spel
     target = Target(bound="≥", value=2 if many else 2.5) if has_target else None
     yield dataclasses.replace(row, target=target)
     names = ("forks with a session's namespaces and mounts alone", "forks alone")
-    for name, spells in zip(names, floors, strict=False):
-        yield dataclasses.replace(rate_row(name, COLD_NAME, spells, theirs), floor=True)
+    for name, runs in zip(names, floors, strict=False):
+        yield dataclasses.replace(rate_row(name, COLD_NAME, runs, theirs), floor=True)
     if has_target and many:
-        rates = [spell.rate for spell in ours]
+        rates = [run.rate for run in ours]
         yield against_budget(row.name, rates, FRESH_BUDGET, "a second", least=True)
 
 
-def fresh_latencies(number: int, ours: Spells, theirs: Spells) -> Findings:
+def fresh_latencies(number: int, ours: LoadRuns, theirs: LoadRuns) -> Findings:
     """Durations of calls with so many clients."""
     yield Comparison(
         name=f"one-shot run, {clients(number)}, p95",
@@ -214,7 +216,7 @@ def fresh_latencies(number: int, ours: Spells, theirs: Spells) -> Findings:
     yield distribution(f"{COLD_NAME}, {clients(number)}", theirs)
 
 
-def rate_row(name: str, peer: str, ours: Spells, theirs: Spells) -> Comparison:
+def rate_row(name: str, peer: str, ours: LoadRuns, theirs: LoadRuns) -> Comparison:
     """A row of calls a second."""
     return Comparison(
         name=name,
@@ -225,14 +227,14 @@ def rate_row(name: str, peer: str, ours: Spells, theirs: Spells) -> Comparison:
     )
 
 
-def median_rates(ours: Spells, theirs: Spells) -> tuple[float, float]:
+def median_rates(ours: LoadRuns, theirs: LoadRuns) -> tuple[float, float]:
     """The median of each side's calls a second."""
-    return median(spell.rate for spell in ours), median(spell.rate for spell in theirs)
+    return median(run.rate for run in ours), median(run.rate for run in theirs)
 
 
-def distribution(name: str, spells: Spells) -> Distribution:
+def distribution(name: str, runs: LoadRuns) -> Distribution:
     """The durations of all calls; one line for each number of clients would be too many to plot."""
-    samples = chain.from_iterable(spell.samples for spell in spells)
+    samples = chain.from_iterable(run.samples for run in runs)
     return Distribution(name=name, samples=tuple(samples), plotted=False)
 
 

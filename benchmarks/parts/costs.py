@@ -21,22 +21,22 @@ from machine import (
 from measure import Comparison, Findings, LeftOut, Target, against_budget, alternate_all
 from parts.fresh import COLD_NAME
 
-SPELL_S = 1.0
+RUN_S = 1.0
 CPU_TARGET = Target(bound="≤", value=0.45)
 FAULTS_BUDGET = 900
 THREAD_BUDGET_MS = 0.5
-"""The time at which one thread gets 2,000 fresh sessions a second done."""
+"""Time with which one thread makes 2,000 fresh sessions a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Usage by one call of many.
+    """Usage of one call, the mean of many.
 
     Attributes:
-        processes: all that the bench has started, clients and ended ones included; None where the
-            kernel does not count that for us.
-        machine: everything that runs here.
-        thread_ms: processor time of that thread of nsm that took the most.
+        processes: of all processes that the benchmarks have started, clients and ended ones
+            included; None if the kernel does not count that for us.
+        machine: of everything that runs here.
+        thread_ms: processor time of the thread of nsm that used most.
     """
 
     processes: Usage | None
@@ -71,7 +71,7 @@ def cost(client: nsm.Client, counters: Counters | None, load: Load) -> Cost:
     settle(client)
     processes = counters.usage() if counters else None
     machine, threads = usage_of_machine(), threads_cpu_s([pid])
-    calls = len(load.spell(SPELL_S).samples)
+    calls = len(load.run(RUN_S).samples)
     settle(client)
     later = threads_cpu_s([pid])
     thread_s = max(later[thread] - threads.get(thread, 0.0) for thread in later)
@@ -83,7 +83,7 @@ def cost(client: nsm.Client, counters: Counters | None, load: Load) -> Cost:
 
 
 def rows(name: str, ours: Sequence[Cost], theirs: Sequence[Cost]) -> Findings:
-    """Rows of processes, and of the machine, which have targets where processes cannot be told."""
+    """Make rows for processes and the machine. Without the former, the latter have the targets."""
     processes = [
         (mine.processes, other.processes)
         for mine, other in zip(ours, theirs, strict=True)

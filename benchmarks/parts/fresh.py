@@ -108,7 +108,7 @@ def as_computesdk(bench: Bench) -> Findings:
                 settle(client)
                 return trio.run(launch, gap_s, partial(cold_jail, python))
 
-            # With gaps it takes long, and there is nothing that the first ones would disturb.
+            # With gaps a round takes long, and needs no warm-up: the first calls disturb no others.
             taken = (
                 alternate_all([ours, theirs], rounds=1, warm_up=False)
                 if gap_s
@@ -138,9 +138,9 @@ async def launch(gap_s: float | None, use: Callable[[int], Awaitable[float]]) ->
     """Use a hundred sandboxes.
 
     Args:
-        gap_s: from the launch of one to that of the next; None to wait for its end.
-        use: one sandbox; how long it took from its creation to the end of its first command,
-            milliseconds.
+        gap_s: seconds between two launches; None to wait for the end of each.
+        use: uses one sandbox; returns the milliseconds from its creation to the end of its first
+            command.
     """
     taken: list[float] = []
 

@@ -55,7 +55,7 @@ class Replaced:
     """A supervisor in a directory of its own, replaced again and again.
 
     Args:
-        most: how many sessions to have, if they fit.
+        most: number of sessions to make, if they fit.
 
     Attributes:
         sessions: how many there are to take up each time.

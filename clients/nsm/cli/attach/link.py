@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nsm.wire.live import SessionRow
     from nsm.wire.messages import ServerMessage
 
 ANSWER_TIMEOUT_S = 30.0
@@ -193,6 +194,16 @@ class Link(asyncio.Protocol):
         """
         answer = self.begin(op, args).answer
         return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
+
+    async def sessions(self) -> list[SessionRow]:
+        """Ask for all live sessions.
+
+        Raises:
+            NsmError: what the supervisor answered.
+        """
+        rows: list[object] = []
+        call = self.begin("sessions", {"stream": True}, operations.rows_to(rows))
+        return operations.rows_of(rows, await call.answer)
 
     def cancel(self, call: PendingRequest) -> None:
         """Ask the supervisor to end a request early."""

@@ -167,9 +167,7 @@ class Attachment:
         answer.add_done_callback(self._ended)
         session = await self._session
         logs.means(session.id)
-        listed: list[object] = []
-        call = self._link.begin("sessions", {"stream": True}, operations.rows_to(listed))
-        rows = operations.rows_of(listed, await call.answer)
+        rows = await self._link.sessions()
         early, self._early = self._early or [], None
         clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
         row = next((row for row in rows if row.id == session.id), None)

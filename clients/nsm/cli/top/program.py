@@ -23,7 +23,6 @@ from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
-from nsm.client import operations
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import NotRunningError, NsmError
@@ -188,9 +187,7 @@ class TopScreen:
             try:
                 link = await self._connected()
                 asked_s = loop.time()
-                listed: list[object] = []
-                call = link.begin("sessions", {"stream": True}, operations.rows_to(listed))
-                rows = operations.rows_of(listed, await call.answer)
+                rows = await link.sessions()
             except NotRunningError:
                 self._lost(None)
             except (NsmError, OSError) as error:
