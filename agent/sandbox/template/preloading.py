@@ -74,7 +74,10 @@ def collect_fork_hooks() -> Generator[list[Mapping[str, Callable[[], object]]], 
     register = os.register_at_fork
 
     def collect(**given: Callable[[], object]) -> None:
-        hooks.append(given)
+        if os.register_at_fork is collect:
+            hooks.append(given)
+        else:  # a module has kept the name, and calls it in a session
+            register(**given)
 
     os.register_at_fork = collect  # type: ignore[assignment]
     try:

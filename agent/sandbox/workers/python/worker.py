@@ -74,9 +74,18 @@ def adopt_fork_hooks(hooks: Sequence[Mapping[str, Callable[[], object]]]) -> Non
     """
     for hook in hooks:
         os.register_at_fork(**hook)
-        in_child = hook.get("after_in_child")
-        if in_child is not None and getattr(in_child, "__module__", "") not in FOR_THREADS:
-            in_child()
+    missed = [
+        hook
+        for hook in hooks
+        if getattr(hook.get("after_in_child"), "__module__", "") not in FOR_THREADS
+    ]
+    # In the order of a fork, which ignores what they raise, too. Those before it take locks that
+    # those after it release.
+    before = [hook.get("before") for hook in reversed(missed)]
+    for step in (*before, *(hook.get("after_in_child") for hook in missed)):
+        with contextlib.suppress(BaseException):
+            if step is not None:
+                step()
     threading = sys.modules.get("threading")
     if threading is not None:
         with contextlib.suppress(AttributeError):

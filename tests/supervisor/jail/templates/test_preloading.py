@@ -39,6 +39,26 @@ os.register_at_fork(
     after_in_parent=lambda: seen.append("parent"),
 )
 """
+LOCKS = """
+import os, threading
+lock = threading.Lock()
+os.register_at_fork(
+    before=lock.acquire, after_in_child=lock.release, after_in_parent=lock.release
+)
+"""
+RAISES = """
+import os
+def fail():
+    raise ValueError("in a fork")
+os.register_at_fork(before=fail, after_in_child=fail)
+"""
+KEEPS = """
+from os import register_at_fork
+seen = []
+def register():
+    register_at_fork(after_in_child=lambda: seen.append("child"))
+"""
+HOOKING = {"hooked": HOOKED, "locks": LOCKS, "raises": RAISES, "keeps": KEEPS}
 LOADED = "import sys; print([name for name in NAMES if name in sys.modules])"
 
 
@@ -50,7 +70,7 @@ def python() -> Environment:
 @pytest.fixture
 def venv() -> Generator[Path]:
     with open_directory("/var/tmp") as directory:
-        make_venv(directory, {**MODULES, "hooked": HOOKED})
+        make_venv(directory, {**MODULES, **HOOKING})
         yield directory
 
 
@@ -106,10 +126,31 @@ print(hooked.seen)
         assert isinstance(session.jail, ForkedJail)
         lines = (await session.run(code)).stdout.splitlines()
     assert lines == [
-        "['child'] True",
-        "['child', 'before', 'child']",
-        "['child', 'before', 'parent']",
+        "['before', 'child'] True",
+        "['before', 'child', 'before', 'child']",
+        "['before', 'child', 'before', 'parent']",
     ]
+
+
+async def test_what_runs_around_forks_may_take_a_lock_fail_or_be_registered_late(
+    python: Environment, venv: Path
+) -> None:
+    code = """
+import keeps, locks, os
+print(locks.lock.locked(), flush=True)
+keeps.register()
+if (pid := os.fork()) == 0:
+    print(locks.lock.locked(), keeps.seen, flush=True)
+    os._exit(0)
+_ = os.waitpid(pid, 0)
+"""
+    environment = in_venv(python, venv, "locks", "raises", "keeps")
+    async with (
+        open_launcher() as forking,
+        open_session(environment, launcher=forking) as session,
+    ):
+        assert isinstance(session.jail, ForkedJail)
+        assert (await session.run(code)).stdout == "False\nFalse ['child']\n"
 
 
 async def test_variables_make_another_template_only_where_something_is_preloaded(
