@@ -110,9 +110,10 @@ class Agent:
         """
         self._open(read_fd, write_fd)
         if prestart is not None:
-            self.interpreters[prestart].start()
-            if prestart == "python" and rehearse:
-                self.executions.rehearse(self.interpreters[prestart])
+            with contextlib.suppress(OSError):  # the first execution will say why
+                self.interpreters[prestart].start()
+                if prestart == "python" and rehearse:
+                    self.executions.rehearse(self.interpreters[prestart])
         self.send(
             {
                 "type": "ready",
