@@ -391,7 +391,8 @@ class Pool:
         """Start what is missing, as far as calls and other starts let it."""
         while self._missing:
             kind = self._missing[0]
-            if kind.spares < kind.plan.wanted:
+            known = self._kinds.get(kind.spec) is kind  # it may have gone since the plan was made
+            if known and kind.spares < kind.plan.wanted:
                 # When a session is ready or a call answered, the task looks again.
                 if len(self._starts) >= self._starts_at_once(kind, now):
                     return

@@ -368,3 +368,18 @@ async def test_spares_of_what_is_gone_or_replaced_are_dropped(
         taken.end("done")
         await taken.wait_ended()
         assert all(kind.failures == 0 for kind in it.pool.kinds)
+
+
+async def test_nothing_is_started_for_what_has_gone_since_the_plan(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        for kind in (BASH, PYTHON):
+            await it.serve(spec(kind))
+        first, *others = [it.pool.take(spec(kind)) for kind in (BASH, PYTHON, PYTHON)]
+        it.pool.keep_only(lambda environment: environment == BASH)
+        before = len(it.started)
+        it.pool.answered(first)  # calls came fast, so refills begin before there is another plan
+        await trio.sleep(FILLED_S)
+        assert {session.spec for session in it.started[before:]} == {spec(BASH)}
+        assert all(session.live for session in others)
