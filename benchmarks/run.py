@@ -40,7 +40,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure or compare; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Ratios against peers measured in the same run.")
+    parser = argparse.ArgumentParser(
+        description="Measurements beside those of peers in the same run."
+    )
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="pairs of each kind")
     parser.add_argument(
         "--only",

@@ -160,7 +160,7 @@ class FakeJail:
         self.outdated = False
         self._gone = trio.Event()
 
-    def is_ready(self) -> None:
+    def mark_ready(self) -> None:
         """Nothing was held for the start."""
 
     def kill(self) -> None:

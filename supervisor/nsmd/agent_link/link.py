@@ -217,15 +217,15 @@ class AgentLink:
             AgentProtocolError: it is not valid.
             AgentLinkError: the channel ended.
         """
-        return self._taken(await self._receive_frame())
+        return self._parse(await self._receive_frame())
 
-    def look(self) -> AgentFrame | None:
-        """Return the next frame if it has arrived; raises as `receive` does."""
+    def receive_nowait(self) -> AgentFrame | None:
+        """Return the next frame if it has arrived, else None; raises as `receive` does."""
         self._receive_more()
         frame = self._next_frame()
-        return None if frame is None else self._taken(frame)
+        return None if frame is None else self._parse(frame)
 
-    def _taken(self, frame: Mapping[str, Any]) -> AgentFrame:
+    def _parse(self, frame: Mapping[str, Any]) -> AgentFrame:
         parsed = frames.parse(frame)
         if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
             self._awaits_descriptor = False

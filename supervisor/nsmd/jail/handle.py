@@ -78,8 +78,8 @@ class JailHandle:
     def pidfd(self) -> int:
         return self._pidfd
 
-    def is_ready(self) -> None:
-        """Release what only a start needs."""
+    def mark_ready(self) -> None:
+        """Release what only the start needed."""
 
     def kill(self) -> None:
         if not self._released:

@@ -93,8 +93,8 @@ class Jail(Protocol):
         """Changes of its session in an overlay of the project; None in other modes."""
         ...
 
-    def is_ready(self) -> None:
-        """Release what only a start needs: the agent has taken its descriptors. May be repeated."""
+    def mark_ready(self) -> None:
+        """Note that the agent is ready, and release what only the start needed. May be repeated."""
         ...
 
     def kill(self) -> None:

@@ -91,14 +91,14 @@ class BwrapJail(JailHandle):
             return read_stderr(self._stderr_fd)
         return "" if self._released else self._stderr_text
 
-    def is_ready(self) -> None:
+    def mark_ready(self) -> None:
         if self._stderr_text is None:
             self._stderr_text = read_stderr(self._stderr_fd)
             os.close(self._stderr_fd)
 
     def release(self) -> None:
         super().release()
-        self.is_ready()
+        self.mark_ready()
 
 
 async def wait_for_starter(

@@ -95,8 +95,8 @@ class RunOnlyJail:
     def pidfd(self) -> int:
         return self._ended_fd
 
-    def is_ready(self) -> None:
-        """Nothing is held for the start alone."""
+    def mark_ready(self) -> None:
+        """Do nothing: nothing is held for the start alone."""
 
     def kill(self) -> None:
         self._scope.cancel()

@@ -41,8 +41,8 @@ the first pause after a failure, so that the next attempt counts separately.
 """
 
 PLAN_FRESH_S = 0.05
-"""How long a plan holds while calls come: each call changes the demand a little, and a new plan for
-each would cost a twentieth of a call.
+"""Time for which a plan is used while calls come. Each call changes the demand a little, but a new
+plan for each would cost a twentieth of a call.
 """
 
 USUAL = 0.5
@@ -185,13 +185,13 @@ class Pool:
         self._unanswered: dict[Session, float] = {}
         self._answered_s = -math.inf
         self._short_s: float | None = None
-        self._hurried = False  # the last calls came fast
+        self._hurried = False  # calls come faster than refills
         self._budget_bytes: int | None = None
         self.hits = 0
         self.misses = 0
-        # Kinds that lack spares, once for each, the most urgent first.
+        # Kinds that lack spares, as often as each lacks one, the most urgent first.
         self._missing: deque[Kind] = deque()
-        # The plan: made when, how long it holds, and whether it was made before the last call.
+        # When the plan was made, when another is due at the latest, and whether a call came since.
         self._planned_s = -math.inf
         self._again_s = -math.inf
         self._outdated = False
@@ -232,7 +232,7 @@ class Pool:
         """
         now = trio.current_time()
         kind = self._kind(spec)
-        # Calls that come faster than refills leave no calm moment to put these off to.
+        # If calls come faster than refills, there is no calm moment to delay refills to.
         self._hurried = now - kind.used_s < kind.lead_s
         kind.used_s = now
         kind.demand.note(now, kind.lead_s)
@@ -426,7 +426,7 @@ class Pool:
         )
 
     def _begin(self, spec: JailSpec, now: float, *, refill: bool) -> Session:
-        # Under load it would take processor time from calls that wait.
+        # Under load a rehearsal would take processor time from calls that wait.
         session = self._start(replace(spec, rehearsed=refill and not self._hurried))
         self._starts[session] = _Start(now, refill)
         return session

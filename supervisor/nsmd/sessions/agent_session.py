@@ -130,10 +130,10 @@ class AgentSession:
         "_group",
         "_killed",
         "_launcher",
+        "_launching",
         "_limits",
         "_listener",
         "_nursery",
-        "_scope",
         "_session_id",
         "_spec",
         "_starts",
@@ -171,7 +171,7 @@ class AgentSession:
         self._starts = starts
         self._nursery = nursery
         self._ended = self._killed = False
-        self._scope = trio.CancelScope()  # of the launch
+        self._launching = trio.CancelScope()
 
     def __repr__(self) -> str:
         return f"<AgentSession of session {self._session_id} pid={self.pid}>"
@@ -184,8 +184,8 @@ class AgentSession:
         """Kill the jail, and launch none. Idempotent."""
         self._ended = True
         if self.jail is None:
-            self._scope.cancel()
-        elif not self._killed:  # cheaper than a cancellation
+            self._launching.cancel()
+        elif not self._killed:  # the task ends by end-of-file, which is cheaper than a cancellation
             self._killed = True
             self.jail.kill()
             hang_up(self.jail.socket)
@@ -196,7 +196,7 @@ class AgentSession:
         if earlier is not None:
             jail = earlier.jail
         else:
-            with self._scope:
+            with self._launching:
                 jail = await self._launch()
         if jail is None:
             return
@@ -253,7 +253,7 @@ class AgentSession:
         link = AgentLink(jail.socket, self._nursery)
         ready = False
         try:
-            ready_frame = link.look()  # an agent has spoken when its launch returns
+            ready_frame = link.receive_nowait()  # an agent has spoken when its launch returns
             if ready_frame is None:
                 with trio.fail_after(START_TIMEOUT_S):
                     ready_frame = await link.receive()
@@ -264,7 +264,7 @@ class AgentSession:
                 ready=ready_frame,
             )
             ready = True
-            jail.is_ready()
+            jail.mark_ready()
             self._listener.agent_ready(link)
             while not self._ended:
                 self._listener.agent_said(await link.receive())
