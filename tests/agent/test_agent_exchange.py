@@ -212,7 +212,7 @@ def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
         assert agent.python("print(1)").stdout == "1\n"
 
 
-def test_one_that_is_missing_when_the_agent_starts_is_named_later(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_missing_at_the_start_is_named_later(tmp_path: Path) -> None:
     with direct_agent(tmp_path, "--bash", "/nowhere/bash", "--prestart", "bash") as agent:
         agent.send(type="execute", id="1", interpreter="bash", code="")
         assert "cannot start /nowhere/bash" in agent.expect("error")["message"]

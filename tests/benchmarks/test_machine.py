@@ -28,7 +28,7 @@ def counters() -> machine.Counters:
         pytest.skip(str(error))
 
 
-def test_what_nobody_waits_for_is_counted(counters: machine.Counters) -> None:
+def test_processes_that_nobody_waits_for_are_counted(counters: machine.Counters) -> None:
     with counters:
         before = counters.usage()
         ran = subprocess.run([sys.executable, "-c", FORK], stdout=subprocess.PIPE, check=True)
@@ -49,7 +49,7 @@ def test_threads_have_processor_time_each() -> None:
     assert machine.threads_cpu_s([os.getpid()])[os.getpid()] >= 0
 
 
-def test_what_is_started_on_some_cores_stays_there() -> None:
+def test_processes_that_start_on_some_cores_stay_there() -> None:
     usual = os.sched_getaffinity(0)
     ask = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
     with machine.on_cores(1):

@@ -50,7 +50,7 @@ def test_verdict(bound: Literal["≤", "≥"], value: float, verdict: str) -> No
     ("value", "least", "verdict"),
     [(80.0, False, "met"), (120.0, False, "MISSED"), (120.0, True, "met"), (80.0, True, "MISSED")],
 )
-def test_a_budget_is_a_limit_of_its_own(value: float, least: bool, verdict: str) -> None:
+def test_a_budget_takes_the_place_of_a_peer(value: float, least: bool, verdict: str) -> None:
     row = measure.against_budget("a", [value], 100.0, "a second", least=least)
     assert (row.peer, row.medians, row.verdict) == ("its budget", (value, 100.0), verdict)
 

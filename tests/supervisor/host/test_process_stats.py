@@ -168,7 +168,7 @@ def test_real_processes() -> None:
     assert usage_of([parent.pid]) == {}
 
 
-def test_what_has_not_run_is_not_measured_again() -> None:
+def test_jails_that_have_not_run_are_not_measured_again() -> None:
     program = (
         "import sys\n"
         "for line in sys.stdin:\n    held = bytearray(int(line))\n    print('up', flush=True)\n"

@@ -200,7 +200,7 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
         assert it.run_service.named("cli", "work") is None
 
 
-async def test_a_session_that_is_back_waits_for_no_other(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_reattached_session_waits_for_no_other(autojump_clock: trio.abc.Clock) -> None:
     token = "ab" * 16
 
     async def resume(agent: FakeAgent, jail: FakeJail) -> None:

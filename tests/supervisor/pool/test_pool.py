@@ -156,7 +156,7 @@ async def test_a_refill_lets_the_call_that_caused_it_go_first(
         assert it.starting() == 1
 
 
-async def test_no_refill_is_put_off_where_calls_come_faster(
+async def test_refills_do_not_wait_when_calls_come_faster(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     """Such calls leave no calm moment to wait for."""
@@ -370,7 +370,7 @@ async def test_spares_of_what_is_gone_or_replaced_are_dropped(
         assert all(kind.failures == 0 for kind in it.pool.kinds)
 
 
-async def test_nothing_is_started_for_what_has_gone_since_the_plan(
+async def test_no_refill_starts_for_a_kind_that_has_gone_since_the_plan(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:

@@ -10,7 +10,7 @@ from nsmd.restart.reattach import AT_ONCE, ResumeTurn, ResumeTurns
 
 
 class Asked:
-    """Sessions that had their turn, in order, and those that are to end it."""
+    """Sessions that got their turns, in that order, and answers that end turns."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.turns = ResumeTurns()
@@ -32,7 +32,7 @@ class Asked:
             await self._answers[number].wait()
 
 
-async def test_so_many_at_once_and_first_who_is_waited_for() -> None:
+async def test_few_are_asked_at_once_and_an_awaited_session_first() -> None:
     async with trio.open_nursery() as nursery:
         asked = Asked(nursery)
         asked.ask(*range(100))
@@ -58,7 +58,7 @@ async def test_so_many_at_once_and_first_who_is_waited_for() -> None:
     assert repr(asked.turns) == "<ResumeTurns 0 under way, 0 waiting>"
 
 
-async def test_who_is_waited_for_before_it_asks_goes_first() -> None:
+async def test_a_session_that_was_advanced_before_it_waits_goes_first() -> None:
     async with trio.open_nursery() as nursery:
         asked = Asked(nursery)
         asked.turns.advance("77")

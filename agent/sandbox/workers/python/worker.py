@@ -64,9 +64,9 @@ def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -
 
 
 def adopt_fork_hooks(hooks: Sequence[Mapping[str, Callable[[], object]]]) -> None:
-    """Registers functions to run around later forks, and runs those for the child of this one.
+    """Registers functions to run around later forks, and runs those that the last fork left out.
 
-    The fork that made this process did not run them. Locks need no reset: its parent had one
+    The fork that made this process ran none of them. Locks need no reset: its parent had one
     thread, which held none.
 
     Args:
@@ -79,8 +79,8 @@ def adopt_fork_hooks(hooks: Sequence[Mapping[str, Callable[[], object]]]) -> Non
         for hook in hooks
         if getattr(hook.get("after_in_child"), "__module__", "") not in FOR_THREADS
     ]
-    # In the order of a fork, which ignores what they raise, too. Those before it take locks that
-    # those after it release.
+    # In the order of a fork, which also ignores what they raise. Functions to run before a fork may
+    # take locks that those to run after it release.
     before = [hook.get("before") for hook in reversed(missed)]
     for step in (*before, *(hook.get("after_in_child") for hook in missed)):
         with contextlib.suppress(BaseException):

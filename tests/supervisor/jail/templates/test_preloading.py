@@ -106,9 +106,7 @@ async def test_a_module_may_write_while_it_is_imported(python: Environment, venv
             assert forking.unloaded == {}
 
 
-async def test_what_a_module_registers_for_forks_runs_around_each(
-    python: Environment, venv: Path
-) -> None:
+async def test_fork_hooks_of_a_module_run_around_each_fork(python: Environment, venv: Path) -> None:
     code = """
 import hooked, os, sys, threading
 print(hooked.seen, threading.main_thread().native_id == threading.get_native_id())
@@ -132,7 +130,7 @@ print(hooked.seen)
     ]
 
 
-async def test_what_runs_around_forks_may_take_a_lock_fail_or_be_registered_late(
+async def test_fork_hooks_may_take_a_lock_fail_or_be_registered_late(
     python: Environment, venv: Path
 ) -> None:
     code = """
