@@ -91,9 +91,9 @@ def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
 
 
 def limits_for_bash(limits: Mapping[str, int]) -> list[str]:
-    """Commands with which a shell that this process starts sets these limits for itself."""
+    """Commands with which a shell that this process starts sets these limits, or ends."""
     return [
-        f"\\ulimit {option} {_at_most(RESOURCES[name], limits[name]) // unit}"
+        f"\\ulimit {option} {_at_most(RESOURCES[name], limits[name]) // unit} || \\exit 126"
         for name, (option, unit) in ULIMIT.items()
         if name in limits
     ]
