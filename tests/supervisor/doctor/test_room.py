@@ -14,10 +14,10 @@ from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 def test_descriptors() -> None:
     many = Settings(session=SessionSettings(max_sessions=250), pool=PoolSettings(max_spares=16))
     assert descriptors(524288, many).status == "ok"
-    row = descriptors(1024, many)
+    row = descriptors(512, many)
     assert (row.status, "266" in row.detail, "LimitNOFILE" in row.fix) == ("warn", True, True)
     few = Settings(session=SessionSettings(max_sessions=5), pool=PoolSettings(max_spares=0))
-    assert descriptors(1024, few).status == "ok"
+    assert descriptors(512, few).status == "ok"
 
 
 @pytest.mark.parametrize(
