@@ -2,8 +2,8 @@
 
 The standard library writes six methods for each class as text and compiles them: a third of the
 supervisor's start. Here a method is compiled when it is first called, and most never are.
-`dataclasses.fields`, `asdict` and the like work: what they read of a class is made when they first
-read it.
+`dataclasses.fields`, `asdict` and the like work: the attributes of a class that they read are made
+when they are first read.
 
 Classes are always slotted. For type checkers, these are the standard library's own names.
 """

@@ -245,7 +245,7 @@ class Interpreter:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):
             fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(fd, b"1000")  # whoever must go when memory ends, it is not the agent
+            os.write(fd, b"1000")  # when memory runs out, it goes before the agent
             os.close(fd)
         apply_limits(self.agent.limits.resources)
         with contextlib.suppress(OSError):
