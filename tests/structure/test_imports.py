@@ -254,6 +254,23 @@ def test_what_a_program_loads_at_start(module: str, unwanted: tuple[str, ...], w
     assert not [name for name in loaded if within(name, unwanted)], why
 
 
+def test_what_sessions_need_later_is_loaded_after_the_first_calls() -> None:
+    """While a supervisor runs, an upgrade may replace its modules by those of another version."""
+    code = """
+import sys, trio
+from nsmd.app.daemon import load_the_rest
+trio.run(load_the_rest, trio.lowlevel.checkpoint)
+print(*sys.modules)
+"""
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    paths = [path.relative_to(ROOT / "supervisor").with_suffix("") for path in SOURCES["nsmd"]]
+    names = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    later = {name for name in names if within(name, ("nsmd.denials", "nsmd.sessions"))}
+    assert later <= {*loaded}
+
+
 def test_dataclasses_are_made_without_compiling_each() -> None:
     """The standard library's decorator took a third of the supervisor's start."""
     for owner in ("nsm", "nsmbox", "nsmd"):

@@ -12,12 +12,12 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib import import_module
 
 import trio
 
 from nsm import paths
 from nsm._version import program_version
-from nsmd.app.frontends import FrontEnds
 from nsmd.app.resources import Resources, open_resources
 from nsmd.app.service_status import ServiceStatus
 from nsmd.app.services import AppServices, open_services
@@ -35,6 +35,9 @@ from nsmd.model.shutdown import How, Shutdown
 from nsmd.restart.drain import Draining, after_sigterm
 
 log = logging.getLogger(__name__)
+
+NEEDED_LATER = ("nsmd.denials.explaining", "nsmd.sessions.changes")
+"""Modules that sessions need at some time, and that are not imported at the start."""
 
 END_DEADLINE_S = 10.0
 """Time for all jails to end; killing a thousand takes half a second."""
@@ -105,7 +108,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
         await connections.start(frontends.http.serve)
         setup.announce()
         connections.start_soon(status.run, events)
-        connections.start_soon(_load_the_rest, frontends)
+        connections.start_soon(load_the_rest, frontends.load)
         connections.start_soon(
             serve_metrics,
             setup.metrics_path,
@@ -126,10 +129,19 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
     return how
 
 
-async def _load_the_rest(frontends: FrontEnds) -> None:
-    """Read what the first calls may not need, before an upgrade replaces it."""
-    await frontends.load()
-    await trio.to_thread.run_sync(read_programs, abandon_on_cancel=True)
+async def load_the_rest(load_frontends: Callable[[], Awaitable[None]]) -> None:
+    """Read what the first calls may not need, before an upgrade replaces it.
+
+    A module of another version than the others cannot be imported, and would end the session whose
+    result is to be explained.
+    """
+    await load_frontends()
+    try:
+        for module in NEEDED_LATER:
+            await trio.to_thread.run_sync(import_module, module, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(read_programs, abandon_on_cancel=True)
+    except Exception:
+        log.exception("nsm was replaced or removed too early; `nsm reload` puts that right")
 
 
 def _patience_s(how: How, settings: Settings, draining: Draining) -> float:
