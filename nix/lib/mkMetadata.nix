@@ -25,7 +25,7 @@ in
     }:
     present {
       schema = 1;
-      template = 1;
+      template = 2;
       # What ../backends/wrapper.bash takes beyond the first programs of this schema.
       takes = [
         "policy"

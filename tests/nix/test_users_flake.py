@@ -102,7 +102,7 @@ def test_a_sandbox(made: Callable[[str], Path]) -> None:
     assert told == {
         "schema": 1,
         "takes": ["policy", "variables"],
-        "template": 1,
+        "template": 2,
         "name": "data-science",
         "interpreter_type": "python",
         "timeout_seconds": 90,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsm.jail.seccomp import filter_program
+from nsmd.environments.artifacts.metadata import TEMPLATE_PROTOCOL
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.host import scan_host
 from nsmd.jail.program_code import source_of
@@ -100,7 +101,7 @@ def write_artifact(
     one = ["/bin/bash", "-c", _one_execution(interpreter)]
     _wrapper(artifact, "run", filtered, own, private, one, workdir="/workspace")
     if template:
-        facts["template"] = 1
+        facts["template"] = TEMPLATE_PROTOCOL
         empty = "RUNTIME_ARGS+=(--dir /dev/shm --dir /tmp --dir /workspace)\n"
         command = [PYTHON, "-I", str(library / "template"), str(library / "agent")]
         _wrapper(artifact, "template-run", "", [], empty, [*command, str(library / "filter")], "/")

@@ -77,7 +77,7 @@ in
     expr = removeAttrs good.environments.py.metadata [ "description" ];
     expected = {
       schema = 1;
-      template = 1;
+      template = 2;
       takes = [
         "policy"
         "variables"
@@ -92,7 +92,7 @@ in
     expr = good.environments.tool.metadata;
     expected = {
       schema = 1;
-      template = 1;
+      template = 2;
       takes = [
         "policy"
         "variables"

@@ -17,7 +17,7 @@ in
     expr = mkMetadata.artifact least;
     expected = least // {
       schema = 1;
-      template = 1;
+      template = 2;
       inherit takes;
     };
   };
@@ -31,7 +31,7 @@ in
     );
     expected = least // {
       schema = 1;
-      template = 1;
+      template = 2;
       inherit takes;
       description = "d";
       preload = [ "numpy" ];

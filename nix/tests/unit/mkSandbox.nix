@@ -17,7 +17,7 @@ in
     expr = (library.mkSandbox least).metadata;
     expected = {
       schema = 1;
-      template = 1;
+      template = 2;
       takes = [
         "policy"
         "variables"

@@ -24,7 +24,7 @@ from nsmd.model.values import Interpreter
 SCHEMA = 1
 """Newest supported version of metadata; 0 is that of the older project, which has no version."""
 
-TEMPLATE_PROTOCOL = 1
+TEMPLATE_PROTOCOL = 2
 """Supported version of the protocol between a template and its supervisor; templates of other
 versions are not used.
 """

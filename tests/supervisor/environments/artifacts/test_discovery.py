@@ -19,6 +19,7 @@ from nsmd.environments.artifacts.discovery import (
     scan_directory,
     scan_metadata,
 )
+from nsmd.environments.artifacts.metadata import TEMPLATE_PROTOCOL
 from nsmd.host.paths import trusted_owners
 from nsmd.model.settings import Defaults
 
@@ -49,7 +50,7 @@ def test_a_directory_of_artifacts(tmp_path: Path) -> None:
         programs=("template-run",),
         schema=1,
         program="/p/python3",
-        template=1,
+        template=TEMPLATE_PROTOCOL,
         description="Python with things",
         preload=["numpy"],
         timeout_seconds=7,

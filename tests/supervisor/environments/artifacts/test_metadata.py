@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsmd.environments.artifacts.metadata import (
+    TEMPLATE_PROTOCOL,
     Metadata,
     MetadataError,
     ProgramPaths,
@@ -40,7 +41,10 @@ def parsed(**changes: Any) -> Metadata:
 
 def test_all_that_it_can_say() -> None:
     said = parsed(
-        description="  Python with\n\x1b[31mpandas ", preload=["numpy", "a.b"], template=1, other=2
+        description="  Python with\n\x1b[31mpandas ",
+        preload=["numpy", "a.b"],
+        template=TEMPLATE_PROTOCOL,
+        other=2,
     )
     assert said == Metadata(
         name="science",
@@ -128,7 +132,7 @@ def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
 
 
 def test_a_template_of_another_protocol_is_not_used() -> None:
-    assert not parsed(template=2).forks
+    assert not parsed(template=TEMPLATE_PROTOCOL + 1).forks
     assert not parsed().forks
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from artifact_files import environment_of, write_artifact, write_older, write_run_only
+from nsmd.environments.artifacts.metadata import TEMPLATE_PROTOCOL
 from nsmd.jail import open_router, process, starting
 from nsmd.jail.program_code import source_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.template import PROTOCOL, ForkedJail
 from nsmd.model.values import Environment
 from realjail import environments, mount_of, needs_bwrap, new_launcher, open_directory, open_session
+from sandbox.template import server as template_server
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -89,6 +91,10 @@ def replace_in(artifact: Path, name: str, change: Callable[[str], str]) -> Envir
     assert changed != source
     (artifact / "lib" / name).write_text(changed)
     return environment_of(artifact)
+
+
+def test_metadata_and_templates_have_one_version() -> None:
+    assert PROTOCOL == TEMPLATE_PROTOCOL == template_server.PROTOCOL
 
 
 async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> None:
