@@ -64,6 +64,7 @@ class Replaced:
     def __init__(self, most: int) -> None:
         self._most = most
         self.sessions = 0
+        self._names: list[str] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -77,6 +78,8 @@ class Replaced:
             self._process = self._start()
             stack.callback(self._end)
             self.sessions = trio.run(create, self.variables, 0, self._most)
+            with connect(self.variables) as client:
+                self._names = names_of(client, self.sessions)[:1]
             self._stack = stack.pop_all()
         return self
 
@@ -112,9 +115,11 @@ class Replaced:
         return (time.perf_counter() - began_s) * 1000
 
     def _ask(self) -> None:
-        """Have it do something: a list of what it has, and code where there is a session."""
+        """Have it answer: with the state of a session, or with a list where there is none."""
         with connect(self.variables) as client:
-            for session in names_of(client, self.sessions)[:1]:
+            if not self._names:
+                client.sessions()
+            for session in self._names:
                 check_variable(client, session)
 
     def _settle(self) -> None:
