@@ -12,6 +12,8 @@ from nsm._version import program_version
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsm.cli.options import Parser
 
 GROUPS = {
@@ -122,13 +124,11 @@ def main(argv: list[str] | None = None) -> int:
     if first == "help" and rest:
         first, rest = rest[0], ["--help"]
     if first in ("-h", "--help", "help"):
-        sys.stdout.write(overview())
-        return 0
+        return _guarded(lambda: _say(overview()))
     if first in ("-V", "--version"):
-        sys.stdout.write(f"nsm {program_version()}\n")
-        return 0
+        return _guarded(lambda: _say(f"nsm {program_version()}\n"))
     if first in VERBS or first in ALIASES or first in _HIDDEN:
-        return _guarded(load(first), rest)
+        return _guarded(lambda: _carry_out(load(first), rest))
     if not first:
         sys.stderr.write(overview())
         return _EXIT_USAGE
@@ -156,22 +156,33 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-def _guarded(verb: Verb, arguments: list[str]) -> int:
-    """Run a verb; what it can't handle becomes a message and an exit code."""
-    from nsm.cli import options, terminal  # noqa: PLC0415  # not needed for help and version
+def _say(text: str) -> int:
+    print(text, end="")  # nothing, if standard output is closed
+    return 0
+
+
+def _carry_out(verb: Verb, arguments: list[str]) -> int:
+    from nsm.cli import terminal  # noqa: PLC0415  # not needed for help and version
 
     terminal.set_up()
+    return verb.main(arguments)
+
+
+def _guarded(do: Callable[[], int]) -> int:
+    """Do something; what it can't handle becomes a message and an exit code."""
     try:
         try:
-            return verb.main(arguments)
+            return do()
         finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        terminal.drop_stdout()
-        return options.EXIT_BROKEN_PIPE
-    except KeyboardInterrupt:
-        return options.EXIT_INTERRUPTED
-    except (NsmError, OSError) as error:
+            print(end="", flush=True)
+    except (KeyboardInterrupt, NsmError, OSError) as error:
+        from nsm.cli import options, terminal  # noqa: PLC0415  # not needed where all goes well
+
+        if isinstance(error, BrokenPipeError):
+            terminal.drop_stdout()
+            return options.EXIT_BROKEN_PIPE
+        if isinstance(error, KeyboardInterrupt):
+            return options.EXIT_INTERRUPTED
         return terminal.report(error)
 
 

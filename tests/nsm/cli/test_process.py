@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -186,7 +187,8 @@ def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
         "sessions": answer(sessions=[]),
         "run": answer(**samples.run_result(stdout="x")),
     }
-    for arguments, code in ((["ps"], 1), (["run", "-e", "python", "x"], 125)):
+    commands = ((["ps"], 1), (["run", "-e", "python", "x"], 125), (["--help"], 1))
+    for arguments, code in commands:
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
                 [*NSM, *arguments],
@@ -202,10 +204,12 @@ def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
 
 def test_closed_standard_streams(supervisor: FakeSupervisor) -> None:
     supervisor.handlers["sessions"] = answer(sessions=[])
-    shell = f"'{sys.executable}' -m nsm.cli ps"
-    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+    for command, closed in product(
+        ("ps", "--help", "--version"), (">&-", "2>&-", "<&-", ">&- 2>&- <&-")
+    ):
+        shell = f"'{sys.executable}' -m nsm.cli {command} {closed}"
         done = subprocess.run(
-            ["sh", "-c", f"{shell} {closed}"], capture_output=True, check=False, timeout=TIMEOUT_S
+            ["sh", "-c", shell], capture_output=True, check=False, timeout=TIMEOUT_S
         )
         assert done.returncode == 0, (closed, done.stderr)
         assert b"Traceback" not in done.stderr
