@@ -41,7 +41,7 @@ def configure(it: Supervisor, text: str) -> None:
 def test_new_sessions_have_the_new_settings_and_old_ones_live_on(running: Supervisor) -> None:
     with running.client() as client:
         client.run("x = 1", env="python", session="a")
-        with pytest.raises(nsm.NsmError, match="which is the limit"):
+        with pytest.raises(nsm.NsmError, match="as many as `max_sessions`"):
             client.run("1", env="python", session="b")
         more = "[session]\nmax_sessions = 2\n[defaults]\nprocesses = 99\n"
         more += "[environments.bash]\ndescription = 'Shell of ours'\ntimeout_seconds = 7\n"
@@ -71,7 +71,7 @@ def test_a_mistake_leaves_the_old_in_force(running: Supervisor) -> None:
     assert "nothing was changed" in said.stderr
     with running.client() as client:
         client.run("1", env="python", session="a")
-        with pytest.raises(nsm.NsmError, match="which is the limit"):
+        with pytest.raises(nsm.NsmError, match="as many as `max_sessions`"):
             client.run("1", env="python", session="b")
 
 

@@ -38,6 +38,8 @@ def to_supervisor():
             return fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
 for kind in space["INTERPRETERS"].values():
     kind.kept_fds = lambda self, kept=kind.kept_fds: (*kept(self), to_supervisor())
+bash = space["INTERPRETERS"]["bash"]  # started without a fork
+bash.spawn = lambda *given, spawn=bash.spawn: to_supervisor() and spawn(*given)
 """,
     )
 )

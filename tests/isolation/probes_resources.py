@@ -15,7 +15,7 @@ def _unlimited(source: bytes) -> bytes:
     return (
         b"space = {'__name__': 'agent', '__file__': __file__}\n"
         b"exec(compile(%r, __file__, 'exec'), space)\n"
-        b"space['apply_limits'] = lambda *_: None\n"
+        b"space['set_limits'] = lambda *_: None\n"
         b"space['limits_for_bash'] = lambda _: []\n"
         b"if __name__ == '__main__':\n    import sys\n    space['main'](sys.argv[1:])\n"
         b"for name in ('prepare', 'serve', 'Limits', 'PythonWorker'):\n"

@@ -198,7 +198,7 @@ class SessionSlots:
             f"{self._room.remedy(number)}."
         )
         return SessionLimitError(
-            f"{number} sessions are live, {self._room.why_full(number)}.{besides}{told}",
+            f"{_live(number)}, {self._room.why_full(number)}.{besides}{told}",
             hint=_CONFINED if confined else hint,
             data={"limit": number},
         )
@@ -244,3 +244,7 @@ class Turn:
 
     async def __aexit__(self, *_: object) -> None:
         self._slots.started()
+
+
+def _live(number: int) -> str:
+    return "1 session is live" if number == 1 else f"{number} sessions are live"
