@@ -30,7 +30,7 @@ from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from sandbox.template.kernel import Filter
@@ -46,11 +46,23 @@ FD_BYTES = struct.calcsize("i")
 MAX_SESSIONS = 32
 """Largest number of prepared sessions, one for each different request."""
 
+CORES_PER_FORKER = 4
+"""Cores that one forker keeps busy: the fork takes a fifth of what a session's whole life takes."""
+
+MAX_FORKERS = 4
+
+BEHIND = 8
+"""Another forker starts when so many requests in a row were followed by one that already waited."""
+
 NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 
 
 class TemplateServer:
     """Waits for requests and forks.
+
+    Where there are many cores, it forks helpers that do the same, the forkers, once it cannot keep
+    up. All read the same control socket, so that whichever is free takes the next request. They end
+    when the first of them ends.
 
     Attributes:
         agent: the module `sandbox_agent`.
@@ -90,6 +102,10 @@ class TemplateServer:
         self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
         self._message = bytearray(REQUEST_BYTES)
         self._sessions: dict[bytes, ForkedSession] = {}
+        self._first = -1
+        self._forkers: set[int] = set()
+        self._most_forkers = min(MAX_FORKERS, len(os.sched_getaffinity(0)) // CORES_PER_FORKER)
+        self._behind = 0
 
     def serve(self) -> tuple[ForkedSession, int, bytes]:
         """Forks whenever asked, until nobody can ask any more; then it exits.
@@ -98,27 +114,62 @@ class TemplateServer:
             In a fork only: its session, its socket, and the part of the request that no other fork
             is to have. Code of users is not to run on top of the template's frames.
         """
-        wakeup_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        set_handler(signal.SIGCHLD, _wake_up)
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             set_handler(number, DEFAULT_ACTION)
         # Orphans come here and are reaped, not to bwrap's init.
         prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(wakeup_fd, select.POLLIN)
         forget_lookups()
         gc.collect()
         gc.freeze()  # what all forks share is never touched by their garbage collectors
         self._announce()
+        while (taken := self._serve()) is None:
+            pass  # a new forker begins
+        return taken
+
+    def _serve(self) -> tuple[ForkedSession, int, bytes] | None:
+        """Serves requests. Returns in a fork only: as `serve`, or None in a new forker."""
+        wakeup_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        set_handler(signal.SIGCHLD, _wake_up)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        poll = select.poll()
+        for number in (self._control.fileno(), wakeup_fd, self._first):
+            if number >= 0:
+                poll.register(number, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
-                if fd == wakeup_fd:
+                if fd == self._first:
+                    os._exit(0)
+                elif fd == wakeup_fd:
                     os.read(wakeup_fd, REQUEST_BYTES)
-                    _reap()
+                    self._forkers.difference_update(_reap())
                 elif (taken := self._take()) is not None:
                     return taken
+                elif self._is_behind() and self._fork_forker():
+                    return None
+
+    def _is_behind(self) -> bool:
+        """Return whether requests come too fast, so that one more forker may help."""
+        if len(self._forkers) + 1 >= self._most_forkers:
+            return False
+        waiting = select.select([self._control], (), (), 0)[0]
+        self._behind = self._behind + 1 if waiting else 0
+        return self._behind >= BEHIND
+
+    def _fork_forker(self) -> bool:
+        """Fork another forker; return whether this is it."""
+        self._behind = 0
+        first = os.pidfd_open(os.getpid())
+        try:
+            pid = clone(0)
+        except OSError:  # processes or memory are short: it goes on alone
+            pid = -1
+        if pid == 0:
+            self._first, self._most_forkers = first, 0
+            return True
+        os.close(first)
+        if pid > 0:
+            self._forkers.add(pid)
+        return False
 
     def _announce(self) -> None:
         """Says that requests are served, with a handle on this process."""
@@ -136,7 +187,10 @@ class TemplateServer:
 
     def _take(self) -> tuple[ForkedSession, int, bytes] | None:
         """One request: a message with one or two descriptors. Returns something in a fork only."""
-        size, fds = self._receive()
+        try:
+            size, fds = self._receive()
+        except BlockingIOError:  # another forker has it
+            return None
         if not size:
             os._exit(0)
         end = self._message.find(0, 0, size)
@@ -171,7 +225,7 @@ class TemplateServer:
     def _receive(self) -> tuple[int, Sequence[int]]:
         """The size of a message, which is in the one buffer for all, and its descriptors."""
         room = socket.CMSG_SPACE(4 * FD_BYTES)
-        size, parts, _, _ = self._control.recvmsg_into([self._message], room)
+        size, parts, _, _ = self._control.recvmsg_into([self._message], room, socket.MSG_DONTWAIT)
         fds: list[int] = []
         for level, kind, data in parts:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -193,7 +247,8 @@ def _wake_up(_number: int, _frame: object) -> None:
     """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
 
 
-def _reap() -> None:
+def _reap() -> Iterator[int]:
+    """Reaps all that have ended."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            yield pid

@@ -13,10 +13,12 @@ import pytest
 import trio
 
 from nsm.wire.errors import BadProjectError
+from nsmd.host.processes import pid_of
 from nsmd.jail import BwrapLauncher, Jail
-from nsmd.jail.arguments import JailContent
+from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.launcher import JailPlan
+from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates.template import ForkedJail
 from nsmd.model.values import Environment, ProjectMount
@@ -65,6 +67,11 @@ async def wait_dead(pid: int) -> None:
                 await trio.lowlevel.wait_readable(pidfd)
         finally:
             os.close(pidfd)
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of a process's children."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def lives(pid: int) -> bool:
@@ -326,6 +333,66 @@ async def test_templates_killed_while_they_fork(
                 jail.kill()
                 await jail.wait()
                 jail.release()
+
+
+class ManyForkers(ProgramCode):
+    """Program whose template starts as many forkers as on a big machine, and at once."""
+
+    async def for_python(self, python: str) -> bytes:
+        del python
+        text = source_of("sandbox_template")
+        for old, new in (
+            (b"CORES_PER_FORKER = 4", b"CORES_PER_FORKER = .25"),
+            (b"BEHIND = 8", b"BEHIND = 1"),
+        ):
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        return text
+
+
+class BigMachineLauncher(BwrapLauncher):
+    """Launcher of templates with many forkers."""
+
+    def __init__(self) -> None:
+        super().__init__(new_launcher().bwrap_path, new_launcher().user.uid)
+        self._template_code = ManyForkers("sandbox_template", TEMPLATE_PATH)
+
+
+async def test_forkers_share_the_work_and_end_with_the_first(python: Environment) -> None:
+    jails: list[Jail] = []
+
+    async def start() -> None:
+        jails.append(await forking.launch(jail_spec(python)))
+
+    async with open_launcher(BigMachineLauncher()) as forking:
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                for _ in range(12):
+                    nursery.start_soon(start)
+        assert forking.reasons == {}
+        [made] = forking.templates
+        first = pid_of(made.pidfd)
+        assert first is not None
+        shared = os.readlink(f"/proc/{first}/ns/pid")  # sessions have one of their own
+        forkers = [
+            pid for pid in children_of(first) if os.readlink(f"/proc/{pid}/ns/pid") == shared
+        ]
+        assert len(forkers) == 3
+        assert any(children_of(pid) for pid in forkers)
+        # A dead forker costs nobody a session.
+        os.kill(forkers[0], signal.SIGKILL)
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(start)
+        made.close()
+        for pid in forkers:
+            await wait_dead(pid)
+        for jail in jails:
+            async with talking_to(jail, "python") as session:
+                assert (await session.run("print(1)")).stdout == "1\n"
+            jail.kill()
+            await jail.wait()
+            jail.release()
 
 
 async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
