@@ -180,7 +180,9 @@ class Executor:
                 self._agent.fail("another execution is running: wait for its result", request_id)
             return
         try:
-            if interpreter.pid and not interpreter.is_intact():
+            if interpreter.pid and message.get("reset") is True:
+                self.end_interpreter(interpreter, "was reset as this call asked")
+            elif interpreter.pid and not interpreter.is_intact():
                 self.end_interpreter(interpreter, "lost descriptors that belong to nsm to code")
             if not interpreter.pid:
                 # As long as there was one, every orphan was its own, and nobody had to look.

@@ -11,6 +11,7 @@ CAPABILITIES = (
     "execute.timeout",
     "execute.result",
     "execute.one_shot",
+    "execute.reset",
     "result.notes",
     "stream",
     "stream.late",

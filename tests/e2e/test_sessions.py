@@ -17,6 +17,7 @@ import nsm
 from e2e_support import descendants, end_holder, run, supervisor, variables_for, wait_gone
 from nsm.wire.errors import (
     BadProjectError,
+    BadRequestError,
     EnvironmentUnavailableError,
     NsmError,
     SessionEndedError,
@@ -44,6 +45,34 @@ def test_state_persists_in_a_session_and_not_beyond(
         assert client.run(second, env=env).exit_code != 0
         assert client.run(second, env=env, session=f"other-{env}").exit_code != 0
         client.kill_all()
+
+
+@pytest.mark.parametrize(("env", "first", "second", "printed"), CASES)
+def test_a_reset_gives_a_fresh_interpreter_and_keeps_files(
+    shared: Supervisor, env: str, first: str, second: str, printed: str
+) -> None:
+    keep = {
+        "python": "open('note', 'w').close()",
+        "bash": "touch note",
+        "node": "require('fs').writeFileSync('note', '')",
+    }[env]
+    with shared.client() as client:
+        session = f"reset-{env}"
+        client.run(first, env=env, session=session)
+        client.run(keep, env=env, session=session)
+        again = client.run(second, env=env, session=session, reset=True)
+        assert again.exit_code != 0
+        assert again.interpreter_restarted
+        assert "was reset as this call asked" in again.restart_reason
+        assert client.run(first, env=env, session=session).interpreter_restarted is False
+        assert client.run(second, env=env, session=session).stdout == printed
+        assert "note" in [entry.name for entry in client.list_files(session, ".").entries]
+        client.kill_all()
+
+
+def test_a_reset_without_a_session_is_refused(shared: Supervisor) -> None:
+    with shared.client() as client, pytest.raises(BadRequestError, match="names no session"):
+        client.run("1", env="python", reset=True)
 
 
 def test_files_of_a_session_are_its_own(shared: Supervisor) -> None:

@@ -165,6 +165,7 @@ class AsyncClient(AsyncFileCalls):
         mount_point: str | None = None,
         project_mode: str | None = None,
         network: str | None = None,
+        reset: bool = False,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it; see `nsm.Client.run`.
@@ -182,6 +183,7 @@ class AsyncClient(AsyncFileCalls):
             mount_point=mount_point,
             project_mode=project_mode,
             network=network,
+            reset=reset,
             stream=on_output is not None,
             inherit=self.server.inherit if self.server else (),
         )

@@ -143,6 +143,7 @@ class Client(FileCalls):
         mount_point: str | None = None,
         project_mode: str | None = None,
         network: str | None = None,
+        reset: bool = False,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it.
@@ -171,6 +172,8 @@ class Client(FileCalls):
             project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
             network: network of a new session: ``off``, ``full``, or hosts separated by commas
                 (docs/how-to/network.md); None for the configured one.
+            reset: run the code in a fresh interpreter of the session. State and background
+                processes are gone, files stay.
             on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a preview
                 of the result's own text. What it raises cancels the run.
 
@@ -189,6 +192,7 @@ class Client(FileCalls):
             mount_point=mount_point,
             project_mode=project_mode,
             network=network,
+            reset=reset,
             stream=on_output is not None,
             inherit=self.server.inherit,
         )

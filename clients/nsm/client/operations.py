@@ -54,6 +54,7 @@ def run_arguments(
     stream: bool = False,
     inherit: Iterable[str] = (),
     language: str = "",
+    reset: bool = False,
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
 
@@ -73,6 +74,8 @@ def run_arguments(
         arguments["language"] = language
     if stream:
         arguments["stream"] = True
+    if reset:
+        arguments["reset"] = True
     optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
     arguments |= {key: value for key, value in optional.items() if value is not None}
     if network is not None:

@@ -96,6 +96,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
+        reset=arguments.flag(args, "reset"),
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
         project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )

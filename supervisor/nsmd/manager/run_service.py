@@ -238,6 +238,12 @@ class RunService:
             if session is None:
                 check_same(request, live.network.rule, live.spec.project)
         check_code(request.code)
+        if request.reset and session is None and name is None:
+            raise BadRequestError(
+                "`reset` restarts a session's interpreter, and the call names no session; the "
+                "code was not run.",
+                hint="Name the session, or leave `reset` out: without a session all is fresh.",
+            )
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
         execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self._session_for(request, environment)

@@ -376,6 +376,7 @@ class RunRequest:
         project_chosen: the session must have the client's project, since its user named it.
         again: it was sent before with the same id, over a lost connection. It runs only if it is
             known that it never ran; else its result is the answer.
+        reset: a fresh interpreter of the session runs it.
     """
 
     client: ClientIdentity
@@ -389,6 +390,7 @@ class RunRequest:
     project_chosen: bool = False
     again: bool = False
     language: str = ""
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

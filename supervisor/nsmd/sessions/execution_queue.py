@@ -190,6 +190,8 @@ class ExecutionQueue:
         }
         if execution.origin.one_shot and owner.offers("execute.one_shot"):
             frame["one_shot"] = True
+        if execution.request.reset:
+            frame["reset"] = True
         if owner.offers("notes"):
             known = {} if confinement is None else confinement.note()
             frame["note"] = execution.note() | known

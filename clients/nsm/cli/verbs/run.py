@@ -88,6 +88,12 @@ def parser() -> Parser:
         help="keep state in the session of that name; `new`: under a new name, which is printed",
     )
     where.add_argument(
+        "--reset",
+        action="store_true",
+        help="begin with a fresh interpreter in the session: state is gone, files stay; CODE may "
+        "be left out",
+    )
+    where.add_argument(
         "-t",
         "--timeout",
         type=seconds,
@@ -128,8 +134,10 @@ def main(arguments: list[str]) -> int:
         verb.error("--json prints images with all else, so --images has nothing to write")
     # There is no `sys.stdin` where whoever started us has closed it.
     if options.file is None and options.code is None and (not sys.stdin or sys.stdin.isatty()):
-        verb.error("no code: give it as an argument, with -f FILE, or on standard input")
-    reads_input = "-" in (options.code, options.file) or (options.code or options.file) is None
+        if not options.reset:
+            verb.error("no code: give it as an argument, with -f FILE, or on standard input")
+        options.code = ""
+    reads_input = "-" in (options.code, options.file) or options.code is options.file is None
     try:
         code = _run(options)
     except BrokenPipeError:
@@ -210,6 +218,7 @@ class _Execution:
             network=options.network,
             stream=not options.json,
             inherit=self._client.server.inherit,
+            reset=options.reset,
             language="" if options.env else language_of(options.file, code),
         )
         wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)

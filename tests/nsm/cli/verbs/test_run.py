@@ -95,11 +95,12 @@ def test_code_as_an_argument(
 
 def test_every_option(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
     options = ["--env", "bash", "--session", "a", "--timeout", "2.5", "--project", "/usr", "--json"]
-    said = Said(capsys, *options, "--", "-1")
+    said = Said(capsys, *options, "--reset", "--", "-1")
     assert json.loads(said.out) == samples.run_result()
     assert sent(supervisor) == {
         "env": "bash",
         "code": "-1",
+        "reset": True,
         "session": "a",
         "timeout_s": 2.5,
         "project": {"path": "/usr", "chosen": True},
