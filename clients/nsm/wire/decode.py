@@ -137,7 +137,9 @@ def decode(kind: type[T], plain: object) -> T:
     Raises:
         DecodeError: it is something else.
     """
-    return cast("T", _reader(cast("Any", kind))[1](plain))
+    read: Any = _reader  # typing.cast would be a call
+    found: T = read(kind)[1](plain)
+    return found
 
 
 @cache
@@ -246,6 +248,8 @@ def _union(kinds: list[Any], all_kinds: tuple[Any, ...]) -> tuple[type | None, R
 
 def _several(make: Callable[[list[Any]], Any], kind: Any) -> Reader:
     exact, inner = _reader(kind)
+    if inner is _anything:
+        return lambda plain: make(_list(plain))
 
     def read(plain: Any) -> Any:
         items: list[Any] = []
@@ -285,10 +289,11 @@ def _map(of_keys: Any, kind: Any) -> Reader:
     exact, inner = _reader(kind)
 
     def read(plain: Any) -> Any:
+        told: dict[str, Any] = plain
         if not isinstance(plain, dict):
             raise DecodeError(plain, "a map")
         found: dict[str, Any] = {}
-        for key, item in cast("dict[str, Any]", plain).items():
+        for key, item in told.items():
             try:
                 found[read_key(key)] = item if type(item) is exact else inner(item)
             except DecodeError as error:
@@ -309,9 +314,10 @@ def _class(kind: Any) -> Reader:
         make = eval(f"lambda values: kind({given})", {"kind": kind})  # noqa: S307  # identifiers
 
     def read(plain: Any) -> Any:
+        told: dict[str, Any] = plain
         if not isinstance(plain, dict):
             raise DecodeError(plain, "a map")
-        get = cast("dict[str, Any]", plain).get
+        get = told.get
         values: list[Any] = []
         for name, exact, null, inner in fields:
             value = get(name, MISSING)

@@ -232,55 +232,58 @@ _LEAVES = frozenset((str, bool, bytes, type(None)))
 _LARGE = 2**64
 
 
-def _check_plain(value: object, depth: int = 1) -> int:
+def _check_plain(value: Any, depth: int = 1) -> int:
     """Refuse what `_scan` at the other end would, and what crashes cbor2 (deep nesting does).
 
     Returns:
         How many items the value is.
     """
-    if _is_leaf(value):
+    # Types for the checkers: a cast would be a call.
+    pairs: dict[object, object] = value
+    several: list[Any] = value
+    is_map = isinstance(value, dict)
+    if not is_map and not isinstance(value, list | tuple):
+        _check_leaf(value)
         return 1
     if depth > MAX_DEPTH:
         raise LocalProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
     items = 1
-    if isinstance(value, dict):
-        for key, item in cast("dict[object, object]", value).items():
+    if is_map:
+        for key, item in pairs.items():
             if not isinstance(key, str):
                 raise LocalProtocolError(f"a key is {type(key).__name__}, not str")
             # Most items of our frames are one of these, and a call for each takes longer.
             kind = type(item)
+            number: Any = item
             if (
                 kind in _LEAVES
-                or (kind is float and isfinite(cast("float", item)))
-                or (kind is int and -_LARGE <= cast("int", item) < _LARGE)
+                or (kind is float and isfinite(number))
+                or (kind is int and -_LARGE <= number < _LARGE)
             ):
                 items += 2
             else:
                 items += 1 + _check_plain(item, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in cast("list[object]", value):
+    else:
+        for item in several:
             items += 1 if type(item) in _LEAVES else _check_plain(item, depth + 1)
+    return items
+
+
+def _check_leaf(value: object) -> None:
+    """Refuse a value without items that may not be sent."""
+    if type(value) in _LEAVES or isinstance(value, str | bytes):
+        return
+    if isinstance(value, int):
+        if not -_LARGE <= value < _LARGE:
+            raise LocalProtocolError("an integer does not fit into 64 bits")
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise LocalProtocolError(f"{value} is not a finite number")
     else:
         raise LocalProtocolError(
             f"{type(value).__name__} is not a plain value",
             hint="Send dict, list, tuple, str, bytes, int, float, bool and None only.",
         )
-    return items
-
-
-def _is_leaf(value: object) -> bool:
-    """Return whether a value has no items; refuse numbers that may not be sent."""
-    if type(value) in _LEAVES or isinstance(value, str | bytes):
-        return True
-    if isinstance(value, int):
-        if not -_LARGE <= value < _LARGE:
-            raise LocalProtocolError("an integer does not fit into 64 bits")
-        return True
-    if isinstance(value, float):
-        if not isfinite(value):
-            raise LocalProtocolError(f"{value} is not a finite number")
-        return True
-    return False
 
 
 def _without_surrogates(value: object) -> object:

@@ -140,14 +140,15 @@ def from_client(frame: Mapping[str, Any]) -> Hello | Request | Cancel | Invalid:
     if "cancel" in frame:
         id_ = frame["cancel"]
         return Cancel(id_) if is_request_id(id_) else _invalid(frame, "`cancel` must be an id")
-    op, args = frame.get("op"), frame.get("args", {})
+    op: Any = frame.get("op")
+    args: Any = frame.get("args", {})
     if not is_request_id(frame.get("id")):
         return _invalid(frame, f"`id` must be an integer from 1 to {MAX_REQUEST_ID}")
     if not isinstance(op, str) or not op:
         return _invalid(frame, "`op` must name an operation")
     if not isinstance(args, dict):
         return _invalid(frame, "`args` must be a map")
-    return Request(frame["id"], op, cast("dict[str, Any]", args))
+    return Request(frame["id"], op, args)
 
 
 def from_server(frame: Mapping[str, Any]) -> Hello | Result | Failure | Event | None:

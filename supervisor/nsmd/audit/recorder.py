@@ -88,20 +88,19 @@ class Recorder:
     def __call__(self, happening: Happening) -> None:
         if not self._journal.enabled:
             return
+        subject: Any = happening.subject
         match happening.kind:
             case "execution_started":
-                self._execution_started(cast("Execution", happening.subject))
+                self._execution_started(subject)
             case "execution_finished":
-                self._execution_finished(cast("Execution", happening.subject))
+                self._execution_finished(subject)
             case "session_claimed":
-                session = cast("Session", happening.subject)
-                if not session.taken_up:  # else it was recorded when it began
-                    self._session_started(session)
+                if not subject.taken_up:  # else it was recorded when it began
+                    self._session_started(subject)
             case "session_ended":
-                self._session_ended(cast("Session", happening.subject))
+                self._session_ended(subject)
             case "session_taken_up":
-                session = cast("Session", happening.subject)
-                facts = {**_session_facts(session), "restarts": session.taken_up}
+                facts = {**_session_facts(subject), "restarts": subject.taken_up}
                 self.say("session_taken_up", facts)
             case "operation":
                 self._operation(happening)

@@ -96,11 +96,12 @@ def _is_path(text: str) -> bool:
 
 def optional_map(args: Arguments, key: str) -> Arguments | None:
     """Read a map; None if absent."""
-    value = args.get(key)
+    value: Any = args.get(key)
+    found: Arguments = value
     if value is None:
         return None
     if isinstance(value, dict):
-        return cast("dict[str, Any]", value)
+        return found
     raise _wrong(key, value, "a map")
 
 

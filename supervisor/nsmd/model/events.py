@@ -73,6 +73,7 @@ class Events:
     def __init__(self) -> None:
         self._subscriptions: list[tuple[Listener, Collection[EventKind] | None]] = []
         self._by_kind: dict[EventKind, list[Listener]] = {}
+        self._now: Callable[[], float] | None = None  # the event loop's clock
 
     def __repr__(self) -> str:
         return f"<Events for {len(self._subscriptions)} listeners>"
@@ -113,7 +114,9 @@ class Events:
             listeners = self._listeners_of(kind)
         if not listeners:
             return
-        happening = Happening(kind, trio.current_time(), session, facts, subject)
+        if self._now is None:
+            self._now = trio.lowlevel.current_clock().current_time
+        happening = Happening(kind, self._now(), session, facts, subject)
         for listener in listeners:
             try:
                 listener(happening)

@@ -63,11 +63,17 @@ class Demand:
 
 
 class Refills:
-    """Durations of the last starts, from the decision to a session that is ready."""
+    """Durations of the last starts, from the decision to a session that is ready.
+
+    Attributes:
+        usual: the duration that half of them did not exceed; None before the first. The slowest do
+            not count: the first of a kind may have waited for their template.
+    """
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=REMEMBERED)
         self._ordered: list[float] = []
+        self.usual: float | None = None
 
     def __len__(self) -> int:
         return len(self._times)
@@ -76,6 +82,7 @@ class Refills:
         """Note a session that is ready."""
         self._times.append(seconds)
         self._ordered = sorted(self._times)
+        self.usual = self.quantile(0.5)
 
     def quantile(self, share: float) -> float | None:
         """The duration that this share of starts did not exceed; None before the first."""

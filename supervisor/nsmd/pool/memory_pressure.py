@@ -20,7 +20,7 @@ from typing import Protocol
 
 import trio
 
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import MemoryPressureSettings
 from nsmd.pool.policy import CALM_PERCENT, HIGH_PERCENT, MemorySeen
@@ -40,6 +40,9 @@ LOW_SHARE = 0.15
 
 EMPTY_SHARE = 0.04
 """The same share if the kernel does not tell who waits."""
+
+GROWTH: Sequence[EventKind] = ("session_started", "execution_started", "execution_finished")
+"""Events after which memory may be short where the kernel does not wake us."""
 
 MOST_AT_ONCE = 16
 """Largest number of sessions to ask in one step."""
@@ -100,7 +103,7 @@ class Pressure:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        unsubscribe = self._sessions.events.subscribe(self._happened)
+        unsubscribe = self._sessions.events.subscribe(self._happened, GROWTH)
         try:
             while True:
                 with trio.CancelScope(deadline=self._due_s) as self._sleep:
@@ -161,7 +164,7 @@ class Pressure:
         )
 
     def _happened(self, happening: Happening) -> None:
-        if happening.at_s < self._event_s or happening.kind == "memory_pressure":
+        if happening.at_s < self._event_s:
             return
         self._event_s = happening.at_s + STEP_S
         if not self._memory.seen().watched:

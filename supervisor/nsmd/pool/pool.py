@@ -45,11 +45,6 @@ PLAN_FRESH_S = 0.05
 plan for each would cost a twentieth of a call.
 """
 
-USUAL = 0.5
-"""Share of refills that are as fast as the assumed time. Not the slowest ones count: the first of a
-kind may have waited for their template.
-"""
-
 UNPLANNED = KindPlan(wanted=0, why="it has just come up")
 
 START = Callable[[JailSpec], Session]
@@ -122,7 +117,7 @@ class Kind:
     @property
     def lead_s(self) -> float:
         """Time that a refill takes, in seconds."""
-        usual = self.refills.quantile(USUAL)
+        usual = self.refills.usual
         return policy.UNKNOWN_REFILL_S if usual is None else usual
 
     def seen(self, now: float) -> KindSeen:
@@ -131,7 +126,7 @@ class Kind:
             spares=self.spares,
             rate_per_s=self.demand.rate(now),
             burst=self.demand.burst(now),
-            refill_s=self.refills.quantile(USUAL),
+            refill_s=self.refills.usual,
             idle_s=now - self.used_s,
             expected_s=now - self.expected_s,
             cost_bytes=self.cost_bytes,
@@ -175,6 +170,7 @@ class Pool:
         self._settings = settings
         self._start = start
         self._nursery = nursery
+        self._now = trio.lowlevel.current_clock().current_time
         self._events = events or Events()
         self._memory = memory or UnknownMemory()
         self._processors = processors or len(os.sched_getaffinity(0))
@@ -230,12 +226,13 @@ class Pool:
         """Take a session of that kind, ready or still starting. It belongs to the caller from now
         on.
         """
-        now = trio.current_time()
+        now = self._now()
         kind = self._kind(spec)
         # If calls come faster than refills, there is no calm moment to delay refills to.
-        self._hurried = now - kind.used_s < kind.lead_s
+        lead_s = kind.lead_s
+        self._hurried = now - kind.used_s < lead_s
         kind.used_s = now
-        kind.demand.note(now, kind.lead_s)
+        kind.demand.note(now, lead_s)
         session = _newest(kind.ready)
         if session is not None:
             kind.hits += 1
@@ -259,7 +256,7 @@ class Pool:
         """A taken session has its first answer: refills that waited for it may begin."""
         if self._unanswered.pop(session, None) is None:
             return
-        now = self._answered_s = trio.current_time()
+        now = self._answered_s = self._now()
         kind = self._kinds.get(session.spec)
         if kind is None:
             return
@@ -270,7 +267,7 @@ class Pool:
 
     def expect(self, spec: JailSpec) -> None:
         """A client connected that will probably ask for that kind."""
-        self._kind(spec).expected_s = trio.current_time()
+        self._kind(spec).expected_s = self._now()
         self.look_soon()
 
     def ready(self, session: Session) -> None:
@@ -282,9 +279,9 @@ class Pool:
         recovered, kind.failures = kind.failures > 0, 0
         # Starts that callers wait for compete with each other, so their times say less.
         if start.refill or not kind.refills:
-            kind.refills.note(trio.current_time() - start.since_s)
+            kind.refills.note(self._now() - start.since_s)
         if start.refill:
-            took_s = trio.current_time() - start.since_s
+            took_s = self._now() - start.since_s
             self._events.publish(
                 "pool_refilled", session=session.id, subject=session, seconds=took_s
             )
@@ -294,7 +291,7 @@ class Pool:
         if recovered:
             self.look_soon()
         elif self._missing:
-            self._refill(trio.current_time())
+            self._refill(self._now())
 
     def forget(self, session: Session) -> None:
         """Nothing is left of a session, spare or taken."""
@@ -307,8 +304,11 @@ class Pool:
             if session in spares:
                 spares.remove(session)
                 self._failed(kind, session)
-        if self._short_s is not None or kind.failures:
+        if kind.failures:
             self.look_soon()
+        elif self._short_s is not None:  # its memory may be enough for another spare
+            self._outdated = True
+            self._look_at(self._planned_s + PLAN_FRESH_S)
 
     def keep_only(self, wanted: Callable[[Environment], bool]) -> None:
         """End spares of other environments, which were removed or replaced: nobody will ask for
@@ -336,7 +336,7 @@ class Pool:
     def look_soon(self) -> None:
         """Note a change that may change the plan."""
         self._again_s = -math.inf
-        self._look_at(trio.current_time())
+        self._look_at(self._now())
 
     def _memory_short(self) -> None:
         self.look_soon()
@@ -349,7 +349,7 @@ class Pool:
             with trio.CancelScope(deadline=self._due_s) as self._sleep:
                 await trio.sleep_forever()
             self._due_s = math.inf
-            self._look(trio.current_time())
+            self._look(self._now())
 
     def _look_at(self, when_s: float) -> None:
         """Make a plan at that time or earlier."""
@@ -394,7 +394,7 @@ class Pool:
             known = self._kinds.get(kind.spec) is kind  # it may have gone since the plan was made
             if known and kind.spares < kind.plan.wanted:
                 # When a session is ready or a call answered, the task looks again.
-                if len(self._starts) >= self._starts_at_once(kind, now):
+                if self._starts and len(self._starts) >= self._starts_at_once(kind, now):
                     return
                 if self._short_s is None:
                     self._short_s = now
@@ -457,7 +457,7 @@ class Pool:
             del self._kinds[kind.spec]
 
     def _failed(self, kind: Kind, session: Session) -> None:
-        now = trio.current_time()
+        now = self._now()
         if now - kind.failed_s > SAME_FAILURE_S or not kind.failures:
             kind.failures += 1
             kind.failed_s = now

@@ -224,6 +224,8 @@ class SessionStore:
         return kind
 
     def _drop_unused(self) -> None:
+        if len(self._kinds) <= SPECS_KEPT:
+            return
         unused = [key for key, kind in self._kinds.items() if not kind.sessions]
         for key in unused[: max(0, len(unused) - SPECS_KEPT)]:
             name = self._kinds.pop(key).name

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-import trio
-
 from nsm.dataclass import replace
 from nsm.wire.errors import InternalError, NsmError
 from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
@@ -80,6 +78,7 @@ class ExecutionQueue:
         "_environment",
         "_events",
         "_limits",
+        "_now",
         "_overdue",
         "_owner",
         "_queue",
@@ -110,6 +109,7 @@ class ExecutionQueue:
         self._told_restart = ""  # why state was lost, according to the last result
         # Results that an earlier supervisor may have received, by the agent's ids.
         self._answered_before: dict[str, Execution] | None = None
+        self._now = timers.now
         self._overdue = Timer(timers, self._no_answer)
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class ExecutionQueue:
         owner = self._owner
         execution = self.running = self._queue.pop(0)
         self.count += 1
-        owner.active_s = trio.current_time()
+        owner.active_s = self._now()
         self._agent_id = f"{self.count}.{execution.id}"
         self._streamed = execution.streams or owner.transcript.followers > 0
         owner.transcript.begin(
@@ -285,7 +285,7 @@ class ExecutionQueue:
         owner = self._owner
         execution, self.running, self._agent_id = self.running, None, ""
         self._overdue.disarm()
-        owner.active_s = trio.current_time()
+        owner.active_s = self._now()
         if execution is not None:
             if (confinement := owner.confinement) is not None:
                 outcome = answer if isinstance(answer, Outcome) else None

@@ -89,6 +89,7 @@ class Session:
         "_idle_timer",
         "_limits",
         "_link",
+        "_now",
         "_over",
         "_transcripts",
         "_watcher",
@@ -132,7 +133,8 @@ class Session:
         self.spec = spec
         self.state = SessionState.STARTING
         self.tenancy: Tenancy | None = None
-        self.born_s = self.created_s = self.active_s = trio.current_time()
+        self._now = timers.now
+        self.born_s = self.created_s = self.active_s = self._now()
         self.ready_s: float | None = None
         # Number of supervisors that it has outlived.
         self.taken_up = earlier.taken_up if earlier is not None else 0
@@ -236,7 +238,7 @@ class Session:
         self.tenancy = tenancy
         earlier = self._earlier
         self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
-        self.created_s = self.active_s = trio.current_time()
+        self.created_s = self.active_s = self._now()
         if earlier is not None:
             self.created_s = earlier.created_s
             self.transcript.opened_earlier(self.active_s - self.created_s)
@@ -291,7 +293,7 @@ class Session:
 
     def note_activity(self) -> None:
         """Note that the session is in use even if nothing runs: its idle time starts again."""
-        self.active_s = trio.current_time()
+        self.active_s = self._now()
         self._idle_timer.used()
         if self.state is SessionState.IDLE:
             self._idle_timer.begin()
@@ -340,7 +342,7 @@ class Session:
         self._link = link
         self.requests.open(link.capabilities)
         self.network.opened(link)
-        self.ready_s = trio.current_time()
+        self.ready_s = self._now()
         self._feed(LifecycleEvent.READY)
         self._events.publish("session_ready", session=self.id, subject=self)
         self._watcher.session_ready(self)

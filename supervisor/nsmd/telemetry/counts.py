@@ -17,7 +17,7 @@ from typing import Any, Literal
 from nsm.wire.errors import NsmError
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import ProgramEnd
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
@@ -68,7 +68,7 @@ class Counts:
         self._for_everyone = for_everyone
         self._labels: dict[str, str] = {}
         self._starting: dict[str, float] = {}  # start time by session
-        self._takers: Mapping[str, Callable[[Happening], None]] = {
+        takers: Mapping[EventKind, Callable[[Happening], None]] = {
             "execution_finished": self._execution_finished,
             "session_started": self._session_started,
             "session_ready": self._session_ready,
@@ -84,15 +84,11 @@ class Counts:
             "restarted": self._restarted,
             "program_ended": self._program_ended,
         }
+        for kind, taker in takers.items():
+            events.subscribe(taker, (kind,))
 
     def __repr__(self) -> str:
         return f"<Counts of {len(self._labels)} environments>"
-
-    def take(self, happening: Happening) -> None:
-        """Count an event (a `Listener` of events)."""
-        taker = self._takers.get(happening.kind)
-        if taker is not None:
-            taker(happening)
 
     def read(self) -> dict[Family, Mapping[Labels, Value]]:
         """Copy the present state, from which another thread makes text."""

@@ -78,12 +78,12 @@ class Telemetry:
     def __init__(self, run_service: RunService, surroundings: Surroundings | None = None) -> None:
         self._run_service = run_service
         self._around = surroundings or Surroundings()
-        self.counts = Counts(run_service.events, self._for_everyone)
         self.recent = Ring()
         self.lag = LoopLag()
         self.traffic = {"control": Traffic(), "mcp": Traffic(), "http": Traffic()}
         self._writing = trio.CapacityLimiter(1)
         run_service.events.subscribe(self._take)
+        self.counts = Counts(run_service.events, self._for_everyone)
 
     def __repr__(self) -> str:
         return f"<Telemetry {self.recent.count} events>"
@@ -97,7 +97,6 @@ class Telemetry:
         if happening.at_s >= self.lag.due_s:
             self.lag.look(happening.at_s)
         self.recent.take(happening)
-        self.counts.take(happening)
 
     def _for_everyone(self, name: str) -> bool:
         # A client without an entry of its own sees the environments for everyone.

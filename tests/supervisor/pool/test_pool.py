@@ -194,7 +194,7 @@ async def test_refills_come_after_callers_and_one_or_two_at_a_time(
                 assert all(session.state is SessionState.IDLE for session in callers)
         assert most == 2  # both processors, while there is none ready
         (kind,) = it.pool.kinds
-        assert kind.refills.quantile(1.0) == pytest.approx(START_S, abs=0.01)
+        assert kind.refills.usual == pytest.approx(START_S, abs=0.01)
         assert kind.cost_bytes is None  # calls have no answer: no time for that
         for caller in callers:
             it.pool.answered(caller)

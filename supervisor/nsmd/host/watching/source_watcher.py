@@ -113,10 +113,15 @@ class SourceWatcher:
         """Read these sources again, and wait for that, but not long."""
         await self._wait([kept.look_again() for key, kept in self._kept.items() if key in keys])
 
+    def was_read(self, key: object) -> bool:
+        """Return whether a source was read, or is unknown."""
+        kept = self._kept.get(key)
+        return kept is None or kept.first.is_set()
+
     async def first_look(self, *keys: object) -> None:
         """Wait until these sources were read, but not long."""
-        waits = [self._kept[key].first for key in keys if key in self._kept]
-        if not all(looked.is_set() for looked in waits):
+        waits = [self._kept[key].first for key in keys if not self.was_read(key)]
+        if waits:
             await self._wait(waits)
 
     @staticmethod

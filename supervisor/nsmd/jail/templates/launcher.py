@@ -212,7 +212,8 @@ class TemplateLauncher:
         if template.unwatched:
             await self._watching.look(template)
         else:
-            await self._watching.first_look(template)
+            if not self._watching.was_read(template):
+                await self._watching.first_look(template)
             self._watching.catch_up()
         return template.is_open and template.suspect
 
@@ -316,7 +317,7 @@ class TemplateLauncher:
         line = self._line(plan.template)
         if trio.current_time() < line.retry_s:
             return line.reason
-        if await self._is_changing(line):
+        if line.template is not None and line.template.is_open and line.template.suspect:
             return CHANGING
         failures = line.failures
         try:
