@@ -201,3 +201,41 @@ def forget_lookups() -> None:
         if clear is not None:
             clear()
             break
+
+
+POOL_BYTES = 16 * 1024 if sys.version_info >= (3, 10) else 4096
+"""Memory from which Python's allocator takes the objects of one size (pymalloc), with a header."""
+
+POOL_HEADER_BYTES = 48
+
+LARGEST_POOLED = 512
+"""Larger objects come from the C library's heap."""
+
+MAX_GAP_BYTES = 8 * 1024 * 1024
+"""Of one size, after many imports. Where there are more, another allocator is at work."""
+
+
+def fill_gaps() -> Sequence[object]:
+    """Makes objects in all places that freed ones have left, so that new ones lie together.
+
+    The allocator takes such places first. They are all over the memory that forks share, and each
+    page of it that a fork writes to is copied.
+
+    Returns:
+        The objects, to be kept.
+    """
+    fillers: list[object] = []
+    empty_bytes = sys.getsizeof(b"")
+    for size in range(48, LARGEST_POOLED + 1, 16):  # numbers are smaller, and made here as well
+        whole_pool = (POOL_BYTES - POOL_HEADER_BYTES) // size
+        found: list[object] = []
+        in_a_row = last = 0
+        while in_a_row < whole_pool:  # a whole pool in order of address was empty: no gap is left
+            filler = bytes(size - empty_bytes)
+            found.append(filler)
+            in_a_row = in_a_row + 1 if id(filler) == last + size else 1
+            last = id(filler)
+            if len(found) * size > MAX_GAP_BYTES:
+                return ()
+        fillers += found[:-whole_pool]
+    return fillers

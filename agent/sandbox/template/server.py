@@ -25,7 +25,7 @@ from sandbox.template.kernel import (
     set_handler,
 )
 from sandbox.template.mounts import POLICY_PATH, told_by_proc
-from sandbox.template.preloading import forget_lookups, loaded_files
+from sandbox.template.preloading import fill_gaps, forget_lookups, loaded_files
 from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
@@ -102,6 +102,7 @@ class TemplateServer:
         self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
         self._message = bytearray(REQUEST_BYTES)
         self._sessions: dict[bytes, ForkedSession] = {}
+        self._fillers: Sequence[object] = ()
         self._first = -1
         self._forkers: set[int] = set()
         self._most_forkers = min(MAX_FORKERS, len(os.sched_getaffinity(0)) // CORES_PER_FORKER)
@@ -120,6 +121,7 @@ class TemplateServer:
         prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
         forget_lookups()
         gc.collect()
+        self._fillers = fill_gaps()
         gc.freeze()  # what all forks share is never touched by their garbage collectors
         self._announce()
         while (taken := self._serve()) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.templates.template import ForkedJail
 from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
+from sandbox.template.preloading import fill_gaps
 from venvs import WRITES, in_venv, make_venv
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
@@ -228,3 +230,13 @@ preload = ["plots", "broken"]
         assert told in nsm("envs")
         assert told in nsm("doctor")
         assert f"science: {told}" in nsm("reload")
+
+
+def test_objects_made_once_gaps_are_filled_lie_together() -> None:
+    scattered = [bytes(100) for _ in range(10_000)]
+    del scattered[::2]
+    fillers = fill_gaps()
+    new = [bytes(100) for _ in range(20)]
+    places = [id(each) for each in new]
+    assert places[-1] - places[0] == 19 * (places[1] - places[0])
+    assert sum(map(sys.getsizeof, fillers)) > 5_000 * sys.getsizeof(new[0])
