@@ -25,7 +25,10 @@ import each other's names at the top only and without `as`, and only `resources`
 - `processes`: processes as /proc shows them, and signals to them.
 - `capture`: output of interpreters; what a reply has room for, and files for the rest.
 - `displays`: bounds of what code displays.
-- `files`: files that the supervisor reads and writes in the session.
+- `transfers`: files that the supervisor has open in the session.
+- `file_requests`: requests about files that leave nothing open.
+- `files`: one file that is read or written.
+- `archives`: the process that archives, unpacks or removes a directory.
 - `paths`: paths in the session, and which files are refused.
 - `limits`: limits of a session and of its processes.
 - `channel`: messages to the supervisor, kept until it has them.

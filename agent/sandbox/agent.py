@@ -11,7 +11,6 @@ from sandbox.capture import Capture, Spills
 from sandbox.channel import Channel
 from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
-from sandbox.files import Transfers
 from sandbox.framing import READ_BYTES, RESUMED, resume_marker
 from sandbox.interpreters import INTERPRETERS
 from sandbox.limits import Limits
@@ -29,6 +28,7 @@ from sandbox.protocol import AGENT_VERSION, CAPABILITIES, PROTOCOL
 from sandbox.questions import Questions
 from sandbox.setups import Setups
 from sandbox.stopping import Stopper
+from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,10 @@ class Agent:
         self._token = ""
         self._spills = Spills(workspace)
         self._transfers = Transfers(
-            workspace, self.send, lambda: self.channel.lag_bytes <= LAG_BYTES
+            workspace,
+            self.send,
+            lambda: self.channel.lag_bytes <= LAG_BYTES,
+            lambda: self.channel.passes_descriptors,
         )
         self.interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
@@ -140,9 +143,9 @@ class Agent:
     def new_capture(self, stream: str) -> Capture:
         return Capture(stream, self._spills, self.limits)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
         if not self.executions.rehearses:
-            self.channel.send(message)
+            self.channel.send(message, descriptor)
 
     def _on_progress(self) -> None:
         if self.running is not None and self.running.preview is not None:
@@ -168,7 +171,7 @@ class Agent:
             self._on_ack(message)
         elif kind == "hello":
             self._on_hello(message)
-        elif kind in Transfers.REQUESTS:
+        elif kind in TRANSFER_REQUESTS:
             self._on_transfer(message)
         elif kind == "check":
             self.questions.check(message)
@@ -186,7 +189,7 @@ class Agent:
             self.fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
                 "ping, status, check, complete, listen, shutdown, "
-                f"{', '.join(Transfers.REQUESTS)}",
+                f"{', '.join(TRANSFER_REQUESTS)}",
                 message.get("id"),
             )
 
@@ -296,6 +299,7 @@ class Agent:
             self.trees.orphans.pop(pid, None)
             if pid in self.questions.checks:
                 self.questions.on_checked(pid, status)
+            self._transfers.reap(pid, status)
             for interpreter in self.interpreters.values():
                 if interpreter.pid == pid:
                     self.executions.on_death(interpreter, status)

@@ -11,6 +11,7 @@ from sandbox.linux import c_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import NoReturn
 
 
@@ -56,6 +57,10 @@ WORDS = {
     errno.ENFILE: "the session has no descriptors left",
     errno.EAGAIN: "a program in the session holds a lease on it (fcntl): try again",
     errno.EBUSY: "is in use as a mount point",
+    errno.ENOTEMPTY: "is a directory with something in it: remove that as well (recursive)",
+    errno.EXDEV: "is on another file system than its new name: copy it, and remove it",
+    errno.ENXIO: "is no regular file",
+    errno.ESPIPE: "is no regular file",
 }
 
 KINDS = {
@@ -193,6 +198,71 @@ def open_directory(path: str) -> int:
     return found
 
 
+def absolute_path(workspace: str, path: object) -> str:
+    """The absolute path that a request means.
+
+    Raises:
+        TransferError: none that a file could have.
+    """
+    if not isinstance(path, str) or not path:
+        raise TransferError("path must be a text that is not empty", errno.EINVAL)
+    whole = os.path.join(workspace, path)
+    if "\0" in path or len(os.fsencode(whole)) >= 4096:  # PATH_MAX
+        raise TransferError("the path is too long or has a NUL in it", errno.ENAMETOOLONG)
+    return whole
+
+
+def open_parent(path: str) -> tuple[int, str]:
+    """A descriptor of the directory that something is in, and its name there.
+
+    Raises:
+        TransferError: a name is missing, or as `open_path`.
+        OSError: as of open(2).
+    """
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if name in {"", ".", ".."}:
+        raise TransferError(f"{path}: has no name of its own here", errno.EINVAL)
+    return open_directory(parent or "/"), name
+
+
+def make_directories(path: str) -> None:
+    """Makes a directory and those around it that are missing, less the umask.
+
+    Links on the way are followed, and the last name must be no link.
+
+    Raises:
+        OSError: as of mkdir(2).
+        TransferError: as of `open_path`.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    names = [name for name in path.split("/") if name not in {"", "."}]
+    if len(names) > MAX_STEPS:
+        fail_with(errno.ELOOP)
+    here, links = open_path("/"), 0
+    try:
+        for number, name in enumerate(names):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=here)
+            found = os.open(name, flags, dir_fd=here)
+            try:
+                refuse_virtual(found, path)
+                mode = os.fstat(found).st_mode
+                if stat.S_ISLNK(mode) and number < len(names) - 1:
+                    links += 1
+                    if links > MAX_LINKS:
+                        fail_with(errno.ELOOP)
+                    other = open_directory("/" + "/".join(names[: number + 1]))
+                    os.close(found)
+                    found = other
+                elif not stat.S_ISDIR(mode):
+                    fail_with(errno.EEXIST if number == len(names) - 1 else errno.ENOTDIR)
+                here, found = found, here
+            finally:
+                os.close(found)
+    finally:
+        os.close(here)
+
+
 def make_directory(path: str) -> None:
     """Makes a directory, less the umask, if it is not there; no link is taken for one.
 
@@ -238,6 +308,65 @@ def entries_of(fd: int) -> tuple[list[tuple[str, str, int]], bool]:
         os.close(directory)
     entries.sort()
     return entries, True
+
+
+MAX_PAGE = 1000
+"""Entries of a directory in one answer, if their details are wanted."""
+
+
+MAX_SCANNED = 1_000_000
+"""Entries that one page is chosen from: the agent does nothing else meanwhile."""
+
+
+def page_of(fd: int, after: str, count: int) -> tuple[list[list[object]], bool]:
+    """Entries of a directory, by name: those behind a name, and whether more follow.
+
+    Args:
+        fd: descriptor of the directory; O_PATH is enough.
+
+    Raises:
+        TransferError: it has too many entries.
+        OSError: as of open(2).
+    """
+    import heapq
+
+    scanned = 0
+
+    def names() -> Iterator[str]:
+        nonlocal scanned
+        for entry in found:
+            scanned += 1
+            if scanned > MAX_SCANNED:
+                raise TransferError(f"has more than {MAX_SCANNED} entries", errno.EFBIG)
+            if entry.name > after:
+                yield entry.name
+
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    directory = os.open(f"/proc/self/fd/{fd}", flags)
+    entries: list[list[object]] = []
+    try:
+        with os.scandir(directory) as found:
+            chosen = heapq.nsmallest(count + 1, names())
+        for name in chosen[:count]:
+            with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                entries.append(entry_of(name, status))
+    finally:
+        os.close(directory)
+    return entries, len(chosen) > count
+
+
+def entry_of(name: str, status: os.stat_result) -> list[object]:
+    """Name, kind, size, permissions and time of the last change (microseconds)."""
+    mode, modified_us = status.st_mode, status.st_mtime_ns // 1000
+    if stat.S_ISREG(mode):
+        kind = "file"
+    elif stat.S_ISDIR(mode):
+        kind = "directory"
+    else:
+        kind = "link" if stat.S_ISLNK(mode) else "other"
+    size = status.st_size if kind == "file" else 0
+    return [name, kind, min(size, 2**53), mode & 0o7777, max(0, min(modified_us, 2**53))]
 
 
 def _described(entry: os.DirEntry[str]) -> tuple[str, str, int]:

@@ -20,6 +20,7 @@ CAPABILITIES = (
     "limits",
     "files",
     "files.list",
+    "files.direct",
     "check",
     "complete",
     "setup",

@@ -55,7 +55,7 @@ from nsmd.model.settings import EnvironmentSettings, Settings
 from nsmd.sessions import ended
 from nsmd.sessions.transcripts import live, record, store, transcript
 from nsmd.telemetry.ring import MAX_KEPT
-from sandbox.files import MAX_OPEN_FILES
+from sandbox.transfers import MAX_OPEN_FILES
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs/reference"
 CLI = (REFERENCE / "cli.md").read_text()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import trio
 
@@ -45,6 +46,7 @@ class AsyncWire:
         self._protocol = ClientConnection()
         self._send_lock = trio.Lock()
         self._calls: dict[int, _Call] = {}
+        self._descriptors: deque[int] = deque()
         self._reading = False
         self._failure: NsmError | None = None
 
@@ -99,6 +101,7 @@ class AsyncWire:
         """
         id_ = self._protocol.new_id()
         call = self._calls[id_] = _Call()
+        call.takes_descriptor = bool(args.get("descriptor"))
         arrived = False
         try:
             arrived = await self._send(Request(id_, op, args))
@@ -116,6 +119,9 @@ class AsyncWire:
                     await self._send(Cancel(id_))
         if isinstance(answer, Failure):
             raise answer.error
+        if call.takes_descriptor and answer.result.get("descriptor"):
+            # Its number; or false, if what is between us takes descriptors away.
+            answer.result["descriptor"] = call.claim()
         return answer.result
 
     async def wait_ended(self) -> None:
@@ -159,7 +165,7 @@ class AsyncWire:
     async def _read(self) -> None:
         """Read once, and give each message to the call that waits for it."""
         try:
-            data = await self._stream.receive_some(_READ_BYTES)
+            data = await self._receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             data = b""
         if not data:
@@ -172,6 +178,16 @@ class AsyncWire:
         except NsmError as error:
             self.fail(error)
 
+    async def _receive(self) -> bytes | bytearray:
+        """Read once, and keep the descriptor that comes with the data if a call may have one."""
+        if isinstance(self._stream, trio.SocketStream) and any(
+            call.takes_descriptor for call in self._calls.values()
+        ):
+            from nsm.client.passing import receive_waiting  # noqa: PLC0415  # for files only
+
+            return await receive_waiting(self._stream, self._descriptors)
+        return await self._stream.receive_some(_READ_BYTES)
+
     def _deliver(self, message: ServerMessage) -> None:
         if isinstance(message, Hello):
             self.server = message
@@ -180,8 +196,14 @@ class AsyncWire:
             self.fail(message.error)
             return
         call = self._calls.get(message.id)
+        descriptor: int | None = None
+        if isinstance(message, Result) and message.result.get("descriptor") is True:
+            descriptor = self._descriptors.popleft() if self._descriptors else None
         if call is None:  # cancelled meanwhile
+            if descriptor is not None:
+                os.close(descriptor)
             return
+        call.descriptor = descriptor
         if isinstance(message, Event):
             call.events.append(message)
         else:
@@ -232,10 +254,21 @@ class AsyncWire:
 class _Call:
     """A call that waits."""
 
-    __slots__ = ("answer", "events", "woken")
+    __slots__ = ("answer", "descriptor", "events", "takes_descriptor", "woken")
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque()
         """Taken by the call's task as soon as it runs; filled by whichever task reads."""
         self.answer: Result | Failure | None = None
         self.woken = trio.Event()
+        self.takes_descriptor = False
+        self.descriptor: int | None = None
+
+    def __del__(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+    def claim(self) -> int | Literal[False]:
+        """The descriptor that came with the answer, from now on the caller's; false for none."""
+        descriptor, self.descriptor = self.descriptor, None
+        return False if descriptor is None else descriptor

@@ -77,6 +77,10 @@ class AsyncFileCalls:
             while True:
                 answer: dict[str, Any] = {}
                 try:
+                    if step is None:
+                        await trio.lowlevel.checkpoint()
+                        step = transfer.send(answer)
+                        continue
                     # What is cancelled still closes its file: a session has few of them.
                     limit_s = CLOSE_TIMEOUT_S if closing else math.inf
                     with trio.move_on_after(limit_s, shield=closing):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from typing import TYPE_CHECKING
 
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
@@ -47,6 +49,8 @@ class BlockingWire:
         self.autostart = autostart
         self._hello = hello
         self._path = path
+        self._descriptors: deque[int] = deque()
+        self._takes_descriptor = False
         self._interrupts: Interrupts | None = None
         self._lost = False
         for losses in range(MAX_LOSSES):
@@ -70,6 +74,7 @@ class BlockingWire:
     def close(self) -> None:
         """Close it for good."""
         self._socket.close()
+        self._close_descriptors()
         self._lost = False
         if self._interrupts is not None:
             self._interrupts.close()
@@ -176,6 +181,7 @@ class BlockingWire:
     def _drop(self) -> None:
         """The connection is of no more use; another one may be made."""
         self._socket.close()
+        self._close_descriptors()
         self._lost = self._path is not None
 
     def _exchange(
@@ -215,6 +221,7 @@ class BlockingWire:
         id_ = self._protocol.new_id()
         request = self._protocol.send(Request(id_, op, args))
         arrived = False
+        self._takes_descriptor = bool(args.get("descriptor"))
         try:
             arrived = self._write(request)
             answer = self._wait_for_answer(id_, on_event, interrupts)
@@ -232,7 +239,12 @@ class BlockingWire:
             elif answer.id == CONNECTION_ID:
                 self.close()
             raise answer.error
-        return answer.result
+        result = answer.result
+        if args.get("descriptor") and result.get("descriptor"):
+            # The number of the descriptor; or false, if what is between us takes descriptors away.
+            result["descriptor"] = self._descriptors.popleft() if self._descriptors else False
+        self._close_descriptors()
+        return result
 
     def _wait_for_answer(
         self,
@@ -271,9 +283,18 @@ class BlockingWire:
             raise self._too_slow() from None
         return True
 
+    def _close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
     def _read(self) -> bytes:
         try:
-            data = self._socket.recv(_READ_BYTES)
+            if self._takes_descriptor:
+                from nsm.client.passing import receive_passing  # noqa: PLC0415  # for files only
+
+                data = receive_passing(self._socket, self._descriptors)
+            else:
+                data = self._socket.recv(_READ_BYTES)
         except ConnectionResetError:
             data = b""
         except TimeoutError:

@@ -1,24 +1,34 @@
 """Files to and from a session, as steps that the blocking and the async client both carry out.
 
 A transfer is a generator: it yields operations and is sent their answers, or thrown what went
-wrong instead. It keeps one piece in memory at a time.
+wrong instead. It keeps one piece in memory at a time. Where a descriptor of the file comes with the
+answer, pieces are read and written here, and no other process has them in its hands.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import errno
+import os
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nsm.wire.answers import read
-from nsm.wire.errors import FileTooLargeError, NsmError
-from nsm.wire.sessions import PIECE_BYTES, FileInfo, FilePiece, OpenFile, closed_file
+from nsm.wire.errors import FileError, FileTooLargeError, NsmError
+from nsm.wire.sessions import (
+    PIECE_BYTES,
+    FileInfo,
+    FilePiece,
+    OpenFile,
+    closed_file,
+    path_on_wire,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
 
-    Step: TypeAlias = tuple[str, dict[str, Any]]
-    """An operation and its arguments."""
+    Step: TypeAlias = tuple[str, dict[str, Any]] | None
+    """An operation and its arguments; None after each piece, for others to have a turn."""
 
     Transfer: TypeAlias = Generator[Step, dict[str, Any], FileInfo]
 
@@ -35,7 +45,7 @@ def carry_out(
         step = next(transfer)
         while True:
             try:
-                answer = call(*step)
+                answer = call(*step) if step is not None else {}
             except BaseException as error:  # noqa: BLE001  # the transfer raises it again
                 step = transfer.throw(error)
             else:
@@ -47,22 +57,20 @@ def carry_out(
 
 def get(
     target: str,
-    path: str,
+    path: str | bytes,
     write: Callable[[bytes], object],
     max_bytes: int | None,
     on_open: Callable[[FileInfo], object] | None,
 ) -> Transfer:
     """Read a file of a session; see `nsm.Client.get_file`."""
-    answer = yield "file_open", {"target": target, "path": path, "mode": "read"}
-    opened = read(OpenFile, answer)
+    opened = yield from _open({"target": target, "path": path_on_wire(path), "mode": "read"})
     received = 0
     try:
         _check_size(opened.info.path, opened.info.size, max_bytes)
         if on_open is not None:
             on_open(opened.info)
         while True:
-            answer = yield "file_read", {"file": opened.file, "bytes": PIECE_BYTES}
-            piece = read(FilePiece, answer)
+            piece = yield from _next_piece(opened, received)
             received += len(piece.data)
             _check_size(opened.info.path, received, max_bytes)  # it may grow while it is read
             write(piece.data)
@@ -71,13 +79,24 @@ def get(
     except BaseException:
         yield from _give_up(opened)
         raise
-    answer = yield "file_close", {"file": opened.file, "keep": True}
+    answer = yield from _close(opened)
     return closed_file(answer, opened.info.permissions)._replace(size=received)
+
+
+def _next_piece(opened: OpenFile, received: int) -> Generator[Step, dict[str, Any], FilePiece]:
+    if opened.descriptor is False:
+        answer = yield "file_read", {"file": opened.file, "bytes": PIECE_BYTES}
+        return read(FilePiece, answer)
+    yield None
+    with _told(opened.info.path):
+        # What is appended meanwhile is left out.
+        data = os.read(opened.descriptor, min(PIECE_BYTES, opened.info.size - received))
+    return FilePiece(data, not data or received + len(data) >= opened.info.size)
 
 
 def put(
     target: str,
-    path: str,
+    path: str | bytes,
     source: Callable[[int], bytes],
     permissions: int | None,
     *,
@@ -87,7 +106,7 @@ def put(
     """Write a file of a session; see `nsm.Client.put_file`."""
     arguments: dict[str, Any] = {
         "target": target,
-        "path": path,
+        "path": path_on_wire(path),
         "mode": "write",
         "overwrite": overwrite,
     }
@@ -95,24 +114,62 @@ def put(
         arguments["permissions"] = permissions
     if size is not None:
         arguments["size"] = size
-    opened = read(OpenFile, (yield "file_open", arguments))
+    opened = yield from _open(arguments)
     try:
         while data := source(PIECE_BYTES):
             # A source may have given more than it was asked for.
             for start in range(0, len(data), PIECE_BYTES):
-                piece = bytes(data[start : start + PIECE_BYTES])
-                yield "file_write", {"file": opened.file, "data": piece}
+                yield from _put_piece(opened, bytes(data[start : start + PIECE_BYTES]))
     except BaseException:
         yield from _give_up(opened)
         raise
-    answer = yield "file_close", {"file": opened.file, "keep": True}
+    answer = yield from _close(opened)
     return closed_file(answer, opened.info.permissions)
+
+
+def _put_piece(opened: OpenFile, piece: bytes) -> Generator[Step, dict[str, Any], None]:
+    if opened.descriptor is False:
+        yield "file_write", {"file": opened.file, "data": piece}
+        return
+    yield None
+    with _told(opened.info.path):
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(opened.descriptor, left) :]
+
+
+def _open(arguments: dict[str, Any]) -> Generator[Step, dict[str, Any], OpenFile]:
+    answer = yield "file_open", {**arguments, "descriptor": True}
+    return read(OpenFile, answer)
+
+
+def _close(opened: OpenFile) -> Generator[Step, dict[str, Any], dict[str, Any]]:
+    if opened.descriptor is not False:
+        os.close(opened.descriptor)
+    answer = yield "file_close", {"file": opened.file, "keep": True}
+    return answer
 
 
 def _give_up(opened: OpenFile) -> Generator[Step, dict[str, Any], None]:
     """Close without keeping. The supervisor may have done that already, or be gone."""
+    if opened.descriptor is not False:
+        os.close(opened.descriptor)
     with suppress(NsmError):
         yield "file_close", {"file": opened.file, "keep": False}
+
+
+@contextmanager
+def _told(path: str) -> Generator[None]:
+    """Raise what the kernel says of a file of a session as the agent would tell it."""
+    try:
+        yield
+    except OSError as error:
+        words = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            words = "no space is left on that file system; what was there before is unchanged"
+        raise FileError(
+            f"{path}: {words}", data={"errno": errno.errorcode.get(error.errno or 0, "")}
+        ) from error
 
 
 def _check_size(path: str, size: int, max_bytes: int | None) -> None:

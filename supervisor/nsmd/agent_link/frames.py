@@ -7,7 +7,6 @@ ends only that session. `docs/contributing/agent-protocol.md` describes the fram
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -15,6 +14,19 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import Constraint, DecodeError, Made, at_most, between, decode
 from nsm.wire.results import Truncation
+from nsmd.agent_link.file_frames import (
+    MAX_WORDS,
+    Count,
+    FileClosedFrame,
+    FileContentFrame,
+    FileDataFrame,
+    FileDirectoryFrame,
+    FileEntriesFrame,
+    FileErrorFrame,
+    FileFrame,
+    TransferFrame,
+    Words,
+)
 from nsmd.model.head_tail import shortened
 from nsmd.model.values import Outcome, StreamName
 
@@ -23,12 +35,6 @@ MAX_NOTES = 8
 MAX_NOTE = 400
 MAX_STREAM_BYTES = 4 * 1024 * 1024 + 4096
 """Largest size of one stream in a result: our agents keep no more. Older ones keep all."""
-MAX_WORDS = 16 * 1024
-"""Largest size of a text that is no output, such as a reason or a path. Ours have a few hundred
-characters.
-"""
-MAX_CHUNK_BYTES = 256 * 1024
-"""Largest piece of a file in one frame."""
 MAX_NOTED_CODE = 2000
 """Characters of an execution's code that an agent remembers (`NOTED_CODE`)."""
 MAX_NOTED = 64
@@ -38,10 +44,6 @@ few: the running one, and those whose results were not acknowledged.
 MAX_TRUNCATED = 2
 MAX_TOLD = 100
 """Capabilities, open transfers and recent executions that are read of those that an agent tells."""
-MAX_ENTRIES = 10_000
-"""Largest number of directory entries in one frame."""
-MAX_NAME = 1020
-"""Characters of a file's name: 255 bytes, each of which may be written as ``\\xff``."""
 MAX_ID = 256
 """Characters of an id that comes back: of an execution that a client named, or a transfer."""
 
@@ -49,7 +51,6 @@ MAX_MATCHES = 500
 MAX_MATCH = 1000
 """Characters of one completion."""
 MAX_INDENT = 1000
-MAX_CODE = 40
 
 InputStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 """State of a text as input at a prompt: complete or not; unknown if nobody could be asked."""
@@ -71,29 +72,12 @@ def _printable(matches: list[str]) -> tuple[str, ...]:
     return tuple(match for match in matches if match.isprintable())
 
 
-def _chunk(told: str) -> bytes:
-    return base64.b64decode(told, validate=True)
-
-
 def _is_id(id_: str) -> bool:
     return len(id_) <= MAX_ID and id_.isprintable()
 
 
-def _is_error_name(code: str) -> bool:
-    return len(code) <= MAX_CODE and code.isascii() and (not code or code.isalnum())
-
-
 def _is_indent(indent: str) -> bool:
     return len(indent) <= MAX_INDENT and not indent.strip(" \t")
-
-
-def _is_name(name: str) -> bool:
-    """False for one that no file could have, and one that would lead out of its directory."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return 0 < len(name) <= MAX_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
 
 
 def _is_truncation(stream: str, told: Truncation) -> bool:
@@ -143,16 +127,11 @@ def _bounded(outcome: Outcome) -> Outcome:
     return replace(outcome, stdout=stdout, stderr=stderr, truncated=left_out, notes=notes)
 
 
-Words = Annotated[str, at_most(MAX_WORDS, "characters")]
 Integer = Annotated[int, between(-(2**53) + 1, 2**53 - 1)]
-Count = Annotated[int, between(0, 2**53)]
 Id = Annotated[str, Constraint(_is_id, "an id of ours")]
-FileName = Annotated[str, Constraint(_is_name, "a name that a file can have")]
 Matches = Annotated[
     list[Annotated[str, at_most(MAX_MATCH, "characters")]], at_most(MAX_MATCHES, "matches")
 ]
-EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
-ErrorName = Annotated[str, Constraint(_is_error_name, "the name of an error number")]
 Indent = Annotated[str, Constraint(_is_indent, f"at most {MAX_INDENT} blanks and tab characters")]
 
 
@@ -191,69 +170,6 @@ class ErrorFrame(NamedTuple):
 
     id: str | None
     message: Words = "the agent reported an error"
-
-
-class FileFrame(NamedTuple):
-    """A transfer is open, or has taken a piece. `size` in bytes; for a write, what was written so
-    far.
-
-    `free_bytes` is the room where a file is written, before the write; None if unknown.
-    """
-
-    id: str
-    path: Words
-    size: Count
-    permissions: Annotated[int, between(0, 0o7777)]
-    free_bytes: Annotated[int | None, between(0, 2**53)] = None
-
-
-class FileDataFrame(NamedTuple):
-    """A piece of a file that is read; `eof` when nothing follows."""
-
-    id: str
-    data: Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
-    eof: bool = False
-
-
-class FileClosedFrame(NamedTuple):
-    """A transfer has ended as asked; `size` is what was transferred, bytes."""
-
-    id: str
-    path: Words
-    size: Count
-
-
-class ListedFile(NamedTuple):
-    """An entry of a directory: ``file``, ``directory``, ``link``, ``other`` (such as a socket), or
-    ``unnamed``: its name is not UTF-8, and is escaped here. `size` is a file's.
-    """
-
-    name: str
-    kind: str
-    size: int
-
-
-class FileDirectoryFrame(NamedTuple):
-    """A directory and what is in it; `whole` if no entry was left out."""
-
-    id: str
-    path: Words
-    entries: Annotated[
-        tuple[
-            Annotated[ListedFile, Made(tuple[FileName, EntryKind, Count], ListedFile._make)], ...
-        ],
-        at_most(MAX_ENTRIES, "entries"),
-    ]
-    whole: bool = False
-    free_bytes: Annotated[int | None, between(0, 2**53)] = None
-
-
-class FileErrorFrame(NamedTuple):
-    """A transfer has failed and ended; `code` is an error number's name, EISDIR, or ""."""
-
-    id: str
-    message: Words = "the agent could not say why"
-    code: ErrorName = ""
 
 
 class CompletionsFrame(NamedTuple):
@@ -338,7 +254,6 @@ class OtherFrame(NamedTuple):
     type: str
 
 
-TransferFrame = FileFrame | FileDataFrame | FileClosedFrame | FileDirectoryFrame | FileErrorFrame
 AgentFrame = (
     ReadyFrame
     | OutputFrame
@@ -363,6 +278,8 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "file_data": FileDataFrame,
     "file_closed": FileClosedFrame,
     "file_directory": FileDirectoryFrame,
+    "file_content": FileContentFrame,
+    "file_entries": FileEntriesFrame,
     "file_error": FileErrorFrame,
     "completions": CompletionsFrame,
     "checked": CheckedFrame,

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import trio
 
 from nsmd.agent_link import frames
+from nsmd.agent_link.file_frames import (
+    FileContentFrame,
+    FileDataFrame,
+    FileDirectoryFrame,
+    FileEntriesFrame,
+    FileFrame,
+)
 from nsmd.agent_link.frames import (
     AgentFrame,
     AgentProtocolError,
-    ErrorFrame,
-    FileDataFrame,
-    FileDirectoryFrame,
     ListeningFrame,
     OtherFrame,
     OutputFrame,
@@ -45,6 +50,24 @@ and holds streaming back at 1 MiB.
 """
 
 
+class Descriptor:
+    """A descriptor that is closed when nobody has this object any more."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def detach(self) -> int:
+        """The descriptor, from now on the caller's."""
+        number, self._number = self._number, -1
+        return number
+
+    def __del__(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+
+
 class AgentLinkError(Exception):
     """The channel to the agent is closed, or the agent does not read."""
 
@@ -67,10 +90,11 @@ class AgentLink:
 
     __slots__ = (
         "_acked",
-        "_awaits_descriptor",
+        "_arrived",
+        "_awaiting",
         "_backlog",
         "_channel",
-        "_descriptor",
+        "_claimable",
         "_last",
         "_nursery",
         "_reader",
@@ -90,8 +114,9 @@ class AgentLink:
         self._unacked_frames = 0
         self._unacked_chars = 0
         self._backlog: bytearray | None = None
-        self._awaits_descriptor = False
-        self._descriptor: int | None = None
+        self._awaiting: dict[str, bool] = {}  # ids, and whether somebody still wants it
+        self._arrived: deque[Descriptor] = deque()
+        self._claimable: dict[str, Descriptor] = {}
 
     async def handshake(
         self,
@@ -190,8 +215,8 @@ class AgentLink:
             frame = {**frame, "ack": self._last}
             self._acked = self._last
             self._unacked_frames = self._unacked_chars = 0
-        elif frame["type"] == "listen":
-            self._awaits_descriptor = True
+        elif frame["type"] == "listen" or frame.get("descriptor"):
+            self._awaiting[str(frame["id"])] = True
         self._write_or_keep(encode_frame(frame))
 
     def _write_or_keep(self, data: bytes) -> None:
@@ -227,8 +252,8 @@ class AgentLink:
 
     def _parse(self, frame: Mapping[str, Any]) -> AgentFrame:
         parsed = frames.parse(frame)
-        if self._awaits_descriptor and isinstance(parsed, ListeningFrame | ErrorFrame):
-            self._awaits_descriptor = False
+        if self._awaiting:
+            self._match_descriptor(parsed)
         self._acknowledge(frame, parsed)
         return parsed
 
@@ -246,10 +271,9 @@ class AgentLink:
             AgentLinkError: the channel ended.
         """
         try:
-            if self._awaits_descriptor:
-                data = self._receive_descriptor()
-            else:
-                data = self._channel.recv(CHUNK_BYTES)  # this drops descriptors
+            # recv(2) drops descriptors.
+            receive = self._receive_descriptor if self._awaiting else self._receive_bytes
+            data = receive()
         except BlockingIOError:
             return
         except OSError:
@@ -268,35 +292,62 @@ class AgentLink:
         except OSError:
             return True
 
-    def claim_descriptor(self) -> int | None:
-        """Descriptor that came with an answer to `listen`, from now on the caller's; None if none
+    def claim_descriptor(self, id_: str) -> int | None:
+        """Descriptor that came with the answer to a request, from now on the caller's; None if none
         came. It may be anything that a process can have open.
         """
-        descriptor, self._descriptor = self._descriptor, None
-        return descriptor
+        descriptor = self._claimable.pop(id_, None)
+        return None if descriptor is None else descriptor.detach()
+
+    def forget_descriptor(self, id_: str) -> None:
+        """Close the descriptor that came with an answer, or comes, since nobody claims it."""
+        self._claimable.pop(id_, None)
+        if id_ in self._awaiting:
+            self._awaiting[id_] = False
+
+    def _match_descriptor(self, frame: AgentFrame) -> None:
+        """Find the descriptor of an answer. They come in the order of the answers.
+
+        Raises:
+            AgentProtocolError: none has come.
+        """
+        id_ = getattr(frame, "id", None)
+        if id_ not in self._awaiting or isinstance(frame, OutputFrame | ResultFrame):
+            return
+        wanted = self._awaiting.pop(id_)
+        has_one = isinstance(frame, ListeningFrame) or (
+            isinstance(frame, FileFrame) and frame.descriptor
+        )
+        if has_one and self._arrived:
+            descriptor = self._arrived.popleft()
+            if wanted:
+                self._claimable[id_] = descriptor
+        elif has_one and isinstance(frame, FileFrame):
+            raise AgentProtocolError("a descriptor did not come with its frame")
+
+    def _receive_bytes(self) -> bytes:
+        return self._channel.recv(CHUNK_BYTES)
 
     def _receive_descriptor(self) -> bytes:
-        """Read, and keep the first descriptor that comes with the data.
+        """Read, and keep the descriptor that comes with the data.
 
         Raises:
             OSError: as recvmsg(2).
-            AgentProtocolError: a second one has come.
+            AgentProtocolError: more have come than were asked for.
         """
         # One may come; room for more would let the agent fill our table.
         data, parts, _, _ = self._channel.recvmsg(
             CHUNK_BYTES, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC
         )
-        for descriptor in descriptors_in(parts):
-            if self._descriptor is not None:
-                os.close(descriptor)
-                raise AgentProtocolError("more than one descriptor")
-            self._descriptor = descriptor
+        self._arrived.extend(map(Descriptor, descriptors_in(parts)))
+        if len(self._arrived) > len(self._awaiting):
+            raise AgentProtocolError("more descriptors than were asked for")
         return data
 
     def close(self) -> None:
         """Stop writing; the channel can be closed then."""
-        if (descriptor := self.claim_descriptor()) is not None:
-            os.close(descriptor)
+        self._arrived.clear()
+        self._claimable.clear()
         if self._backlog is not None:
             self._backlog = None
             trio.lowlevel.notify_closing(self._channel)
@@ -346,9 +397,9 @@ def _size(frame: AgentFrame) -> int:
     match frame:
         case OutputFrame(text=text):
             return len(text)
-        case FileDataFrame(data=data):
+        case FileDataFrame(data=data) | FileContentFrame(data=data):
             return len(data) * 4 // 3
-        case FileDirectoryFrame(entries=entries):
+        case FileDirectoryFrame(entries=entries) | FileEntriesFrame(entries=entries):
             return 64 * len(entries)
         case ResultFrame(outcome=outcome):
             return len(outcome.stdout) + len(outcome.stderr) + ACK_CHARS * bool(outcome.displays)

@@ -14,13 +14,15 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
+from nsmd.agent_link.file_frames import (
+    TransferFrame,
+)
 from nsmd.agent_link.frames import (
     AgentProtocolError,
     CheckedFrame,
     CompletionsFrame,
     ErrorFrame,
     ListeningFrame,
-    TransferFrame,
 )
 
 AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame

@@ -24,8 +24,12 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "env_add": ("reference", "name"),
     "env_remove": ("targets", "name", "reference"),
     "env_update": ("targets", "name"),
+    "file_get": ("target", "path"),
     "file_mkdir": ("target", "path"),
     "file_open": ("target", "path", "mode"),
+    "file_put": ("target", "path", "append"),
+    "file_remove": ("target", "path", "recursive"),
+    "file_rename": ("target", "path", "to"),
     "interrupt": ("target",),
     "kill": ("targets", "idle_s", "all"),
     "net": ("target", "action", "hosts"),
@@ -33,8 +37,8 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """Arguments of operations that are recorded. Never code, and never the content of files."""
 
 NOT_TOLD = frozenset(
-    "box_open changes change check complete env_list env_log events file_close file_list "
-    "file_read file_write logs metrics run_in stats".split()
+    "box_open changes change check complete env_list env_log events file_close "
+    "file_entries file_list file_read file_stat file_write logs metrics run_in stats".split()
 )
 """Operations with the right `manage` that change nothing, or are recorded elsewhere."""
 

@@ -119,6 +119,7 @@ class Call:
         emit: sends an event that belongs to the request; waits for a slow client.
         on_cancel: sets what to do when the client cancels.
         afterwards: sets what to do once the answer has been sent.
+        attach: sends a descriptor with the answer, and closes it.
     """
 
     services: Services
@@ -136,6 +137,7 @@ class Call:
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]
     afterwards: Callable[[Callable[[], None]], None]
+    attach: Callable[[int], None]
 
     def as_client(self) -> ClientIdentity:
         """Client of the request, without its project."""

@@ -161,6 +161,8 @@ class _Connection:
         for pending in self._pending.values():
             if pending.execution is not None:
                 pending.execution.abandon()
+            if (descriptor := pending.claim()) is not None:
+                os.close(descriptor)
         self._files.abandon_all()
 
     async def serve(self, first: bytes) -> None:
@@ -244,10 +246,10 @@ class _Connection:
                 self._send(ours)
                 self._services.run_service.greet(message.name or "unknown", self._scope)
 
-    def _send(self, message: ServerMessage) -> None:
+    def _send(self, message: ServerMessage, descriptor: int | None = None) -> None:
         data = self._protocol.send(message)
         self._traffic.sent += len(data)
-        self._outgoing.put(data)
+        self._outgoing.put(data, descriptor)
 
     def _begin(self, request: Request) -> None:
         """Begin a request; its answer comes now or later."""
@@ -273,7 +275,7 @@ class _Connection:
             answer = error
         if row.right == "manage":
             self._tell_of(call, request.op, answer)
-        self._answer(request, answer)
+        self._answer(request, answer, pending.claim())
         # The traceback of an error holds this frame, and the frame holds the error: megabytes of
         # output would stay in memory until Python looks for such cycles.
         del answer
@@ -292,7 +294,13 @@ class _Connection:
             **(refused if isinstance(answer, Exception) else {}),
         )
 
-    def _answer(self, request: Request, answer: dict[str, Any] | RunOutcome | Exception) -> None:
+    def _answer(
+        self,
+        request: Request,
+        answer: dict[str, Any] | RunOutcome | Exception,
+        descriptor: int | None = None,
+    ) -> None:
+        """Send the answer; the descriptor goes with it, or is closed."""
         del self._pending[request.id]
         if self._outgoing.is_full and not isinstance(answer, Exception):  # errors are short
             answer = run.left_out(None if isinstance(answer, dict) else answer.execution_id)
@@ -300,11 +308,13 @@ class _Connection:
             answer = run.result_to_wire(answer)
         if isinstance(answer, dict):
             try:
-                self._send(Result(request.id, answer))
+                self._send(Result(request.id, answer), descriptor)
             except LocalProtocolError as error:
                 answer = InternalError(f"The answer cannot be sent: {error}")
             else:
                 return
+        if descriptor is not None:
+            os.close(descriptor)
         if not isinstance(answer, NsmError):
             log.error("operation %.50r failed", request.op, exc_info=answer)
             answer = InternalError(
@@ -355,6 +365,7 @@ class _Connection:
             emit=partial(self._emit, request.id),
             on_cancel=pending.on_cancel,
             afterwards=pending.afterwards.append,
+            attach=pending.attach,
         )
 
     async def _emit(self, request_id: int, event: str, data: dict[str, Any]) -> None:
@@ -370,13 +381,14 @@ class _Pending:
         afterwards: what to do once the answer has been sent.
     """
 
-    __slots__ = ("_cancelled", "_on_cancel", "afterwards", "execution")
+    __slots__ = ("_cancelled", "_descriptor", "_on_cancel", "afterwards", "execution")
 
     def __init__(self) -> None:
         self.execution: Execution | None = None
         self.afterwards: list[Callable[[], None]] = []
         self._cancelled = False
         self._on_cancel: Callable[[], None] | None = None
+        self._descriptor: int | None = None
 
     def cancel(self) -> None:
         """Carry out the client's cancel."""
@@ -385,6 +397,15 @@ class _Pending:
             self.execution.interrupt()
         elif self._on_cancel is not None:
             self._on_cancel()
+
+    def attach(self, descriptor: int) -> None:
+        """Keep the descriptor that goes with the answer."""
+        self._descriptor = descriptor
+
+    def claim(self) -> int | None:
+        """The descriptor that goes with the answer, from now on the caller's."""
+        descriptor, self._descriptor = self._descriptor, None
+        return descriptor
 
     def on_cancel(self, function: Callable[[], None]) -> None:
         """Set what to do on a cancel."""

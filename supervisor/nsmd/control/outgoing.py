@@ -7,6 +7,8 @@ reading requests, and an execution's output is left out. Nobody else is slowed d
 from __future__ import annotations
 
 import os
+import socket
+from collections import deque
 
 import trio
 
@@ -35,6 +37,7 @@ class Outgoing:
         self._descriptor = descriptor
         self._nursery = nursery
         self._waiting = bytearray()
+        self._passed: deque[tuple[int, int]] = deque()  # bytes that go before it, and a descriptor
         self._written: trio.Event | None = None
         self._closed = False
 
@@ -51,10 +54,18 @@ class Outgoing:
         """True once the queue is full."""
         return len(self._waiting) > MAX_WAITING_BYTES
 
-    def put(self, data: bytes) -> None:
-        """Send, now or as the client reads. After `close` this does nothing."""
+    def put(self, data: bytes, descriptor: int | None = None) -> None:
+        """Send, now or as the client reads. After `close` this does nothing.
+
+        Args:
+            descriptor: goes along with the first byte; closed in any case.
+        """
         if self._closed:
+            if descriptor is not None:
+                os.close(descriptor)
             return
+        if descriptor is not None:
+            self._passed.append((len(self._waiting), descriptor))
         if self._waiting:
             self._waiting += data
             return
@@ -76,6 +87,8 @@ class Outgoing:
     def close(self) -> None:
         """Stop writing: the descriptor may belong to another socket from now on."""
         self._closed = True
+        while self._passed:
+            os.close(self._passed.popleft()[1])
 
     async def _progress(self) -> None:
         if self._written is None:
@@ -92,6 +105,8 @@ class Outgoing:
 
     def _write_now(self, data: bytes | bytearray) -> int:
         try:
+            if self._passed:
+                return self._write_passing(data)
             return os.write(self._descriptor, data)
         except BlockingIOError:
             return 0
@@ -99,3 +114,19 @@ class Outgoing:
             self.close()
             self._nursery.cancel_scope.cancel()  # nobody reads any more
             return len(data)
+
+    def _write_passing(self, data: bytes | bytearray) -> int:
+        """Write what goes before the next descriptor, or that with the byte that it belongs to."""
+        before, descriptor = self._passed[0]
+        if before:
+            written = os.write(self._descriptor, data[:before])
+        else:
+            channel = socket.socket(fileno=self._descriptor)
+            try:
+                written = socket.send_fds(channel, [data], [descriptor])
+            finally:
+                channel.detach()
+            self._passed.popleft()
+            os.close(descriptor)
+        self._passed = deque((place - written, other) for place, other in self._passed)
+        return written

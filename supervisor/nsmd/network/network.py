@@ -234,7 +234,7 @@ class SessionNetwork(AllowedHosts):
             await question.wait(LISTEN_TIMEOUT_S)
         except NoAnswerError:
             raise ListenerError("was not made in time") from None
-        descriptor = link.claim_descriptor()
+        descriptor = link.claim_descriptor(question.id)
         if descriptor is None:
             raise ListenerError("did not come with the answer")
         return NamespaceListener(descriptor)

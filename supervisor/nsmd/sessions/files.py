@@ -8,27 +8,47 @@ been taken over: its session ends, and nothing else.
 from __future__ import annotations
 
 import base64
+import fcntl
+import os
+import stat
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import trio
 
 from nsm.wire.errors import FileError, FileTooLargeError
-from nsmd.agent_link.frames import (
+from nsmd.agent_link.file_frames import (
     FileClosedFrame,
+    FileContentFrame,
     FileDataFrame,
     FileDirectoryFrame,
+    FileEntriesFrame,
     FileErrorFrame,
     FileFrame,
 )
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.sessions.session import Session
+from sandbox.paths import VIRTUAL_FILE_SYSTEMS, file_system
 
-Mode = Literal["read", "write"]
-Kind = TypeVar("Kind", FileFrame, FileDataFrame, FileClosedFrame, FileDirectoryFrame)
+Mode = Literal["read", "write", "archive", "unpack"]
+Kind = TypeVar(
+    "Kind",
+    FileFrame,
+    FileDataFrame,
+    FileClosedFrame,
+    FileDirectoryFrame,
+    FileContentFrame,
+    FileEntriesFrame,
+)
 
 ANSWER_TIMEOUT_S = 30.0
 """Time for one step. An agent takes a millisecond; one that was stopped or starved takes longer."""
+
+TOO_LARGE_HINT = "Raise `max_file_mb` in [session] of config.toml, or split the file."
+
+TREE_TIMEOUT_S = 3600.0
+"""Time for what takes as long as a directory has files: the end of an archive, a removal."""
 
 
 class Transfer:
@@ -49,6 +69,7 @@ class Transfer:
         self._max_bytes = max_bytes
         self._moved_bytes = 0
         self._asked = False  # the agent may have the file open
+        self._direct = False
         self._turn = trio.Lock()
 
     def __repr__(self) -> str:
@@ -56,8 +77,14 @@ class Transfer:
         return f"<Transfer {self._mode} {self.info.path!r} in {self._session.id} {state}>"
 
     async def open(
-        self, path: str, *, permissions: int | None, overwrite: bool, size: int = 0
-    ) -> None:
+        self,
+        path: str,
+        *,
+        permissions: int | None,
+        overwrite: bool,
+        size: int = 0,
+        direct: bool = False,
+    ) -> int | None:
         """Open the file.
 
         Args:
@@ -65,6 +92,11 @@ class Transfer:
             permissions: permissions of a new file; None for the session's default.
             overwrite: a new file may replace an older one.
             size: bytes that a new file will have, if known.
+            direct: whoever asks reads or writes the file itself, without us.
+
+        Returns:
+            A descriptor of the file, or of the pipe that an archive goes through, for `direct`.
+            None if the agent is too old for that, or if it was not asked.
 
         Raises:
             FileError: it cannot be opened, or would not fit.
@@ -72,13 +104,58 @@ class Transfer:
 
         Cancellation: the file is closed again.
         """
+        id_ = self.info.id
         frame: dict[str, Any] = {"type": "file_open", "path": path, "mode": self._mode}
         if self._mode == "write":
             self._check_size(size, path)
             frame |= {"overwrite": overwrite}
             if permissions is not None:
                 frame |= {"permissions": permissions}
-        self.info = await self._ask(frame, FileFrame)
+        is_tree = self._mode in ("archive", "unpack")
+        if direct or is_tree:
+            frame |= {"descriptor": True, "limit": self._max_bytes}
+        try:
+            self.info = await self._ask(
+                frame, FileFrame, capability="files.direct" if is_tree else "files"
+            )
+            descriptor = self._claim() if self.info.descriptor else None
+        except BaseException:
+            if self._session.link is not None:
+                self._session.link.forget_descriptor(id_)
+            raise
+        try:
+            self._check_opened(size)
+        except BaseException:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        self._direct = descriptor is not None
+        return descriptor
+
+    def _claim(self) -> int:
+        """Take the descriptor that came with the answer, if it is what was asked for.
+
+        It came out of a jail. Whoever gets it reads or writes without looking at it again.
+        """
+        link = self._session.link
+        descriptor = None if link is None else link.claim_descriptor(self.info.id)
+        if descriptor is None:
+            raise self._session.distrust("a file came without its descriptor")
+        if self._fits(descriptor):
+            return descriptor
+        os.close(descriptor)
+        raise self._session.distrust("a descriptor is not of a file that can be copied")
+
+    def _fits(self, descriptor: int) -> bool:
+        mode = os.fstat(descriptor).st_mode
+        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        wanted = os.O_RDONLY if self._mode in ("read", "archive") else os.O_WRONLY
+        is_tree = self._mode in ("archive", "unpack")
+        is_kind = stat.S_ISFIFO(mode) if is_tree else stat.S_ISREG(mode)
+        return is_kind and access == wanted and file_system(descriptor) not in VIRTUAL_FILE_SYSTEMS
+
+    def _check_opened(self, size: int) -> None:
+        """Check that the file is not too large, and that there is room for it."""
         if self._mode == "read":
             self._check_size(self.info.size, self.info.path)
         elif self.info.free_bytes is not None and size > self.info.free_bytes:
@@ -130,9 +207,13 @@ class Transfer:
             NsmError: the session has ended.
         """
         async with self._turn:
-            closed = await self._ask({"type": "file_close", "keep": keep}, FileClosedFrame)
+            frame = {"type": "file_close", "keep": keep}
+            is_tree = self._mode in ("archive", "unpack")
+            timeout_s = TREE_TIMEOUT_S if is_tree else ANSWER_TIMEOUT_S
+            closed = await self._ask(frame, FileClosedFrame, timeout_s=timeout_s)
             self.over = True
-            self._check_count(closed.size)
+            if not self._direct:
+                self._check_count(closed.size)
             return closed
 
     def abandon(self) -> None:
@@ -142,12 +223,20 @@ class Transfer:
             self._session.requests.tell(frame)
         self.over = True
 
-    async def _ask(self, frame: Mapping[str, Any], kind: type[Kind]) -> Kind:
+    async def _ask(
+        self,
+        frame: Mapping[str, Any],
+        kind: type[Kind],
+        *,
+        capability: str = "files",
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> Kind:
         if self.over:
             raise FileError("This transfer is over.", hint="Open the file again.")
         self._asked = True
+        frame = {**frame, "id": self.info.id}
         try:
-            answer = await _ask(self._session, "files", {**frame, "id": self.info.id}, kind)
+            answer = await _ask(self._session, capability, frame, kind, timeout_s)
         except BaseException:
             self.abandon()
             raise
@@ -165,7 +254,7 @@ class Transfer:
             self.abandon()
             raise FileTooLargeError(
                 f"{path} has {size} bytes or more; the limit is {self._max_bytes}.",
-                hint="Raise `max_file_mb` in [session] of config.toml, or split the file.",
+                hint=TOO_LARGE_HINT,
                 data={"size": size, "limit": self._max_bytes},
             )
 
@@ -174,34 +263,65 @@ class Transfer:
             raise self._session.distrust("the size of a file is not what was transferred")
 
 
-async def directory(session: Session, path: str, *, make: bool) -> FileDirectoryFrame:
+async def directory(
+    session: Session, path: str, *, make: bool, parents: bool = False
+) -> FileDirectoryFrame:
     """List one level of a session's directory.
 
     Args:
         make: make the directory if it is missing; then no entries are returned.
+        parents: make those around it as well.
 
     Raises:
         FileError: it cannot be read or made.
         NsmError: the session has ended, or its agent is too old for that.
     """
     kind = "file_mkdir" if make else "file_list"
-    frame = {"type": kind, "id": session.requests.new_id(), "path": path}
-    answer = await _ask(session, "files.list", frame, FileDirectoryFrame)
+    if parents:
+        return await ask(session, kind, path, FileDirectoryFrame, fields={"parents": True})
+    return await ask(session, kind, path, FileDirectoryFrame, capability="files.list")
+
+
+async def ask(
+    session: Session,
+    request: str,
+    path: str,
+    kind: type[Kind],
+    *,
+    capability: str = "files.direct",
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    fields: Mapping[str, object] = MappingProxyType({}),
+) -> Kind:
+    """Ask the agent something about files that leaves nothing open.
+
+    Args:
+        request: type of the frame.
+        kind: type of the answer.
+        fields: more fields of the frame.
+
+    Raises:
+        FileError: it cannot be done.
+        NsmError: the session has ended, or its agent is too old for that.
+    """
+    frame = {"type": request, "id": session.requests.new_id(), "path": path, **fields}
+    answer = await _ask(session, capability, frame, kind, timeout_s)
     if isinstance(answer, FileErrorFrame):
         raise _refusal(answer)
     return answer
 
 
 async def _ask(
-    session: Session, capability: str, frame: Mapping[str, Any], kind: type[Kind]
+    session: Session,
+    capability: str,
+    frame: Mapping[str, Any],
+    kind: type[Kind],
+    timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> Kind | FileErrorFrame:
     try:
-        answer = await session.requests.ask(
-            capability, frame, (kind, FileErrorFrame), ANSWER_TIMEOUT_S
-        )
+        answer = await session.requests.ask(capability, frame, (kind, FileErrorFrame), timeout_s)
     except NoAnswerError:
         raise FileError(
-            f"The session's agent has not answered within {ANSWER_TIMEOUT_S:.0f} s.",
+            f"The session's agent has not answered within {timeout_s:.0f} s.",
             hint="Its processes may be stopped, or the machine is overloaded.",
         ) from None
     session.note_activity()
@@ -210,6 +330,8 @@ async def _ask(
 
 
 def _refusal(frame: FileErrorFrame) -> FileError:
+    if frame.code == "EFBIG":
+        return FileTooLargeError(frame.message, hint=TOO_LARGE_HINT, data={"errno": frame.code})
     return FileError(frame.message, data={"errno": frame.code})
 
 
@@ -237,16 +359,19 @@ class OpenFiles:
         permissions: int | None,
         overwrite: bool,
         size: int = 0,
-    ) -> tuple[int, Transfer]:
-        """Open a file of a session. Returns its handle. Raises the same errors as
-        `Transfer.open`.
+        direct: bool = False,
+    ) -> tuple[int, Transfer, int | None]:
+        """Open a file of a session. Returns its handle, and a descriptor as `Transfer.open`, which
+        raises the same errors.
         """
         transfer = Transfer(session, mode, self._max_bytes)
-        await transfer.open(path, permissions=permissions, overwrite=overwrite, size=size)
+        descriptor = await transfer.open(
+            path, permissions=permissions, overwrite=overwrite, size=size, direct=direct
+        )
         self._last += 1
         self._transfers = {h: t for h, t in self._transfers.items() if not t.over}
         self._transfers[self._last] = transfer
-        return self._last, transfer
+        return self._last, transfer, descriptor
 
     def get(self, handle: int) -> Transfer:
         """Return the open file of that handle.

@@ -218,7 +218,12 @@ def test_a_file_comes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) 
     assert max(map(len, pieces)) == PIECE_BYTES
     assert info == nsm.FileInfo("/workspace/a", len(CONTENT), 0o644)
     assert files.closed == [True]
-    assert supervisor.requests[0].args == {"target": "a", "path": "x", "mode": "read"}
+    assert supervisor.requests[0].args == {
+        "target": "a",
+        "path": "x",
+        "mode": "read",
+        "descriptor": True,
+    }
 
 
 def test_a_file_goes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
@@ -233,6 +238,7 @@ def test_a_file_goes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -
         "mode": "write",
         "overwrite": False,
         "permissions": 0o600,
+        "descriptor": True,
     }
     assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
 

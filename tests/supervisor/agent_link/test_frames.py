@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 
 from nsm.wire.results import Truncation
 from nsmd.agent_link import frames
-from nsmd.agent_link.frames import (
-    AgentProtocolError,
-    CheckedFrame,
-    CompletionsFrame,
-    ErrorFrame,
+from nsmd.agent_link.file_frames import (
     FileClosedFrame,
     FileDataFrame,
     FileDirectoryFrame,
     FileErrorFrame,
     FileFrame,
     ListedFile,
+)
+from nsmd.agent_link.frames import (
+    AgentProtocolError,
+    CheckedFrame,
+    CompletionsFrame,
+    ErrorFrame,
     OtherFrame,
     OutputFrame,
     ReadyFrame,

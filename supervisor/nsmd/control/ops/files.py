@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import trio
 
 from nsm.wire.errors import BadRequestError
 from nsm.wire.sessions import PIECE_BYTES
+from nsmd.agent_link.file_frames import (
+    DetailedFile,
+    FileClosedFrame,
+    FileContentFrame,
+    FileEntriesFrame,
+)
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.sessions.files import Mode, Transfer, directory
+from nsmd.sessions.files import TREE_TIMEOUT_S, Mode, Transfer, ask, directory
 
 MAX_PATH_CHARS = 4096
 """Longest path that Linux accepts (PATH_MAX)."""
 
+MAX_PAGE = 1000
+"""Largest number of entries of a directory in one answer of `file_entries`."""
+
+
+MAX_OFFSET = 2**53
+
 
 async def file_open(call: Call) -> dict[str, Any]:
-    """Open a file to read or write."""
+    """Open a file to read or write, or a directory to archive or unpack."""
     session, path = call.target(), _path(call)
-    permissions = arguments.optional_count(call.args, "permissions")
-    if permissions is not None and permissions > 0o777:
-        raise BadRequestError(f"Argument 'permissions' is {permissions:#o}, not 0 to 0o777.")
-    overwrite = "overwrite" not in call.args or arguments.flag(call.args, "overwrite")
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        handle, transfer = await call.files.open(
+        handle, transfer, descriptor = await call.files.open(
             session,
             path,
             _mode(call),
-            permissions=permissions,
-            overwrite=overwrite,
+            permissions=_permissions(call),
+            overwrite=_overwrite(call),
             size=arguments.optional_count(call.args, "size") or 0,
+            direct=arguments.flag(call.args, "descriptor"),
         )
         info = transfer.info
-        return {
+        answer: dict[str, Any] = {
             "file": handle,
-            "path": info.path,
+            "path": _on_wire(info.path),
             "size": info.size,
             "permissions": info.permissions,
         }
+        if descriptor is not None:
+            call.attach(descriptor)
+            answer["descriptor"] = True
+        return answer
     raise BadRequestError("The request was cancelled; no file is open.")
 
 
@@ -66,8 +80,111 @@ async def file_write(call: Call) -> dict[str, Any]:
 
 async def file_close(call: Call) -> dict[str, Any]:
     """Close a file; a written one appears only if it is kept."""
-    closed = await _transfer(call).close(keep=arguments.flag(call.args, "keep"))
-    return {"path": closed.path, "size": closed.size}
+    return _closed(await _transfer(call).close(keep=arguments.flag(call.args, "keep")))
+
+
+def _closed(closed: FileClosedFrame) -> dict[str, Any]:
+    answer: dict[str, Any] = {"path": _on_wire(closed.path), "size": closed.size}
+    if closed.entries or closed.left_out:
+        answer["entries"] = closed.entries
+        answer["left_out"] = closed.left_out
+        answer["skipped"] = [{"path": _on_wire(path), "why": why} for path, why in closed.skipped]
+    return answer
+
+
+async def file_get(call: Call) -> dict[str, Any]:
+    """Read a file, or a part of it, at once."""
+    fields = {
+        "offset": _bounded(call, "offset", MAX_OFFSET, 0),
+        "bytes": _bounded(call, "bytes", PIECE_BYTES, PIECE_BYTES),
+    }
+    found = await ask(call.target(), "file_get", _path(call), FileContentFrame, fields=fields)
+    return {
+        "path": _on_wire(found.path),
+        "size": found.size,
+        "permissions": found.permissions,
+        "data": found.data,
+        "eof": found.eof,
+    }
+
+
+async def file_put(call: Call) -> dict[str, Any]:
+    """Write a file at once, or add to one."""
+    data = arguments.data(call.args, "data")
+    if len(data) > PIECE_BYTES:
+        raise BadRequestError(
+            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
+        )
+    fields: dict[str, object] = {"data": base64.b64encode(data).decode()}
+    fields |= {name: arguments.flag(call.args, name) for name in ("append", "parents")}
+    if (permissions := _permissions(call)) is not None:
+        fields["permissions"] = permissions
+    fields["overwrite"] = _overwrite(call)
+    return _closed(
+        await ask(call.target(), "file_put", _path(call), FileClosedFrame, fields=fields)
+    )
+
+
+async def file_stat(call: Call) -> dict[str, Any]:
+    """Say what a path leads to."""
+    follow = arguments.flag(call.args, "follow")
+    found = await ask(
+        call.target(), "file_stat", _path(call), FileEntriesFrame, fields={"follow": follow}
+    )
+    if len(found.entries) != 1:
+        raise call.target().distrust("a file was told to be several")
+    entry: dict[str, Any] = {"path": _on_wire(found.path), **_entry(found.entries[0])}
+    if found.target is not None:
+        entry["target"] = _on_wire(found.target)
+    return entry
+
+
+async def file_entries(call: Call) -> dict[str, Any]:
+    """List a part of a directory, with what stat(2) says of each entry."""
+    after = call.args.get("after", "")
+    fields = {
+        "after": _text_or_bytes("after", after) if after else "",
+        "count": max(1, _bounded(call, "count", MAX_PAGE, MAX_PAGE)),
+    }
+    found = await ask(call.target(), "file_entries", _path(call), FileEntriesFrame, fields=fields)
+    return {
+        "path": _on_wire(found.path),
+        "entries": [_entry(entry) for entry in found.entries],
+        "more": found.more,
+    }
+
+
+def _entry(entry: DetailedFile) -> dict[str, Any]:
+    return {
+        "name": _on_wire(entry.name),
+        "kind": entry.kind,
+        "size": entry.size,
+        "permissions": entry.permissions,
+        "modified_at": entry.modified_us / 1e6,
+    }
+
+
+async def file_remove(call: Call) -> dict[str, Any]:
+    """Remove a file, an empty directory, or a directory with all that is in it."""
+    recursive = arguments.flag(call.args, "recursive")
+    return _closed(
+        await ask(
+            call.target(),
+            "file_remove",
+            _path(call),
+            FileClosedFrame,
+            timeout_s=TREE_TIMEOUT_S,
+            fields={"recursive": recursive},
+        )
+    )
+
+
+async def file_rename(call: Call) -> dict[str, Any]:
+    """Give a file or a directory another name."""
+    fields = {"to": _path(call, "to"), "overwrite": _overwrite(call)}
+    return _closed(
+        await ask(call.target(), "file_rename", _path(call), FileClosedFrame, fields=fields)
+    )
 
 
 async def file_list(call: Call) -> dict[str, Any]:
@@ -84,8 +201,9 @@ async def _directory(call: Call, *, make: bool) -> dict[str, Any]:
     session, path = call.target(), _path(call)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        found = await directory(session, path, make=make)
-        told: dict[str, Any] = {"path": found.path, "free_bytes": found.free_bytes}
+        parents = make and arguments.flag(call.args, "parents")
+        found = await directory(session, path, make=make, parents=parents)
+        told: dict[str, Any] = {"path": _on_wire(found.path), "free_bytes": found.free_bytes}
         if not make:
             entries = [entry._asdict() for entry in found.entries]
             told |= {"entries": entries, "whole": found.whole}
@@ -93,13 +211,48 @@ async def _directory(call: Call, *, make: bool) -> dict[str, Any]:
     raise BadRequestError("The request was cancelled.")
 
 
-def _path(call: Call) -> str:
-    path = arguments.text(call.args, "path")
-    if not path or len(path) > MAX_PATH_CHARS or "\0" in path:
+def _path(call: Call, name: str = "path") -> str:
+    """A path of the session: text, or bytes if it is not UTF-8. Lone surrogates stand for those."""
+    return _text_or_bytes(name, call.args.get(name))
+
+
+def _text_or_bytes(name: str, value: object) -> str:
+    path = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    if not isinstance(path, str) or not 0 < len(path) <= MAX_PATH_CHARS or "\0" in path:
         raise BadRequestError(
-            f"Argument 'path' is {path!r:.80}, not 1 to {MAX_PATH_CHARS} characters without NUL."
+            f"Argument {name!r} is {value!r:.80}, not 1 to {MAX_PATH_CHARS} characters or bytes "
+            "without NUL."
         )
     return path
+
+
+def _on_wire(path: str) -> str | bytes:
+    """A path or name as clients get it: bytes if it is not UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return path.encode("utf-8", "surrogateescape")
+    return path
+
+
+def _permissions(call: Call) -> int | None:
+    permissions = arguments.optional_count(call.args, "permissions")
+    if permissions is not None and permissions > 0o777:
+        raise BadRequestError(f"Argument 'permissions' is {permissions:#o}, not 0 to 0o777.")
+    return permissions
+
+
+def _overwrite(call: Call) -> bool:
+    return "overwrite" not in call.args or arguments.flag(call.args, "overwrite")
+
+
+def _bounded(call: Call, name: str, most: int, default: int) -> int:
+    count = arguments.optional_count(call.args, name)
+    if count is None:
+        return default
+    if count > most:
+        raise BadRequestError(f"Argument {name!r} is {count}, not 0 to {most}.")
+    return count
 
 
 def _transfer(call: Call) -> Transfer:
@@ -111,9 +264,9 @@ def _transfer(call: Call) -> Transfer:
 
 def _mode(call: Call) -> Mode:
     match arguments.text(call.args, "mode"):
-        case "read":
-            return "read"
-        case "write":
-            return "write"
+        case "read" | "write" | "archive" | "unpack" as mode:
+            return mode
         case other:
-            raise BadRequestError(f"Argument 'mode' is {other!r:.40}, not 'read' or 'write'.")
+            raise BadRequestError(
+                f"Argument 'mode' is {other!r:.40}, not 'read', 'write', 'archive' or 'unpack'."
+            )

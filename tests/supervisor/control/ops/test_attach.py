@@ -516,10 +516,6 @@ async def test_the_right_to_manage_is_needed(autojump_clock: trio.abc.Clock) -> 
             "run_in",
             "complete",
             "check",
-            "file_open",
-            "file_read",
-            "file_write",
-            "file_close",
         ):
             with pytest.raises(NsmError) as error:
                 await peer.call(op, target="a")

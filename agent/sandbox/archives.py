@@ -1,0 +1,430 @@
+"""Whole directories: as tar archives in and out of the session, and their removal.
+
+Each takes as long as there are files, so a child of the agent does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import stat
+import sys
+
+from sandbox.files import FileWriter
+from sandbox.framing import from_json, to_json
+from sandbox.linux import (
+    DEFAULT_ACTION,
+    PR_SET_PDEATHSIG,
+    close_others,
+    prctl,
+    restore_signals,
+    set_handler,
+)
+from sandbox.paths import (
+    WORDS,
+    TransferError,
+    fail_with,
+    free_bytes,
+    make_directory,
+    name_of,
+    open_directory,
+    open_parent,
+)
+from sandbox.processes import send_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from tarfile import TarFile, TarInfo
+    from typing import Any
+
+
+PIPE_BYTES = 1024 * 1024
+
+COPY_BYTES = 256 * 1024
+
+BLOCK_BYTES = 512
+"""Blocks of a tar archive; two without content are its end."""
+
+
+DEEPEST = 400
+"""Directories around a file; each takes a descriptor."""
+
+
+MAX_SKIPPED = 100
+"""Names that are told of what is left out of an archive."""
+
+MAX_SKIPPED_CHARS = 1000
+"""Characters of such a name, and of the reason."""
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_NO_WAIT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class ArchiveProcess:
+    """A child that archives a directory, unpacks an archive into one, or removes one.
+
+    Args:
+        mode: ``archive``, ``unpack`` or ``remove``.
+        path: absolute, of the directory. To unpack, it is made if it is missing.
+        limit: largest size of an unpacked file; None for no limit.
+
+    Attributes:
+        path: without links.
+
+    Raises:
+        TransferError: it is no directory.
+        OSError: it cannot be opened, or no process, descriptor or memory is left.
+    """
+
+    size = permissions = moved = 0
+
+    def __init__(self, mode: str, path: str, limit: int | None) -> None:
+        self.has_ended = False
+        self._status = 0
+        self._ours = -1
+        with contextlib.ExitStack() as here, contextlib.ExitStack() as undo:
+            if mode == "remove":
+                directory, name = open_parent(path)
+                here.callback(os.close, directory)
+                self.path = f"{name_of(directory).rstrip('/')}/{name}"
+                pipe = -1
+            else:
+                if mode == "unpack":
+                    make_directory(path)
+                name, directory = "", open_directory(path)
+                here.callback(os.close, directory)
+                self.path = name_of(directory)
+                read_end, write_end = os.pipe2(os.O_CLOEXEC)
+                outgoing = mode == "archive"
+                pipe, self._ours = (write_end, read_end) if outgoing else (read_end, write_end)
+                here.callback(os.close, pipe)
+                undo.callback(os.close, self._ours)
+                _widen(pipe)
+            self.free_bytes = free_bytes(directory) if mode == "unpack" else None
+            self._answer = os.memfd_create("answer", os.MFD_CLOEXEC)
+            undo.callback(os.close, self._answer)
+            parent = os.getpid()
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    _become_child({directory, pipe, self._answer} - {-1}, parent)
+                    answer = DirectoryTree(directory, self.path, limit).answer(mode, name, pipe)
+                    os.write(self._answer, to_json(answer).encode("utf-8", "backslashreplace"))
+                    os._exit(0)
+                finally:
+                    os._exit(126)
+            undo.pop_all()
+
+    def claim(self) -> int:
+        """The end of the pipe that the archive leaves or enters through; the caller's from now."""
+        descriptor, self._ours = self._ours, -1
+        return descriptor
+
+    def ended(self, wait_status: int) -> None:
+        """Takes the end of the process."""
+        self.has_ended, self._status = True, wait_status
+
+    def outcome(self) -> dict[str, Any]:
+        """Size, number of entries, and what was left out.
+
+        Raises:
+            TransferError: it failed.
+        """
+        said = os.pread(self._answer, os.fstat(self._answer).st_size, 0)
+        answer = from_json(said.decode()) if self._status == 0 and said else {}
+        if "size" not in answer:
+            number = answer.get("errno", 0)
+            reason = answer.get("error") or "its process was ended in the session"
+            raise TransferError(f"{self.path}: {reason}", number)
+        return dict(answer)
+
+    def close(self) -> None:
+        """Ends the process, if it still works."""
+        if not self.has_ended:
+            send_signal(self.pid, signal.SIGKILL)
+        if self._ours >= 0:
+            os.close(self._ours)
+        os.close(self._answer)
+
+
+def _widen(pipe: int) -> None:
+    """Makes room in a pipe, if its user may have so much."""
+    import fcntl
+
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, 1031, PIPE_BYTES)  # F_SETPIPE_SZ, which Python has from 3.10 on
+
+
+def _become_child(kept: set[int], parent: int) -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    set_handler(signal.SIGCHLD, DEFAULT_ACTION)
+    restore_signals()
+    if parent != 1:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    close_others(kept)
+    sys.setrecursionlimit(10 * DEEPEST)
+
+
+class DirectoryTree:
+    """A directory whose content is archived, unpacked or removed. It follows no link below it.
+
+    Args:
+        directory: its descriptor, or that of the directory around it.
+        path: its path, for people.
+        limit: largest size of a file.
+    """
+
+    def __init__(self, directory: int, path: str, limit: int | None) -> None:
+        self._directory = directory
+        self._path = path
+        self._limit = limit
+        self._size = self._entries = 0
+        self._skipped: list[list[str]] = []
+        self._left_out = 0
+
+    def answer(self, mode: str, name: str, pipe: int) -> dict[str, Any]:
+        """Does it, and says what came of it."""
+        try:
+            if mode == "archive":
+                self._archive(pipe)
+            elif mode == "unpack":
+                self._unpack(pipe)
+            else:
+                self._remove(self._directory, name, 0)
+                os.rmdir(name, dir_fd=self._directory)
+                self._entries += 1
+        except OSError as error:
+            number = error.errno or 0
+            return {"error": WORDS.get(number, os.strerror(number)), "errno": number}
+        except TransferError as error:
+            return {"error": str(error)}
+        return {
+            "size": self._size,
+            "entries": self._entries,
+            "skipped": self._skipped,
+            "left_out": self._left_out,
+        }
+
+    def _skip(self, path: str, why: str) -> None:
+        self._left_out += 1
+        if len(self._skipped) < MAX_SKIPPED:
+            self._skipped.append([path[:MAX_SKIPPED_CHARS], why[:MAX_SKIPPED_CHARS]])
+
+    # Out of the session.
+
+    def _archive(self, pipe: int) -> None:
+        top = os.open(f"/proc/self/fd/{self._directory}", _DIRECTORY & ~os.O_NOFOLLOW)
+        self._archive_below(top, "", pipe)
+        end = b"\0" * (2 * BLOCK_BYTES)
+        write_whole(pipe, end)
+
+    def _archive_below(self, directory: int, path: str, pipe: int) -> None:
+        """Archives what is in a directory, and closes it."""
+        try:
+            if path.count("/") > DEEPEST:
+                fail_with(errno.ELOOP)
+            for name in sorted(os.listdir(directory)):
+                whole = f"{path}{name}"
+                try:
+                    self._archive_one(directory, name, whole, pipe)
+                except FileNotFoundError:
+                    pass  # it has gone meanwhile
+                except BrokenPipeError:
+                    raise
+                except OSError as error:
+                    number = error.errno or 0
+                    self._skip(whole, WORDS.get(number, os.strerror(number)))
+        finally:
+            os.close(directory)
+
+    def _archive_one(self, directory: int, name: str, whole: str, pipe: int) -> None:
+        import tarfile
+
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        info = tarfile.TarInfo(whole)
+        if stat.S_ISDIR(status.st_mode):
+            below = os.open(name, _DIRECTORY, dir_fd=directory)
+            info.type = tarfile.DIRTYPE
+            self._head(info, status, pipe)
+            self._archive_below(below, f"{whole}/", pipe)
+        elif stat.S_ISLNK(status.st_mode):
+            info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
+            self._head(info, status, pipe)
+        elif not stat.S_ISREG(status.st_mode):
+            self._skip(whole, "is no file, directory or link")
+        else:
+            file = os.open(name, os.O_RDONLY | _NO_WAIT, dir_fd=directory)
+            try:
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    self._skip(whole, "is no file any more")
+                    return
+                info.size = status.st_size
+                self._head(info, status, pipe)
+                self._content(file, status.st_size, pipe)
+            finally:
+                os.close(file)
+
+    def _head(self, info: TarInfo, status: os.stat_result, pipe: int) -> None:
+        import tarfile
+
+        info.mode, info.mtime = status.st_mode & 0o777, int(max(0, status.st_mtime))
+        write_whole(pipe, info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+        self._entries += 1
+        self._size += info.size
+
+    @staticmethod
+    def _content(file: int, size: int, pipe: int) -> None:
+        """Send as many bytes as were announced, whatever becomes of the file meanwhile."""
+        left = size
+        while left:
+            sent = os.sendfile(pipe, file, None, min(left, PIPE_BYTES))  # type: ignore[call-arg, arg-type, unused-ignore]
+            if not sent:  # it has become shorter
+                write_whole(pipe, b"\0" * min(left, COPY_BYTES))
+                sent = min(left, COPY_BYTES)
+            left -= sent
+        write_whole(pipe, b"\0" * (-size % BLOCK_BYTES))
+
+    # Into the session.
+
+    def _unpack(self, pipe: int) -> None:
+        import tarfile
+
+        with open(pipe, "rb", buffering=COPY_BYTES, closefd=False) as archive:
+            try:
+                with tarfile.open(
+                    fileobj=archive,
+                    mode="r|",
+                    bufsize=COPY_BYTES,
+                    encoding="utf-8",
+                    errors="surrogateescape",
+                ) as tar:
+                    for member in tar:
+                        try:
+                            self._unpack_one(tar, member)
+                        except OSError as error:
+                            number = error.errno or 0
+                            if number in {errno.ENOSPC, errno.EDQUOT}:
+                                raise
+                            self._skip(member.name, WORDS.get(number, os.strerror(number)))
+                        except TransferError as error:
+                            self._skip(member.name, str(error))
+                        tar.members.clear()  # type: ignore[attr-defined, unused-ignore]
+            except (tarfile.TarError, EOFError, ValueError) as error:
+                raise TransferError(f"the archive cannot be read: {error}") from None
+            while archive.read(COPY_BYTES):
+                pass  # what pads the archive
+
+    def _unpack_one(self, tar: TarFile, member: TarInfo) -> None:
+        if member.name.startswith("/") or "\0" in member.name:
+            raise TransferError("its name is absolute, or none that a file could have")
+        names = [name for name in member.name.split("/") if name not in {"", "."}]
+        if ".." in names:
+            raise TransferError("its name leads out of the directory")
+        if not names:
+            return
+        with self._parent_of(names) as directory:
+            name = names[-1]
+            if member.isdir():
+                self._make(directory, name)
+            elif member.issym():
+                with contextlib.suppress(FileNotFoundError):
+                    there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    if stat.S_ISLNK(there.st_mode):
+                        os.unlink(name, dir_fd=directory)
+                os.symlink(member.linkname, name, dir_fd=directory)
+            elif member.islnk():
+                self._link(member.linkname, directory, name)
+            elif member.isreg():
+                self._unpack_file(tar, member, directory, name)
+            else:
+                raise TransferError("is no file, directory or link")
+        self._entries += 1
+
+    @contextlib.contextmanager
+    def _parent_of(self, names: list[str]) -> Iterator[int]:
+        """The directory that a name is in, which is made where it is missing."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        here = os.dup(self._directory)
+        try:
+            for name in names[:-1]:
+                try:
+                    found = os.open(name, flags, dir_fd=here)
+                except FileNotFoundError:
+                    os.mkdir(name, dir_fd=here)
+                    found = os.open(name, flags, dir_fd=here)
+                except NotADirectoryError:
+                    raise TransferError("its name leads through a link or a file") from None
+                os.close(here)
+                here = found
+            yield here
+        finally:
+            os.close(here)
+
+    @staticmethod
+    def _make(directory: int, name: str) -> None:
+        try:
+            os.mkdir(name, dir_fd=directory)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                raise
+
+    def _link(self, target: str, directory: int, name: str) -> None:
+        """Makes a second name of a file that the archive had before."""
+        names = [part for part in target.split("/") if part not in {"", "."}]
+        if target.startswith("/") or ".." in names or not names:
+            raise TransferError("is a hard link that leads out of the directory")
+        with self._parent_of(names) as other:
+            os.link(names[-1], name, src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
+
+    def _unpack_file(self, tar: TarFile, member: TarInfo, directory: int, name: str) -> None:
+        if self._limit is not None and member.size > self._limit:
+            raise TransferError(f"has {member.size} bytes; the limit is {self._limit}")
+        content = tar.extractfile(member)
+        assert content is not None, "it is a regular file"
+        path = f"{self._path}/{name}"
+        writer = FileWriter(path, member.mode, overwrite=True, directory=os.dup(directory))
+        try:
+            while data := content.read(COPY_BYTES):
+                writer.write(data)
+            if writer.size != member.size:
+                raise TransferError("the archive ends in the middle of it")
+            with contextlib.suppress(OSError, OverflowError):
+                writer.date(max(0, int(member.mtime * 1_000_000)))
+            writer.keep()
+        finally:
+            writer.close()
+        self._size += member.size
+
+    # Out of this world.
+
+    def _remove(self, around: int, name: str, depth: int) -> None:
+        """Removes what is in a directory."""
+        if depth > DEEPEST:
+            fail_with(errno.ELOOP)
+        directory = os.open(name, _DIRECTORY, dir_fd=around)
+        try:
+            for below in os.listdir(directory):
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(below, dir_fd=directory, follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        self._remove(directory, below, depth + 1)
+                        os.rmdir(below, dir_fd=directory)
+                    else:
+                        os.unlink(below, dir_fd=directory)
+                    self._entries += 1
+        finally:
+            os.close(directory)
+
+
+def write_whole(fd: int, data: bytes) -> None:
+    """write(2) until nothing is left."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]

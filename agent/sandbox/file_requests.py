@@ -1,0 +1,280 @@
+"""Requests about files that need one answer, and no open file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from sandbox.fields import is_whole
+from sandbox.files import FileReader, FileWriter, append_to
+from sandbox.linux import c_library
+from sandbox.paths import (
+    MAX_PAGE,
+    TransferError,
+    absolute_path,
+    entries_of,
+    entry_of,
+    fail_with,
+    free_bytes,
+    make_directories,
+    make_directory,
+    name_of,
+    open_directory,
+    open_parent,
+    open_path,
+    page_of,
+    refuse_virtual,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+FILE_REQUESTS = (
+    "file_list",
+    "file_mkdir",
+    "file_get",
+    "file_put",
+    "file_stat",
+    "file_entries",
+    "file_remove",
+    "file_rename",
+)
+
+
+CHUNK_BYTES = 256 * 1024
+"""Largest piece of a file's data in one frame, before base64."""
+
+
+RENAME_NOREPLACE = 1
+"""Flag of renameat2(2), from linux/fs.h."""
+
+
+class FileRequests:
+    """Answers to requests that leave nothing open.
+
+    Args:
+        workspace: where relative paths begin.
+    """
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = workspace
+
+    def answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer, without its id; None for one that takes a process of its own.
+
+        Raises:
+            TransferError, OSError, ValueError: it cannot be done.
+        """
+        kind, path = message["type"], absolute_path(self._workspace, message.get("path"))
+        if kind == "file_get":
+            return self._get(path, message)
+        if kind == "file_put":
+            return self._put(path, message)
+        if kind == "file_stat":
+            return self._stat(path, follow=told_flag(message, "follow", default=False))
+        if kind == "file_entries":
+            return self._entries(path, message)
+        if kind == "file_remove":
+            return self._remove(path, recursive=told_flag(message, "recursive", default=False))
+        if kind == "file_rename":
+            return self._rename(path, message)
+        if kind == "file_mkdir":
+            if told_flag(message, "parents", default=False):
+                make_directories(path)
+            else:
+                make_directory(path)
+            return self._directory(path, listed=False)
+        return self._directory(path, listed=True)
+
+    @staticmethod
+    def _directory(path: str, *, listed: bool) -> dict[str, Any]:
+        """Answer that a directory is there, with what is in it if that is asked for."""
+        directory = open_directory(path)
+        try:
+            entries, is_whole_list = entries_of(directory) if listed else ([], True)
+            return {
+                "type": "file_directory",
+                "path": name_of(directory),
+                "entries": entries,
+                "whole": is_whole_list,
+                "free_bytes": free_bytes(directory),
+            }
+        finally:
+            os.close(directory)
+
+    @staticmethod
+    def _entries(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        after, count = message.get("after", ""), message.get("count", MAX_PAGE)
+        if not isinstance(after, str) or not is_whole(count) or not 0 < count <= MAX_PAGE:
+            raise TransferError(f"after is a name, and count 1 to {MAX_PAGE}", errno.EINVAL)
+        directory = open_directory(path)
+        try:
+            entries, more = page_of(directory, after, count)
+            where = name_of(directory)
+            return {"type": "file_entries", "path": where, "entries": entries, "more": more}
+        finally:
+            os.close(directory)
+
+    @staticmethod
+    def _get(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        offset, count = message.get("offset", 0), message.get("bytes", CHUNK_BYTES)
+        if not is_whole(offset) or not 0 <= offset < 2**53:
+            raise TransferError("offset must be a whole number from 0", errno.EINVAL)
+        if not is_whole(count) or not 0 <= count <= CHUNK_BYTES:
+            raise TransferError(f"bytes must be 0 to {CHUNK_BYTES}", errno.EINVAL)
+        file = FileReader(path)
+        try:
+            data, eof = file.read_at(offset, count)
+        finally:
+            file.close()
+        return {
+            "type": "file_content",
+            "path": file.path,
+            "size": file.size,
+            "permissions": file.permissions,
+            "data": text_of_data(data),
+            "eof": eof,
+        }
+
+    @staticmethod
+    def _put(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        data, permissions = data_of(message), permissions_of(message)
+        if told_flag(message, "parents", default=False):
+            make_directories(os.path.dirname(path) or "/")
+        if told_flag(message, "append", default=False):
+            where, size = append_to(path, data, permissions)
+            return {"type": "file_closed", "path": where, "size": size}
+        overwrite = told_flag(message, "overwrite", default=True)
+        file = FileWriter(path, permissions, overwrite=overwrite)
+        try:
+            file.write(data)
+            file.keep()
+            return {"type": "file_closed", "path": file.path, "size": file.size}
+        finally:
+            file.close()
+
+    @staticmethod
+    def _stat(path: str, *, follow: bool) -> dict[str, Any]:
+        name = path.rstrip("/").rpartition("/")[2]
+        if follow or name in {"", ".", ".."}:
+            found = open_path(path)
+        else:
+            directory, name = open_parent(path)
+            try:
+                flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+                found = os.open(name, flags, dir_fd=directory)
+            finally:
+                os.close(directory)
+        try:
+            refuse_virtual(found, path)
+            status = os.fstat(found)
+            if path.endswith("/") and not stat.S_ISDIR(status.st_mode):
+                fail_with(errno.ENOTDIR)
+            where = name_of(found)
+            answer: dict[str, Any] = {"type": "file_entries", "path": where}
+            if stat.S_ISLNK(status.st_mode):
+                answer["target"] = os.readlink("", dir_fd=found)
+        finally:
+            os.close(found)
+        answer["entries"] = [entry_of(where.rpartition("/")[2] or "/", status)]
+        return answer
+
+    @staticmethod
+    def _remove(path: str, *, recursive: bool) -> dict[str, Any] | None:
+        directory, name = open_parent(path)
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                if path.endswith("/"):
+                    fail_with(errno.ENOTDIR)
+                os.unlink(name, dir_fd=directory)
+            elif recursive:
+                return None
+            else:
+                os.rmdir(name, dir_fd=directory)
+            where = name_of(directory).rstrip("/")
+            return {"type": "file_closed", "path": f"{where}/{name}", "size": 0, "entries": 1}
+        finally:
+            os.close(directory)
+
+    def _rename(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        target = absolute_path(self._workspace, message.get("to"))
+        overwrite = told_flag(message, "overwrite", default=True)
+        here, name = open_parent(path)
+        try:
+            there, new_name = open_parent(target)
+            try:
+                if overwrite:
+                    os.rename(name, new_name, src_dir_fd=here, dst_dir_fd=there)
+                else:
+                    rename_to_free(here, name, there, new_name)
+                where = name_of(there).rstrip("/")
+                return {"type": "file_closed", "path": f"{where}/{new_name}", "size": 0}
+            finally:
+                os.close(there)
+        finally:
+            os.close(here)
+
+
+def rename_to_free(here: int, name: str, there: int, new_name: str) -> None:
+    """Renames, if nothing has the new name.
+
+    Raises:
+        OSError: as of rename(2); EEXIST.
+    """
+    import ctypes
+
+    arguments = here, os.fsencode(name), there, os.fsencode(new_name), RENAME_NOREPLACE
+    if c_library().renameat2(*arguments) < 0:
+        fail_with(ctypes.get_errno())
+
+
+def told_flag(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """
+    Raises:
+        TransferError: the field is neither true nor false.
+    """
+    value = message.get(name, default)
+    if not isinstance(value, bool):
+        raise TransferError(f"{name} must be true or false", errno.EINVAL)
+    return value
+
+
+def permissions_of(message: Mapping[str, Any]) -> int | None:
+    """
+    Raises:
+        TransferError: they are no number.
+    """
+    permissions = message.get("permissions")
+    if permissions is not None and not (is_whole(permissions) and permissions >= 0):
+        raise TransferError("permissions must be a whole number, 0 or more", errno.EINVAL)
+    return permissions
+
+
+def text_of_data(data: bytes) -> str:
+    """Bytes of a file, as frames have them."""
+    from binascii import b2a_base64
+
+    return b2a_base64(data, newline=False).decode()
+
+
+def data_of(message: Mapping[str, Any]) -> bytes:
+    """The bytes that a request has for a file.
+
+    Raises:
+        TransferError: too many, or none at all.
+        ValueError: no base64.
+    """
+    from base64 import b64decode
+
+    text = message.get("data")
+    if not isinstance(text, str) or len(text) > 2 * CHUNK_BYTES:
+        raise TransferError(f"data must be base64 of at most {CHUNK_BYTES} bytes", errno.EINVAL)
+    data = b64decode(text, validate=True)
+    if len(data) > CHUNK_BYTES:
+        raise TransferError(f"data has more than {CHUNK_BYTES} bytes", errno.EINVAL)
+    return data

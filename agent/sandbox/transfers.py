@@ -1,0 +1,250 @@
+"""Requests of the supervisor about files, and their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from sandbox.archives import ArchiveProcess
+from sandbox.fields import is_whole
+from sandbox.file_requests import (
+    CHUNK_BYTES,
+    FILE_REQUESTS,
+    FileRequests,
+    data_of,
+    permissions_of,
+    text_of_data,
+    told_flag,
+)
+from sandbox.files import FileReader, FileWriter
+from sandbox.paths import WORDS, TransferError, absolute_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, Protocol
+
+    class Send(Protocol):
+        """Takes an answer, and a descriptor that goes with it."""
+
+        def __call__(self, message: dict[str, Any], descriptor: int | None = None, /) -> None:
+            """Send it."""
+
+
+TRANSFER_REQUESTS = ("file_open", "file_read", "file_write", "file_close", *FILE_REQUESTS)
+
+
+MAX_OPEN_FILES = 8
+"""Transfers at a time."""
+
+
+MAX_ERROR = 8192
+"""Characters; a path may have 4096."""
+
+
+class Transfers:
+    """The files that the supervisor has open, by the ids that it gave them.
+
+    Each request has its answer at once, but for two: a read while the supervisor lags behind with
+    what it has been sent waits, so that what is kept for it stays bounded. The end of an archive
+    waits for the process that makes or unpacks it.
+
+    Args:
+        workspace: where relative paths begin.
+        send: takes an answer.
+        may_send: False while the supervisor lags behind.
+        passes: the channel has room for descriptors.
+    """
+
+    def __init__(
+        self,
+        workspace: str,
+        send: Send,
+        may_send: Callable[[], bool],
+        passes: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._workspace = workspace
+        self._send = send
+        self._may_send = may_send
+        self._passes = passes
+        self._requests = FileRequests(workspace)
+        self._files: dict[str | int, FileReader | FileWriter | ArchiveProcess] = {}
+        self._waiting: dict[str | int, Mapping[str, Any]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(request_id) for request_id in self._files]
+
+    def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        """Answers a request, now or when that is possible."""
+        path = message.get("path") or getattr(self._files.get(request_id), "path", "")
+        try:
+            if message["type"] in FILE_REQUESTS:
+                self._answer(request_id, message)
+            elif message["type"] == "file_open":
+                self._open(request_id, message)
+            else:
+                self._continue(request_id, message)
+        except TransferError as error:
+            self._fail(request_id, str(error), error.code)
+        except OSError as error:
+            number = error.errno or 0
+            words = WORDS.get(number, os.strerror(number))
+            self._fail(request_id, f"{path}: {words}", errno.errorcode.get(number, ""))
+        except ValueError as error:  # not base64, or no name that a file could have
+            self._fail(request_id, f"{path!r:.200}: {error}", "EINVAL")
+
+    def _answer(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        """Does what leaves no file open."""
+        if request_id in self._files:
+            raise TransferError("a file is open under this id: its transfer is over")
+        answer = self._requests.answer(message)
+        if answer is None:
+            self._remove(request_id, message)
+        else:
+            self._send({"id": request_id, **answer})
+
+    def go_on(self) -> None:
+        """Answers what waited, as far as the supervisor has caught up."""
+        for request_id in list(self._waiting):
+            if not self._may_send():
+                return
+            if not isinstance(self._files.get(request_id), ArchiveProcess):
+                self.take(request_id, self._waiting.pop(request_id))
+
+    def reap(self, pid: int, wait_status: int) -> None:
+        """Takes the end of a child, if it is one of an archive."""
+        for request_id, file in list(self._files.items()):
+            if isinstance(file, ArchiveProcess) and file.pid == pid:
+                file.ended(wait_status)
+                if request_id in self._waiting:
+                    self.take(request_id, self._waiting.pop(request_id))
+
+    def drop_all(self) -> None:
+        """Ends every transfer; nothing half-written stays."""
+        for request_id in list(self._files):
+            self._drop(request_id)
+
+    def _drop(self, request_id: str | int) -> None:
+        self._waiting.pop(request_id, None)
+        file = self._files.pop(request_id, None)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _fail(self, request_id: str | int, text: str, code: str) -> None:
+        self._drop(request_id)
+        message = text[:MAX_ERROR]
+        self._send({"type": "file_error", "id": request_id, "message": message, "code": code})
+
+    def _open(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        self._check_room(request_id)
+        mode, passes = message.get("mode"), told_flag(message, "descriptor", default=False)
+        whole = absolute_path(self._workspace, message.get("path"))
+        limit = message.get("limit")
+        if limit is not None and not is_whole(limit):
+            raise TransferError("limit must be a whole number", errno.EINVAL)
+        passes = passes and self._passes()
+        if mode in ("archive", "unpack"):
+            if not passes:
+                raise TransferError(f"mode {mode!r} needs descriptor", errno.EINVAL)
+            archive = ArchiveProcess(mode, whole, limit)
+            self._files[request_id] = archive
+            self._tell(request_id, archive, archive.claim())
+            return
+        if mode == "read":
+            file: FileReader | FileWriter = FileReader(whole)
+        elif mode == "write":
+            file = FileWriter(
+                whole,
+                permissions_of(message),
+                overwrite=told_flag(message, "overwrite", default=True),
+                limit=limit,
+            )
+        else:
+            raise TransferError(f"mode is {mode!r:.50}, expected 'read' or 'write'", errno.EINVAL)
+        self._files[request_id] = file
+        self._tell(request_id, file, file.duplicate() if passes else None)
+
+    def _check_room(self, request_id: str | int) -> None:
+        if request_id in self._files:
+            raise TransferError("a file is open under this id already: its transfer is over")
+        if len(self._files) >= MAX_OPEN_FILES:
+            raise TransferError(
+                f"{MAX_OPEN_FILES} files are open already: close one first", errno.EMFILE
+            )
+
+    def _remove(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        """Removes a directory with all that is in it, in a process of its own."""
+        self._check_room(request_id)
+        whole = absolute_path(self._workspace, message.get("path"))
+        self._files[request_id] = ArchiveProcess("remove", whole, None)
+        self._waiting[request_id] = {"type": "file_close", "keep": True}
+
+    def _tell(
+        self,
+        request_id: str | int,
+        file: FileReader | FileWriter | ArchiveProcess,
+        descriptor: int | None = None,
+    ) -> None:
+        answer = {
+            "type": "file",
+            "id": request_id,
+            "path": file.path,
+            "size": file.size,
+            "permissions": file.permissions,
+        }
+        if file.free_bytes is not None:
+            answer["free_bytes"] = file.free_bytes
+        if descriptor is not None:
+            answer["descriptor"] = True
+        self._send(answer, descriptor)
+
+    def _continue(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        file = self._files.get(request_id)
+        if file is None:
+            raise TransferError("no file is open under this id: open it first", errno.EBADF)
+        if isinstance(file, ArchiveProcess) and kind == "file_close":
+            self._finish(request_id, file, message)
+        elif request_id in self._waiting:
+            raise TransferError("the read before has no answer yet", errno.EBUSY)
+        elif kind == "file_close":
+            if isinstance(file, FileWriter) and message.get("keep") is True:
+                file.keep()
+            answer = {"type": "file_closed", "id": request_id, "path": file.path}
+            answer["size"] = file.size if isinstance(file, FileWriter) else file.moved
+            self._drop(request_id)
+            self._send(answer)
+        elif kind == "file_read" and isinstance(file, FileReader):
+            count = message.get("bytes", CHUNK_BYTES)
+            if not is_whole(count) or not 0 < count <= CHUNK_BYTES:
+                raise TransferError(
+                    f"bytes is {count!r:.50}, expected 1 to {CHUNK_BYTES}", errno.EINVAL
+                )
+            if self._may_send():
+                data, eof = file.read(count)
+                text = text_of_data(data)
+                self._send({"type": "file_data", "id": request_id, "data": text, "eof": eof})
+            else:
+                self._waiting[request_id] = message
+        elif kind == "file_write" and isinstance(file, FileWriter):
+            file.write(data_of(message))
+            self._tell(request_id, file)
+        else:
+            raise TransferError("the file is open for the other direction", errno.EBADF)
+
+    def _finish(
+        self, request_id: str | int, archive: ArchiveProcess, message: Mapping[str, Any]
+    ) -> None:
+        """Tells what became of an archive, once its process has ended."""
+        if message.get("keep") is not True:
+            self._drop(request_id)
+            self._send({"type": "file_closed", "id": request_id, "path": archive.path, "size": 0})
+        elif archive.has_ended:
+            answer = archive.outcome()
+            self._drop(request_id)
+            self._send({"type": "file_closed", "id": request_id, "path": archive.path, **answer})
+        else:
+            self._waiting[request_id] = message

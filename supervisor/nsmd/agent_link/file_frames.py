@@ -1,0 +1,200 @@
+"""Frames about files that come out of a jail, checked as `nsmd.agent_link.frames` does it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Literal, NamedTuple
+
+from nsm.wire.decode import Constraint, Made, at_most, between
+
+MAX_WORDS = 16 * 1024
+"""Largest size of a text that is no output, such as a reason or a path. Ours have a few hundred
+characters.
+"""
+MAX_CHUNK_BYTES = 256 * 1024
+"""Largest piece of a file in one frame."""
+MAX_ENTRIES = 10_000
+"""Largest number of directory entries in one frame."""
+MAX_SKIPPED = 100
+"""Largest number of names that are told of what was left out of an archive."""
+MAX_NAME = 1020
+"""Characters of a file's name: 255 bytes, each of which may be written as ``\\xff``."""
+MAX_CODE = 40
+
+
+def _chunk(told: str) -> bytes:
+    return base64.b64decode(told, validate=True)
+
+
+def _is_error_name(code: str) -> bool:
+    return len(code) <= MAX_CODE and code.isascii() and (not code or code.isalnum())
+
+
+def _is_name(name: str) -> bool:
+    """False for one that no file could have, and one that would lead out of its directory."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(name) <= MAX_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
+
+
+def _is_any_name(name: str) -> bool:
+    """False for one that no file could have. Each lone surrogate stands for a byte."""
+    try:
+        size = len(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return False
+    return (
+        0 < size <= MAX_NAME
+        and name not in (".", "..")
+        and "\0" not in name
+        and ("/" not in name or name == "/")
+    )
+
+
+def _is_any_path(path: str) -> bool:
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return len(path) <= MAX_WORDS and "\0" not in path
+
+
+Words = Annotated[str, at_most(MAX_WORDS, "characters")]
+Count = Annotated[int, between(0, 2**53)]
+FileName = Annotated[str, Constraint(_is_name, "a name that a file can have")]
+EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
+AnyName = Annotated[str, Constraint(_is_any_name, "a name that a file can have")]
+AnyPath = Annotated[str, Constraint(_is_any_path, "a path that a file can have")]
+DetailedKind = Literal["file", "directory", "link", "other"]
+ErrorName = Annotated[str, Constraint(_is_error_name, "the name of an error number")]
+
+
+class FileFrame(NamedTuple):
+    """A transfer is open, or has taken a piece. `size` in bytes; for a write, what was written so
+    far.
+
+    `free_bytes` is the room where a file is written, before the write; None if unknown. With
+    `descriptor` one has come, through which the file is read or written; `AgentLink` has it.
+    """
+
+    id: str
+    path: AnyPath
+    size: Count
+    permissions: Annotated[int, between(0, 0o7777)]
+    free_bytes: Annotated[int | None, between(0, 2**53)] = None
+    descriptor: bool = False
+
+
+class FileDataFrame(NamedTuple):
+    """A piece of a file that is read; `eof` when nothing follows."""
+
+    id: str
+    data: Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
+    eof: bool = False
+
+
+class FileClosedFrame(NamedTuple):
+    """A transfer has ended as asked, or something was done; `size` is what was transferred, bytes.
+
+    Of a directory, `entries` is the number of its entries, and `left_out` how many were not copied.
+    `skipped` has the first of them, each with the reason.
+    """
+
+    id: str
+    path: AnyPath
+    size: Count
+    entries: Count = 0
+    left_out: Count = 0
+    skipped: Annotated[tuple[tuple[AnyPath, Words], ...], at_most(MAX_SKIPPED, "names")] = ()
+
+
+class ListedFile(NamedTuple):
+    """An entry of a directory: ``file``, ``directory``, ``link``, ``other`` (such as a socket), or
+    ``unnamed``: its name is not UTF-8, and is escaped here. `size` is a file's.
+    """
+
+    name: str
+    kind: str
+    size: int
+
+
+class FileDirectoryFrame(NamedTuple):
+    """A directory and what is in it; `whole` if no entry was left out."""
+
+    id: str
+    path: Words
+    entries: Annotated[
+        tuple[
+            Annotated[ListedFile, Made(tuple[FileName, EntryKind, Count], ListedFile._make)], ...
+        ],
+        at_most(MAX_ENTRIES, "entries"),
+    ]
+    whole: bool = False
+    free_bytes: Annotated[int | None, between(0, 2**53)] = None
+
+
+class FileContentFrame(NamedTuple):
+    """A file, or a part of it; `eof` if the file ends with it."""
+
+    id: str
+    path: AnyPath
+    size: Count
+    permissions: Annotated[int, between(0, 0o7777)]
+    data: Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
+    eof: bool = False
+
+
+class DetailedFile(NamedTuple):
+    """An entry of a directory with what stat(2) says; the time in microseconds."""
+
+    name: str
+    kind: str
+    size: int
+    permissions: int
+    modified_us: int
+
+
+class FileEntriesFrame(NamedTuple):
+    """Some entries of a directory, by name, `more` if others follow; or one file and what it is.
+
+    `target` is where a symbolic link leads.
+    """
+
+    id: str
+    path: AnyPath
+    entries: Annotated[
+        tuple[
+            Annotated[
+                DetailedFile,
+                Made(
+                    tuple[AnyName, DetailedKind, Count, Annotated[int, between(0, 0o7777)], Count],
+                    DetailedFile._make,
+                ),
+            ],
+            ...,
+        ],
+        at_most(MAX_ENTRIES, "entries"),
+    ]
+    more: bool = False
+    target: AnyPath | None = None
+
+
+class FileErrorFrame(NamedTuple):
+    """A transfer has failed and ended; `code` is an error number's name, EISDIR, or ""."""
+
+    id: str
+    message: Words = "the agent could not say why"
+    code: ErrorName = ""
+
+
+TransferFrame = (
+    FileFrame
+    | FileDataFrame
+    | FileClosedFrame
+    | FileDirectoryFrame
+    | FileContentFrame
+    | FileEntriesFrame
+    | FileErrorFrame
+)

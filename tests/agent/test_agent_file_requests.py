@@ -1,0 +1,406 @@
+"""Requests about files that need one answer, files through descriptors, and whole directories."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import select
+import signal
+import socket
+import stat
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_process import AgentProcess
+
+EVERY_BYTE = bytes(byte for byte in range(1, 256) if byte != ord("/"))
+"""A name with every byte that a name can have."""
+
+
+class RefusedError(Exception):
+    """A `file_error`.
+
+    Attributes:
+        code: as in the frame.
+    """
+
+    def __init__(self, frame: dict[str, Any]) -> None:
+        super().__init__(frame["message"])
+        self.code: str = frame["code"]
+
+
+def ask(agent: AgentProcess, kind: str, path: object = None, **fields: Any) -> dict[str, Any]:
+    """One request and its answer."""
+    if path is not None:
+        fields["path"] = os.fsdecode(path) if isinstance(path, (bytes, Path)) else path
+    agent.send(type=kind, id="f", **fields)
+    return answered(agent)
+
+
+def answered(agent: AgentProcess) -> dict[str, Any]:
+    frame = agent.receive()
+    assert frame["id"] == "f", frame
+    if frame["type"] == "file_error":
+        raise RefusedError(frame)
+    return frame
+
+
+def opened(
+    agent: AgentProcess, path: object, mode: str, **fields: Any
+) -> tuple[dict[str, Any], int]:
+    """The answer to `file_open`, and the descriptor that comes along."""
+    agent.send(type="file_open", id="f", path=str(path), mode=mode, descriptor=True, **fields)
+    passed: list[int] = []
+    while (frame := agent.reader.next_message()) is None:
+        data, fds, _, _ = socket.recv_fds(agent.socket, 1 << 20, 8)
+        assert data
+        passed += fds
+        agent.reader.receive_data(data)
+    if frame["type"] == "file_error":
+        raise RefusedError(frame)
+    assert frame["descriptor"] is True
+    (descriptor,) = passed
+    return frame, descriptor
+
+
+def put(agent: AgentProcess, path: object, data: bytes, **fields: Any) -> dict[str, Any]:
+    return ask(agent, "file_put", path, data=base64.b64encode(data).decode(), **fields)
+
+
+def get(agent: AgentProcess, path: object, **fields: Any) -> bytes:
+    return base64.b64decode(ask(agent, "file_get", path, **fields)["data"])
+
+
+def entries(agent: AgentProcess, path: object, **fields: Any) -> list[str]:
+    return [entry[0] for entry in ask(agent, "file_entries", path, **fields)["entries"]]
+
+
+def refusal(agent: AgentProcess, kind: str, path: object, **fields: Any) -> str:
+    """The error's name when a request is refused."""
+    with pytest.raises(RefusedError) as caught:
+        ask(agent, kind, path, **fields)
+    return caught.value.code
+
+
+def names(directory: Path) -> set[str]:
+    return set(os.listdir(directory)) - {".nsm"}
+
+
+def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def unpack(agent: AgentProcess, path: object, archive: bytes) -> dict[str, Any]:
+    """Unpack an archive; the answer to its end."""
+    _, pipe = opened(agent, path, "unpack")
+    with open(pipe, "wb") as writer:
+        writer.write(archive)
+    return ask(agent, "file_close", keep=True)
+
+
+# One request, one answer.
+
+
+def test_a_file_in_one_step(agent: AgentProcess) -> None:
+    where = agent.workspace / "a"
+    answer = put(agent, "a", b"0123456789", permissions=0o640)
+    assert answer == {"type": "file_closed", "id": "f", "path": str(where), "size": 10}
+    assert stat.S_IMODE(where.stat().st_mode) == 0o640
+    whole = ask(agent, "file_get", "a")
+    assert base64.b64decode(whole.pop("data")) == b"0123456789"
+    assert whole == {
+        "type": "file_content",
+        "id": "f",
+        "path": str(where),
+        "size": 10,
+        "permissions": 0o640,
+        "eof": True,
+    }
+    assert get(agent, "a", offset=3, bytes=4) == b"3456"
+    assert not ask(agent, "file_get", "a", offset=3, bytes=4)["eof"]
+    assert get(agent, "a", offset=50) == b""
+    put(agent, "a", b"new")
+    assert where.read_bytes() == b"new"
+    assert refusal(agent, "file_put", "a", data="", overwrite=False) == "EEXIST"
+
+
+def test_what_is_appended(agent: AgentProcess) -> None:
+    put(agent, "log", b"1\n", append=True, permissions=0o600)
+    assert put(agent, "log", b"2\n", append=True)["size"] == 4
+    assert (agent.workspace / "log").read_bytes() == b"1\n2\n"
+    (agent.workspace / "link").symlink_to("log")
+    assert refusal(agent, "file_put", "link", data="", append=True) == "ELOOP"
+
+
+def test_missing_directories_are_made_when_asked(agent: AgentProcess) -> None:
+    assert refusal(agent, "file_put", "x/y/z", data="") == "ENOENT"
+    put(agent, "x/y/z", b"1", parents=True)
+    assert (agent.workspace / "x/y/z").read_bytes() == b"1"
+    (agent.workspace / "through").symlink_to("x")
+    ask(agent, "file_mkdir", "through/a/b", parents=True)
+    assert (agent.workspace / "x/a/b").is_dir()
+    assert refusal(agent, "file_mkdir", "x/y/z", parents=True) == "EEXIST"
+    assert refusal(agent, "file_mkdir", "x/y/z/q", parents=True) == "ENOTDIR"
+
+
+def test_nothing_that_is_no_file_is_waited_for(agent: AgentProcess) -> None:
+    os.mkfifo(agent.workspace / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(agent.workspace / "socket"))
+    for name in ("pipe", "socket", "/dev/null", "/dev/zero"):
+        assert refusal(agent, "file_get", name) == "EINVAL"
+        assert refusal(agent, "file_put", name, data="") == "EINVAL"
+        assert refusal(agent, "file_put", name, data="", append=True) == "EINVAL"
+        assert ask(agent, "file_stat", name)["entries"][0][1] == "other"
+    ask(agent, "file_remove", "pipe")
+    assert names(agent.workspace) == {"socket"}
+    assert refusal(agent, "file_get", "/proc/self/environ") == "EPERM"
+    assert refusal(agent, "file_stat", "/proc/self/environ") == "EPERM"
+
+
+def test_what_a_path_leads_to(agent: AgentProcess) -> None:
+    where = agent.workspace / "tool"
+    where.write_bytes(b"12345")
+    where.chmod(0o4751)
+    os.utime(where, (1, 1_700_000_000.5))
+    (agent.workspace / "link").symlink_to("tool")
+    told = ["tool", "file", 5, 0o4751, 1_700_000_000_500_000]
+    assert ask(agent, "file_stat", "tool")["entries"] == [told]
+    link = ask(agent, "file_stat", "link")
+    assert (link["target"], link["entries"][0][:2]) == ("tool", ["link", "link"])
+    followed = ask(agent, "file_stat", "link", follow=True)
+    assert (followed["path"], followed["entries"]) == (str(where), [told])
+    assert ask(agent, "file_stat", ".")["entries"][0][1] == "directory"
+    assert ask(agent, "file_stat", "/")["entries"][0][:2] == ["/", "directory"]
+    assert refusal(agent, "file_stat", "none") == "ENOENT"
+    assert refusal(agent, "file_stat", "tool/") == "ENOTDIR"
+
+
+def test_a_large_directory_comes_in_pages(agent: AgentProcess) -> None:
+    (agent.workspace / "many").mkdir()
+    wanted = [f"n{number:04}" for number in range(5000)]
+    for name in wanted:
+        (agent.workspace / "many" / name).touch()
+    found: list[str] = []
+    more, pages = True, 0
+    while more:
+        page = ask(agent, "file_entries", "many", after=found[-1] if found else "")
+        found += [entry[0] for entry in page["entries"]]
+        more, pages = page["more"], pages + 1
+        (agent.workspace / "many" / "n0000").unlink(
+            missing_ok=True
+        )  # what goes meanwhile is no harm
+    assert (found, pages) == (wanted, 5)
+    assert entries(agent, "many", after="n4997") == ["n4998", "n4999"]
+
+
+def test_a_directory_that_is_removed_while_it_is_listed(agent: AgentProcess) -> None:
+    result = agent.python("import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')")
+    assert result.exit_code == 0
+    assert refusal(agent, "file_entries", "gone") == "ENOENT"
+
+
+def test_names_of_every_byte(agent: AgentProcess) -> None:
+    """A name has at most 255 bytes, and these are 254."""
+    name = os.fsdecode(EVERY_BYTE)
+    assert put(agent, name, b"odd")["path"] == f"{agent.workspace}/{name}"
+    assert (Path(os.fsencode(agent.workspace).decode()) / name).read_bytes() == b"odd"
+    assert get(agent, name) == b"odd"
+    assert entries(agent, ".") == [name]
+    assert ask(agent, "file_stat", name)["entries"][0][0] == name
+    ask(agent, "file_rename", name, to="plain")
+    assert names(agent.workspace) == {"plain"}
+
+
+def test_removal(agent: AgentProcess, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "kept").touch()
+    deep = agent.workspace / "d" / "e"
+    deep.mkdir(parents=True)
+    (deep / "f").touch()
+    (deep / "link").symlink_to(outside)
+    assert refusal(agent, "file_remove", "d") == "ENOTEMPTY"
+    answer = ask(agent, "file_remove", "d", recursive=True)
+    assert (answer["path"], answer["entries"]) == (str(agent.workspace / "d"), 4)
+    assert names(agent.workspace) == set()
+    assert names(outside) == {"kept"}
+    (agent.workspace / "link").symlink_to(outside)
+    ask(agent, "file_remove", "link", recursive=True)
+    assert names(outside) == {"kept"}
+    for wrong in ("/", ".", "..", "none"):
+        with pytest.raises(RefusedError):
+            ask(agent, "file_remove", wrong, recursive=True)
+
+
+def test_new_names(agent: AgentProcess) -> None:
+    put(agent, "a", b"a")
+    put(agent, "b", b"b")
+    assert refusal(agent, "file_rename", "a", to="b", overwrite=False) == "EEXIST"
+    assert refusal(agent, "file_rename", "a", to="none/b") == "ENOENT"
+    assert ask(agent, "file_rename", "a", to="b")["path"] == str(agent.workspace / "b")
+    assert names(agent.workspace) == {"b"}
+    assert get(agent, "b") == b"a"
+    ask(agent, "file_rename", "b", to="c", overwrite=False)
+    assert names(agent.workspace) == {"c"}
+
+
+# Through a descriptor.
+
+
+def test_a_file_is_read_through_its_descriptor(agent: AgentProcess) -> None:
+    (agent.workspace / "a").write_bytes(b"content")
+    frame, descriptor = opened(agent, "a", "read")
+    assert frame["size"] == 7
+    with open(descriptor, "rb") as file:
+        assert file.read() == b"content"
+    with pytest.raises(OSError, match="Bad file"):
+        os.write(opened_again(agent), b"x")
+    ask(agent, "file_close", keep=True)
+
+
+def opened_again(agent: AgentProcess) -> int:
+    """A descriptor of a file that is open to read."""
+    ask(agent, "file_close", keep=True)
+    return opened(agent, "a", "read")[1]
+
+
+def test_a_file_that_is_written_through_its_descriptor_appears_whole(agent: AgentProcess) -> None:
+    _, descriptor = opened(agent, "a", "write", permissions=0o600)
+    os.write(descriptor, b"half")
+    assert names(agent.workspace) == set()
+    os.write(descriptor, b" and half")
+    os.close(descriptor)
+    assert ask(agent, "file_close", keep=True)["size"] == 13
+    assert (agent.workspace / "a").read_bytes() == b"half and half"
+    _, descriptor = opened(agent, "a", "write")
+    os.write(descriptor, b"lost")
+    os.close(descriptor)
+    ask(agent, "file_close", keep=False)
+    assert (agent.workspace / "a").read_bytes() == b"half and half"
+    _, descriptor = opened(agent, "a", "write", limit=3)
+    os.write(descriptor, b"long")
+    os.close(descriptor)
+    assert refusal(agent, "file_close", None, keep=True) == "EFBIG"
+    assert (agent.workspace / "a").read_bytes() == b"half and half"
+
+
+# Whole directories.
+
+
+def test_a_directory_goes_out_and_comes_back(agent: AgentProcess) -> None:
+    top = agent.workspace / "top"
+    (top / "sub" / "empty").mkdir(parents=True)
+    (top / "sub" / "tool").write_bytes(b"x" * 1000)
+    (top / "sub" / "tool").chmod(0o750)
+    os.utime(top / "sub" / "tool", (1, 1_700_000_000))
+    (top / os.fsdecode(EVERY_BYTE[:200])).write_bytes(b"odd")
+    (top / ("long" * 60)).write_bytes(b"long")
+    (top / "link").symlink_to("sub/tool")
+    (top / "away").symlink_to("/etc/passwd")
+    os.mkfifo(top / "pipe")
+    _, pipe = opened(agent, "top", "archive")
+    with open(pipe, "rb") as reader:
+        archive = reader.read()
+    told = ask(agent, "file_close", keep=True)
+    assert (told["entries"], told["size"], told["left_out"]) == (7, 1007, 1)
+    assert [path for path, _ in told["skipped"]] == ["pipe"]
+    told = unpack(agent, "copy", archive)
+    assert (told["entries"], told["size"], told["left_out"]) == (7, 1007, 0)
+    copy = agent.workspace / "copy"
+    assert {path.relative_to(copy) for path in copy.rglob("*")} == {
+        path.relative_to(top) for path in top.rglob("*") if path.name != "pipe"
+    }
+    assert (copy / "sub" / "tool").stat().st_mode == (top / "sub" / "tool").stat().st_mode
+    assert (copy / "sub" / "tool").stat().st_mtime == 1_700_000_000
+    assert os.readlink(copy / "away") == "/etc/passwd"
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        assert len(tar.getmembers()) == 7
+
+
+def test_an_archive_leads_nowhere_but_below_its_directory(
+    agent: AgentProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret").write_bytes(b"secret")
+    archive = archive_of(
+        (member("good"), b"good"),
+        (member("../evil"), b"1"),
+        (member("a/../../evil"), b"1"),
+        (member(str(outside / "evil")), b"1"),
+        (member("out", tarfile.SYMTYPE, str(outside)), b""),
+        (member("out/evil"), b"1"),
+        (member("hard", tarfile.LNKTYPE, str(outside / "secret")), b""),
+        (member("hard", tarfile.LNKTYPE, f"../../{outside.name}/secret"), b""),
+        (member("hard", tarfile.LNKTYPE, "out/secret"), b""),
+        (member("device", tarfile.CHRTYPE), b""),
+        (member("fifo", tarfile.FIFOTYPE), b""),
+        (member("twin", tarfile.LNKTYPE, "good"), b""),
+        (member("last"), b"last"),
+    )
+    told = unpack(agent, "d", archive)
+    assert (told["entries"], told["left_out"]) == (4, 9)
+    directory = agent.workspace / "d"
+    assert names(directory) == {"good", "out", "twin", "last"}
+    assert (directory / "twin").read_bytes() == b"good"
+    assert names(outside) == {"secret"}
+    assert not (agent.workspace / "evil").exists()
+    # What is a link by now is not written through.
+    told = unpack(agent, "d", archive_of((member("out"), b"1")))
+    assert told["left_out"] == 1
+    assert names(outside) == {"secret"}
+
+
+@pytest.mark.parametrize(
+    "archive", [b"no archive" * 100, archive_of((member("a"), b"1" * 600))[:700]]
+)
+def test_what_is_no_archive(agent: AgentProcess, archive: bytes) -> None:
+    _, pipe = opened(agent, "d", "unpack")
+    with open(pipe, "wb") as writer:
+        writer.write(archive)
+    assert "archive" in refused_end(agent)
+    assert names(agent.workspace / "d") == set()
+
+
+def refused_end(agent: AgentProcess) -> str:
+    with pytest.raises(RefusedError) as caught:
+        ask(agent, "file_close", keep=True)
+    return str(caught.value)
+
+
+def test_an_archive_that_is_given_up_leaves_no_half_file(agent: AgentProcess) -> None:
+    archive = archive_of((member("whole"), b"1" * 1000), (member("half"), b"2" * 10_000_000))
+    _, pipe = opened(agent, "d", "unpack")
+    os.write(pipe, archive[:1_000_000])
+    ask(agent, "file_close", keep=False)
+    waiting = select.poll()
+    waiting.register(pipe, 0)
+    assert waiting.poll(20_000)  # the child is gone
+    os.close(pipe)
+    assert names(agent.workspace / "d") <= {"whole"}
+
+
+def test_a_child_that_code_kills(agent: AgentProcess) -> None:
+    (agent.workspace / "big").mkdir()
+    (agent.workspace / "big" / "file").write_bytes(b"x" * 10_000_000)
+    _, pipe = opened(agent, "big", "archive")
+    children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
+    os.kill(int(children.split()[-1]), signal.SIGKILL)
+    with open(pipe, "rb") as reader:
+        assert len(reader.read()) < 10_000_000
+    assert "was ended" in refused_end(agent)
+    assert get(agent, "big/file", bytes=1) == b"x"
