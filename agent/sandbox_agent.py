@@ -82,7 +82,7 @@ def prepare(
     found = {name: given.get(name) or path for name, path in defaults.items()}
     directory = workspace or ("/workspace" if os.path.isdir("/workspace") else os.getcwd())
     available = {name: path for name, path in found.items() if path}
-    _ = c_library().prctl  # made here, since each fork would have to make it
+    c_library()  # made here, since each fork would have to make it
     return Agent(os.path.abspath(__file__), available, os.path.realpath(directory), limits)
 
 

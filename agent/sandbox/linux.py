@@ -90,7 +90,10 @@ def c_library() -> Any:
     """The C library; once for a process and its forks, since each makes types of its own."""
     import ctypes
 
-    return ctypes.CDLL(None, use_errno=True)
+    library = ctypes.CDLL(None, use_errno=True)
+    # With types, arguments need no objects around them, which each fork would have to make.
+    library.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    return library
 
 
 def prctl(option: int, value: int) -> None:
@@ -98,9 +101,9 @@ def prctl(option: int, value: int) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    import ctypes
+    if c_library().prctl(option, value, 0, 0, 0) < 0:
+        import ctypes
 
-    if c_library().prctl(option, ctypes.c_ulong(value), 0, 0, 0) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
@@ -121,6 +124,29 @@ def close_others(kept: set[int]) -> None:
         if first < fd:  # closerange(0, 0) would close everything
             os.closerange(first, fd)
         first = max(first, fd + 1)
+
+
+def go_first_without_memory() -> None:
+    """Has the kernel kill this process before the agent when memory runs out, if it can be."""
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, b"1000")
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def enter_directory(path: str) -> bool:
+    """Changes to a directory; returns whether it is there."""
+    try:
+        os.chdir(path)
+    except OSError:
+        return False
+    return True
 
 
 def dup_high(fd: int) -> int:

@@ -131,7 +131,7 @@ verdict(os.uname().nodename != "nsm" and os.uname().nodename)
             arguments=without("--unshare-uts"),
             template="""
 space["NAMESPACES"] &= ~space["CLONE_NEWUTS"]
-space["socket"].sethostname = lambda name: None
+space["_socket"].sethostname = lambda name: None
 """,
         ),
     ),

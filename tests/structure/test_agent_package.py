@@ -30,7 +30,8 @@ def names_of(tree: ast.Module) -> list[str]:
             found.append(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found += [x.id for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)]
+            names = [x for t in targets for x in ast.walk(t) if isinstance(x, ast.Name)]
+            found += [each.id for each in names if isinstance(each.ctx, ast.Store)]
     return [name for name in found if name != "TYPE_CHECKING"]
 
 

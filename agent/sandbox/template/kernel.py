@@ -41,14 +41,21 @@ set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").sign
 DEFAULT_ACTION: int = importlib.import_module("_signal").SIG_DFL
 """Default signal action, found as the agent finds it."""
 
+SIGCHLD = int(signal.SIGCHLD)
+"""A plain number: the enumeration's operators are functions of Python."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 for _name in ("capset", "ioctl", "mount", "prctl", "syscall", "umount2", "unshare"):
     getattr(libc, _name)  # makes an object that each fork would have to make otherwise
+# With types, arguments need no objects around them, which each fork would have to make.
+libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
+libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 holding_lock = ctypes.PyDLL(None, use_errno=True)
 """The same; calls of it do not let go of Python's lock."""
+holding_lock.syscall.argtypes = (ctypes.c_long,) * 6
 
-CLONE = {"x86_64": 56, "aarch64": 220}
-"""Number of clone(2) by machine; what follows the flags is zero, whatever its order is there."""
+CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
+"""Number of clone(2) here; what follows the flags is zero, whatever its order is."""
 
 
 def clone(namespaces: int) -> int:
@@ -66,10 +73,7 @@ def clone(namespaces: int) -> int:
     Raises:
         OSError: the kernel refuses.
     """
-    number = CLONE[os.uname().machine]
-    flags = ctypes.c_ulong(namespaces | signal.SIGCHLD)
-    nothing = ctypes.c_ulong(0)
-    pid: int = holding_lock.syscall(number, flags, nothing, nothing, nothing, nothing)
+    pid: int = holding_lock.syscall(CLONE, namespaces | SIGCHLD, 0, 0, 0, 0)
     if pid < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -89,9 +93,8 @@ def call(what: str, result: int) -> None:
         raise SetupError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def prctl(what: str, option: int, *arguments: int) -> None:
-    given = (*arguments, 0, 0, 0, 0)[:4]
-    call(what, libc.prctl(option, *(ctypes.c_ulong(value) for value in given)))
+def prctl(what: str, option: int, value: int, other: int = 0) -> None:
+    call(what, libc.prctl(option, value, other, 0, 0))
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -101,7 +104,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
             source.encode() or None,
             target.encode(),
             kind.encode() or None,
-            ctypes.c_ulong(flags),
+            flags,
             options.encode() or None,
         ),
     )

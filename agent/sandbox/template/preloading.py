@@ -212,7 +212,7 @@ LARGEST_POOLED = 512
 """Larger objects come from the C library's heap."""
 
 MAX_GAP_BYTES = 8 * 1024 * 1024
-"""Of one size, after many imports. Where there are more, another allocator is at work."""
+"""Largest sum of the gaps of one size, which many imports leave; else it is another allocator."""
 
 
 def fill_gaps() -> Sequence[object]:

@@ -20,6 +20,7 @@ from sandbox.template.kernel import (
     CLONE_NEWUTS,
     DEFAULT_ACTION,
     PR_SET_CHILD_SUBREAPER,
+    SIGCHLD,
     clone,
     prctl,
     set_handler,
@@ -30,7 +31,7 @@ from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from sandbox.template.kernel import Filter
@@ -99,12 +100,15 @@ class TemplateServer:
         self.failed: Mapping[str, str] = {}
         self.directories: Sequence[str] = ()
         self._control = control
+        # Its sessions start there, and have the same variables as in a jail of their own.
+        os.environ["PWD"] = "/workspace"  # noqa: S105
         self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
         self._message = bytearray(REQUEST_BYTES)
         self._sessions: dict[bytes, ForkedSession] = {}
         self._fillers: Sequence[object] = ()
         self._first = -1
-        self._forkers: set[int] = set()
+        self._forkers: set[int] = set()  # pidfds
+        self._poll = select.poll()
         self._most_forkers = min(MAX_FORKERS, len(os.sched_getaffinity(0)) // CORES_PER_FORKER)
         self._behind = 0
 
@@ -117,7 +121,9 @@ class TemplateServer:
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             set_handler(number, DEFAULT_ACTION)
-        # Orphans come here and are reaped, not to bwrap's init.
+        # Nobody asks how its children ended: the kernel reaps them (sigaction(2)).
+        signal.signal(SIGCHLD, signal.SIG_IGN)
+        # Orphans come here, not to bwrap's init.
         prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
         forget_lookups()
         gc.collect()
@@ -130,20 +136,19 @@ class TemplateServer:
 
     def _serve(self) -> tuple[ForkedSession, int, bytes] | None:
         """Serves requests. Returns in a fork only: as `serve`, or None in a new forker."""
-        wakeup_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        set_handler(signal.SIGCHLD, _wake_up)
-        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        poll = select.poll()
-        for number in (self._control.fileno(), wakeup_fd, self._first):
+        control = self._control.fileno()
+        self._poll = select.poll()
+        for number in (control, self._first):
             if number >= 0:
-                poll.register(number, select.POLLIN)
+                self._poll.register(number, select.POLLIN)
         while True:
-            for fd, _ in poll.poll():
+            for fd, _ in self._poll.poll():
                 if fd == self._first:
                     os._exit(0)
-                elif fd == wakeup_fd:
-                    os.read(wakeup_fd, REQUEST_BYTES)
-                    self._forkers.difference_update(_reap())
+                elif fd in self._forkers:
+                    self._forkers.remove(fd)
+                    self._poll.unregister(fd)
+                    os.close(fd)
                 elif (taken := self._take()) is not None:
                     return taken
                 elif self._is_behind() and self._fork_forker():
@@ -167,11 +172,20 @@ class TemplateServer:
             pid = -1
         if pid == 0:
             self._first, self._most_forkers = first, 0
+            self._forget_forkers()
             return True
         os.close(first)
         if pid > 0:
-            self._forkers.add(pid)
+            with contextlib.suppress(OSError):  # it has ended already
+                forker = os.pidfd_open(pid)
+                self._forkers.add(forker)
+                self._poll.register(forker, select.POLLIN)
         return False
+
+    def _forget_forkers(self) -> None:
+        for fd in self._forkers:
+            os.close(fd)
+        self._forkers.clear()
 
     def _announce(self) -> None:
         """Says that requests are served, with a handle on this process."""
@@ -243,14 +257,3 @@ class TemplateServer:
             with contextlib.suppress(OSError):  # whoever asked may not wait any more
                 os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())
             return False
-
-
-def _wake_up(_number: int, _frame: object) -> None:
-    """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
-
-
-def _reap() -> Iterator[int]:
-    """Reaps all that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            yield pid

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import ctypes
 import importlib
 import os
 import resource
-import signal
-import socket
 import struct
 import sys
 
@@ -25,6 +24,7 @@ from sandbox.template.kernel import (
     PR_CAP_AMBIENT_CLEAR_ALL,
     PR_CAPBSET_DROP,
     PR_SET_NO_NEW_PRIVS,
+    SIGCHLD,
     SIOCSIFFLAGS,
     SetupError,
     call,
@@ -117,10 +117,11 @@ def become_user() -> None:
 
 
 def start_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        number = any_socket.fileno()
-        request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
-        call("loopback", libc.ioctl(number, ctypes.c_ulong(SIOCSIFFLAGS), request))
+    any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)  # as in `Interpreter.start`
+    request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
+    number = any_socket.fileno()
+    call("loopback", libc.ioctl(number, ctypes.c_ulong(SIOCSIFFLAGS), request))
+    any_socket.close()
 
 
 def leave_low_pids(template_pid: int) -> None:
@@ -157,6 +158,8 @@ def take_variables(variables: Sequence[bytes]) -> bool:
     Returns:
         True if PATH was set, so that programs may be in other places.
     """
+    if not variables:
+        return False
     names: set[str] = set()
     for variable in variables:
         name, _, value = os.fsdecode(variable).partition("=")
@@ -246,8 +249,7 @@ class ForkedSession:
 
     def _keep_only(self, fd: int) -> None:
         """Closes everything but the session's socket, the control socket first of all."""
-        signal.set_wakeup_fd(-1)
-        set_handler(signal.SIGCHLD, DEFAULT_ACTION)
+        set_handler(SIGCHLD, DEFAULT_ACTION)
         os.dup2(fd, SESSION_FD, inheritable=False)
         everything = ctypes.c_uint(0xFFFF_FFFF)
         if libc.syscall(CLOSE_RANGE, ctypes.c_uint(SESSION_FD + 1), everything, 0) < 0:
@@ -270,11 +272,10 @@ class ForkedSession:
         cover(self._template.told_by_proc)
         if policy and self._template.shows_policies:
             show_policy(policy, next(iter(sizes)))
-        socket.sethostname(self._request["hostname"])
+        _socket.sethostname(self._request["hostname"])
         if not self._template.host_network:
             start_loopback()
         os.chdir("/workspace")
-        os.environ["PWD"] = os.getcwd()  # as in a jail of its own
         self._send_descriptors(copy)
         leave_low_pids(self._template.pid)
         reseed()
@@ -295,8 +296,11 @@ class ForkedSession:
         """
         descriptors = [os.pidfd_open(os.getpid()), *copy]
         try:
-            with socket.socket(fileno=os.dup(SESSION_FD)) as channel:
-                socket.send_fds(channel, [WENT_WELL], descriptors)
+            channel = _socket.socket(fileno=SESSION_FD)
+            packed = struct.pack(f"{len(descriptors)}i", *descriptors)
+            rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)
+            channel.sendmsg([WENT_WELL], [rights])
+            channel.detach()
         finally:
             for fd in descriptors:
                 os.close(fd)
