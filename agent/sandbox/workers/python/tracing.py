@@ -64,8 +64,8 @@ class Tracing:
 
         Tracers and profilers in C, which did not come through `sys`, cannot be set again, and stay.
         """
-        found = [get_function() for get_function, _ in self._functions]
-        self._given = [each if hasattr(each, "given") else None for each in found]
-        for (_, set_function), function in zip(self._functions, self._given):
-            if function is not None:
+        for place, (get_function, set_function) in enumerate(self._functions):
+            function = get_function()
+            self._given[place] = function if hasattr(function, "given") else None
+            if self._given[place] is not None:
                 set_function(None)

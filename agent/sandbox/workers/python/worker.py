@@ -63,29 +63,43 @@ def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -
         os._exit(1)
 
 
-def adopt_fork_hooks(hooks: Sequence[Mapping[str, Callable[[], object]]]) -> None:
-    """Registers functions to run around later forks, and runs those that the last fork left out.
+def steps_of_fork(
+    hooks: Sequence[Mapping[str, Callable[[], object]]],
+) -> Sequence[Callable[[], object]]:
+    """Functions that a fork would have run in the child, in its order, but for those of locks.
 
-    The fork that made this process ran none of them. Locks need no reset: its parent had one
-    thread, which held none.
+    Locks need no reset where the parent had one thread, which held none. Functions to run before a
+    fork may take locks that those to run after it release.
 
     Args:
         hooks: arguments of `os.register_at_fork`.
     """
-    for hook in hooks:
-        os.register_at_fork(**hook)
     missed = [
         hook
         for hook in hooks
         if getattr(hook.get("after_in_child"), "__module__", "") not in FOR_THREADS
     ]
-    # In the order of a fork, which also ignores what they raise. Functions to run before a fork may
-    # take locks that those to run after it release.
     before = [hook.get("before") for hook in reversed(missed)]
-    for step in (*before, *(hook.get("after_in_child") for hook in missed)):
-        with contextlib.suppress(BaseException):
-            if step is not None:
-                step()
+    steps = (*before, *(hook.get("after_in_child") for hook in missed))
+    return [step for step in steps if step is not None]
+
+
+def adopt_fork_hooks(
+    hooks: Sequence[Mapping[str, Callable[[], object]]], steps: Sequence[Callable[[], object]]
+) -> None:
+    """Registers functions to run around later forks, and runs those that the last fork left out.
+
+    Args:
+        hooks: arguments of `os.register_at_fork`.
+        steps: from `steps_of_fork`.
+    """
+    for hook in hooks:
+        os.register_at_fork(**hook)
+    for step in steps:
+        try:
+            step()
+        except BaseException:  # noqa: S112  # as a fork does
+            continue
     threading = sys.modules.get("threading")
     if threading is not None:
         with contextlib.suppress(AttributeError):
@@ -137,6 +151,7 @@ class PythonWorker:
         self._expression, self._interactive = _ast.Expr, _ast.Interactive
         self._linecache = linecache
         self._fork_hooks = fork_hooks
+        self._fork_steps = steps_of_fork(fork_hooks)
         self._reader = MessageReader()
         self._poll = select.poll()
         self._sources: list[str] = []
@@ -161,6 +176,8 @@ class PythonWorker:
         self._tracing = Tracing(OWN_FILES)
         self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
+        self._has_run_code = False
+        find_modules_anew()
 
     def _open(self, control_fd: int, page: SharedPage) -> None:
         """Begins in the process that runs code: opens descriptors and sets signal handlers."""
@@ -175,7 +192,7 @@ class PythonWorker:
         sys.path.insert(0, "")
         set_handler(signal.SIGINT, self._ignoring)
         set_handler(INTERRUPT, self._interrupt)
-        adopt_fork_hooks(self._fork_hooks)
+        adopt_fork_hooks(self._fork_hooks, self._fork_steps)
         os.register_at_fork(after_in_child=self._after_fork)
         faulthandler.enable(2)
         random = sys.modules.get("numpy.random")
@@ -294,12 +311,10 @@ class PythonWorker:
         try:
             if number:  # else it is the rehearsal, of which nothing stays
                 self._remember_source(name, code)
-            self._namespace.pop("__warningregistry__", None)
-            for finder in list(sys.path_importer_cache.values()):
-                # Modules written since the last look, within the time stamp's resolution.
-                invalidate = getattr(finder, "invalidate_caches", None)
-                if invalidate is not None:
-                    invalidate()
+                if self._has_run_code:
+                    self._namespace.pop("__warningregistry__", None)
+                    find_modules_anew()
+                self._has_run_code = True
         except Exception:  # noqa: S110
             pass  # all this belongs to code, and may be anything
         exit_code = 1
@@ -351,7 +366,7 @@ class PythonWorker:
         if last is not None:
             value = self._interactive([last])
             pieces.append(compile(value, name, "single", flags, dont_inherit=True))
-        if any(piece.co_flags & COROUTINE for piece in pieces):
+        if whole.co_flags & COROUTINE or pieces[-1].co_flags & COROUTINE:
             self._loop.run(pieces)
             return
         try:
@@ -417,6 +432,14 @@ def open_streams() -> None:
     stdin: Any = io.TextIOWrapper(empty, encoding="utf-8")
     stdin.mode = "r"
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+
+
+def find_modules_anew() -> None:
+    """Has imports find modules written since the last look, within a time stamp's resolution."""
+    for finder in list(sys.path_importer_cache.values()):
+        invalidate = getattr(finder, "invalidate_caches", None)
+        if invalidate is not None:
+            invalidate()
 
 
 def is_open(stream: Any) -> bool:
