@@ -11,7 +11,7 @@ from sandbox.capture import Capture, Spills
 from sandbox.channel import Channel
 from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
-from sandbox.framing import READ_BYTES, RESUMED, resume_marker
+from sandbox.framing import READ_BYTES, RESUMED, encode_frame, resume_marker
 from sandbox.interpreters import INTERPRETERS
 from sandbox.limits import Limits
 from sandbox.linux import (
@@ -83,6 +83,7 @@ class Agent:
         self.interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
         }
+        self._ready = self._encode_ready(1)  # made here, since each fork would have to make it
 
     def _open(self, read_fd: int, write_fd: int) -> None:
         self.pid = os.getpid()
@@ -113,23 +114,31 @@ class Agent:
         """
         self._open(read_fd, write_fd)
         if prestart is not None:
-            with contextlib.suppress(OSError):  # the first execution will say why
-                self.interpreters[prestart].start()
-                if prestart == "python" and rehearse:
-                    self.executions.rehearse(self.interpreters[prestart])
-        self.send(
+            self._prestart(self.interpreters[prestart], rehearse=rehearse)
+        self.channel.send_encoded(self._ready if self.pid == 1 else self._encode_ready(self.pid))
+        while True:
+            self.poller.turn()
+
+    def _prestart(self, interpreter: Interpreter, *, rehearse: bool) -> None:
+        try:
+            interpreter.start()
+        except OSError:
+            return  # the first execution will say why
+        if interpreter.name == "python" and rehearse:
+            self.executions.rehearse(interpreter)
+
+    def _encode_ready(self, pid: int) -> bytes:
+        return encode_frame(
             {
                 "type": "ready",
                 "protocol": PROTOCOL,
                 "agent": AGENT_VERSION,
                 "python": ".".join(map(str, sys.version_info[:3])),
-                "pid": self.pid,
+                "pid": pid,
                 "interpreters": sorted(self.interpreters),
                 "capabilities": list(CAPABILITIES),
             }
         )
-        while True:
-            self.poller.turn()
 
     def end(self) -> NoReturn:
         """Ends the agent; as PID 1 with it everything, else what it started."""

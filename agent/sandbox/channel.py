@@ -99,6 +99,10 @@ class Channel:
         if self._link.unsent_bytes > UNSENT_BYTES:
             self._link.read_on(False)
 
+    def send_encoded(self, frame: bytes) -> None:
+        """Sends a frame that was made before; nothing may have asked for a sequence yet."""
+        self._link.send(frame)
+
     def acknowledge(self, number: int) -> None:
         """Forgets the frames up to `number`."""
         for kept in list(self._kept):

@@ -31,6 +31,8 @@ NOTED_CODE = 2000
 REHEARSAL_S = 10.0
 """An interpreter that has not run code that does nothing by then is killed."""
 
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
 LAG_BYTES = 1024 * 1024
 """Unacknowledged bytes above which output is no longer streamed but merged."""
 
@@ -57,7 +59,7 @@ class CurrentExecution:
         self.preview: Preview | None = None
         self.step: Step | None = None
         self.started = time.monotonic()
-        self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
         self._last_pid = last_pid
         self.timed_out = False
         self.interrupted = False
@@ -93,11 +95,11 @@ class Executor:
         self.count = 0
         self.waiting: Mapping[str, Any] | None = None
         self.notes: dict[str, dict[str, Any]] = {}
-        self._newest: NewestPid
+        self._newest = NewestPid()
 
     def open(self) -> None:
         """Prepare for executions, in the process that is to serve."""
-        self._newest = NewestPid()
+        self._newest.open()
 
     def rehearse(self, interpreter: Interpreter) -> None:
         """Has it run code that does nothing, of which nobody hears.

@@ -53,8 +53,13 @@ class NewestPid:
 
     def __init__(self) -> None:
         self._fd = -1
-        with contextlib.suppress(OSError):
+
+    def open(self) -> None:
+        """Begin, in the process that is to ask."""
+        try:
             self._fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
 
     def pid(self) -> int:
         try:

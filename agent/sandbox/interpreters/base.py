@@ -25,6 +25,8 @@ from sandbox.linux import (
     PR_SET_PDEATHSIG,
     close_others,
     dup_high,
+    enter_directory,
+    go_first_without_memory,
     identity_of,
     prctl,
     set_handler,
@@ -190,17 +192,26 @@ class Interpreter:
                 pipes[stream] = OutputPipe()
             # Not `socket.socket`: each use of that class copies pages of memory in a fork.
             ends += [end.detach() for end in _socket.socketpair()]
-            ours, theirs = ends
-            pid = self.spawn(theirs, pipes)
         except OSError:
             for fd in ends:
                 os.close(fd)
             for pipe in pipes.values():
                 pipe.close()
             raise
+        ours, theirs = ends
+        # All before the process: what is written to memory that a fork shares is copied.
+        self._connect(pipes, ours)
+        try:
+            self.pid = self.spawn(theirs, pipes)
+        except OSError:
+            os.close(theirs)
+            self.forget("")
+            raise
         os.close(theirs)
-        self.pid = pid
-        self.has_state = False
+        self.begin()
+
+    def _connect(self, pipes: dict[str, OutputPipe], control_fd: int) -> None:
+        """Take the ends of a new process's output and control socket."""
         self.steps = self.setup[:]
         self.pipes = pipes
         self._private = {}
@@ -208,8 +219,9 @@ class Interpreter:
         for stream, pipe in pipes.items():
             self._watch_output(stream, pipe)
             self.captures.setdefault(stream, self.agent.new_capture(stream))
-        self.link = NonblockingStream(poller, ours, ours, self.on_data, self.on_control_end)
-        self.begin()
+        self.link = NonblockingStream(
+            poller, control_fd, control_fd, self.on_data, self.on_control_end
+        )
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
         """Starts the process, as a fork of the agent; returns its id.
@@ -243,13 +255,9 @@ class Interpreter:
         prctl(PR_SET_DUMPABLE, 1)
         if self.agent.pid != 1:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(fd, b"1000")  # when memory runs out, it goes before the agent
-            os.close(fd)
+        go_first_without_memory()
         apply_limits(self.agent.limits.resources)
-        with contextlib.suppress(OSError):
-            os.chdir(self.agent.workspace)
+        enter_directory(self.agent.workspace)
         self.become_program(private)
 
     def discard(self, reason: str) -> None:
