@@ -22,6 +22,7 @@ from sandbox.linux import (
     set_handler,
 )
 from sandbox.polling import Poller
+from sandbox.ports import PortConnector
 from sandbox.process_trees import ProcessTrees
 from sandbox.processes import send_signal
 from sandbox.protocol import AGENT_VERSION, CAPABILITIES, PROTOCOL
@@ -72,6 +73,7 @@ class Agent:
         self.setups = Setups(self)
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
+        self._ports: PortConnector | None = None
         self._token = ""
         self._spills = Spills(workspace)
         self._transfers = Transfers(
@@ -192,12 +194,15 @@ class Agent:
             self._on_status()
         elif kind == "listen":
             self._on_listen(message)
+        elif kind == "ports":
+            self._ports = self._ports or PortConnector(self)
+            self._ports.open(message)
         elif kind == "shutdown":
             self.end()
         else:
             self.fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
-                "ping, status, check, complete, listen, shutdown, "
+                "ping, status, check, complete, listen, ports, shutdown, "
                 f"{', '.join(TRANSFER_REQUESTS)}",
                 message.get("id"),
             )

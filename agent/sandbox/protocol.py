@@ -25,5 +25,6 @@ CAPABILITIES = (
     "complete",
     "setup",
     "listen",
+    "ports",
     "notes",
 )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from nsm.wire.live import KillReport, SessionRow
     from nsm.wire.network import NetworkDecision, NetworkReport
     from nsm.wire.pool import PoolReport
+    from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
     from nsm.wire.sessions import Check, Completions, Directory, DirectoryEntry, FileInfo
     from nsm.wire.status import Status
@@ -77,6 +78,7 @@ __all__ = [
     "NsmError",
     "OutputPiece",
     "PoolReport",
+    "PortRow",
     "ProgramHelp",
     "ProgramResult",
     "ProgramRow",
@@ -109,6 +111,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.inspection"
         case "NetworkDecision" | "NetworkReport":
             module = "nsm.wire.network"
+        case "PortRow":
+            module = "nsm.wire.ports"
         case "ProgramHelp" | "ProgramResult" | "ProgramRow" | "ProgramsReport":
             module = "nsm.wire.bridge"
         case "PoolReport":

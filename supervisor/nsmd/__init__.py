@@ -15,6 +15,7 @@ pool          spare sessions, kept ready
 bridge        chosen programs of the host, lent to agents in boxes
 restart       sessions that outlive the supervisor, and the end of a supervisor
 boxes         sockets for agents in boxes
+ports         ports of sessions, opened on the host
 manager       all sessions; the one way to run code
 telemetry     metrics, percentiles and events
 control       the control socket: operations for the command line and the Python client

@@ -31,6 +31,7 @@ from nsmd.manager.session_manager import SessionManager
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.settings import Defaults, PoolSettings, SessionSettings, Settings
 from nsmd.model.shutdown import Shutdown
+from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.telemetry import Telemetry
 
@@ -146,6 +147,7 @@ class Bench:
             store=NoStore(),
             events=run_service.events,
         )
+        self.ports = PortManager(store=NoStore(), events=run_service.events)
         self.bridge = BridgeService(
             BridgePaths(
                 definitions="/nowhere/tools",
@@ -187,6 +189,7 @@ class Bench:
             max_file_bytes=MAX_FILE_BYTES,
             configuration=self.configuration,
             boxes=self.boxes,
+            ports=self.ports,
             bridge=self.bridge,
             events=self.run_service.events,
             telemetry=self.telemetry,

@@ -27,6 +27,7 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "queued": 0,
         "taken_up": 0,
         "outdated": False,
+        "ports": [],
     }
     return row | changes
 
@@ -321,6 +322,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
             }
         ],
         "decisions": [],
+        "ports": [],
     }
 
 

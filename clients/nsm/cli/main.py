@@ -28,6 +28,7 @@ GROUPS = {
         "logs": "show what was run in a session, and what came of it",
         "inspect": "show all that is known of a session",
         "net": "show or change what a session may reach",
+        "port": "open, close and list ports of sessions",
         "kill": "end sessions",
     },
     "Files and changes": {

@@ -7,7 +7,7 @@ operations.py             arguments of operations, the same for both
 files.py, async_files.py  the part of each that reads and writes files of sessions
 transfers.py              such a transfer, as steps that both carry out
 passing.py                descriptors that come with answers
-boxes.py, bridge.py, builds.py   ``client.boxes``, ``client.bridge``, ``client.builds``
+boxes.py, bridge.py, builds.py, ports.py   ``client.boxes``, ``client.bridge``, ...
 projects.py               the directory that code of a client sees
 retry.py                  when a call may be sent again after its connection was lost
 interrupts.py             Ctrl-C while a blocking call waits

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from nsm.client.bridge import AsyncBridge
     from nsm.client.builds import AsyncBuilds
     from nsm.client.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.client.ports import AsyncPorts
     from nsm.client.projects import ProjectArgument
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
@@ -300,6 +301,13 @@ class AsyncClient(AsyncFileCalls):
         from nsm.client.boxes import AsyncBoxes  # noqa: PLC0415  # few programs ask
 
         return AsyncBoxes(self)
+
+    @property
+    def ports(self) -> AsyncPorts:
+        """Ports of sessions that are open on the host."""
+        from nsm.client.ports import AsyncPorts  # noqa: PLC0415  # few programs ask
+
+        return AsyncPorts(self)
 
     @property
     def bridge(self) -> AsyncBridge:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nsm.client.bridge import Bridge
     from nsm.client.builds import Builds
     from nsm.client.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.client.ports import Ports
     from nsm.client.projects import ProjectArgument
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
@@ -335,6 +336,13 @@ class Client(FileCalls):
         from nsm.client.boxes import Boxes  # noqa: PLC0415  # few programs ask
 
         return Boxes(self)
+
+    @property
+    def ports(self) -> Ports:
+        """Ports of sessions that are open on the host."""
+        from nsm.client.ports import Ports  # noqa: PLC0415  # few programs ask
+
+        return Ports(self)
 
     @property
     def bridge(self) -> Bridge:

@@ -16,6 +16,7 @@ and a module for what each operation answers:
     sessions.py     complete, check, files of a session
     transcripts.py  logs; sessions that have ended
     inspection.py, network.py, changes.py   of one session: all, network, changed files
+    ports.py        ports of sessions that are open on the host
     environments.py, builds.py   what there is to run in; what Nix builds
     status.py, pool.py, telemetry.py   the supervisor: itself, spares, figures and events
     drain.py, reload.py   its ways to make room for another one

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision
+from nsm.wire.ports import PortRow
 
 
 class ProcessRow(NamedTuple):
@@ -71,6 +72,7 @@ class Inspection(NamedTuple):
         processes: in its jail, parents first; at most 200.
         executions: the last ones that are kept, at most 20, the newest last.
         decisions: about its network, likewise.
+        ports: its ports that are open on the host.
     """
 
     session: SessionRow
@@ -85,3 +87,4 @@ class Inspection(NamedTuple):
     processes: tuple[ProcessRow, ...] = ()
     executions: tuple[RunRow, ...] = ()
     decisions: tuple[NetworkDecision, ...] = ()
+    ports: tuple[PortRow, ...] = ()

@@ -5,6 +5,13 @@ from typing import NamedTuple
 from nsm.wire.errors import ErrorField
 
 
+class PortAddress(NamedTuple):
+    """A port of a session that is open on the host, and where to connect to it."""
+
+    port: int
+    address: str
+
+
 class SessionRow(NamedTuple):
     """One live session, as `nsm ps` shows it.
 
@@ -20,6 +27,7 @@ class SessionRow(NamedTuple):
         running_s: for how long its execution has been running; None where none does.
         taken_up: how many restarts of the supervisor it has outlived.
         outdated: its interpreter, libraries or preloaded modules have changed on disk meanwhile.
+        ports: its ports that are open on the host.
     """
 
     id: str
@@ -41,6 +49,7 @@ class SessionRow(NamedTuple):
     queued: int = 0
     taken_up: int = 0
     outdated: bool = False
+    ports: tuple[PortAddress, ...] = ()
 
 
 class KilledSession(NamedTuple):

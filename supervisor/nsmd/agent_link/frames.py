@@ -199,6 +199,12 @@ class ListeningFrame(NamedTuple):
     id: str
 
 
+class PortsFrame(NamedTuple):
+    """A relay can ask the agent for connections; its channel comes with the frame."""
+
+    id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
     """An execution whose result the new owner of the channel still has to get.
@@ -263,6 +269,7 @@ AgentFrame = (
     | CompletionsFrame
     | CheckedFrame
     | ListeningFrame
+    | PortsFrame
     | ErrorFrame
     | ResumedFrame
     | OtherFrame
@@ -284,6 +291,7 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "completions": CompletionsFrame,
     "checked": CheckedFrame,
     "listening": ListeningFrame,
+    "ports": PortsFrame,
     "error": ErrorFrame,
 }
 

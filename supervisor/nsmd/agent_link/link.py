@@ -25,6 +25,7 @@ from nsmd.agent_link.frames import (
     ListeningFrame,
     OtherFrame,
     OutputFrame,
+    PortsFrame,
     ReadyFrame,
     ResultFrame,
     ResumedFrame,
@@ -215,7 +216,7 @@ class AgentLink:
             frame = {**frame, "ack": self._last}
             self._acked = self._last
             self._unacked_frames = self._unacked_chars = 0
-        elif frame["type"] == "listen" or frame.get("descriptor"):
+        elif frame["type"] in ("listen", "ports") or frame.get("descriptor"):
             self._awaiting[str(frame["id"])] = True
         self._write_or_keep(encode_frame(frame))
 
@@ -315,7 +316,7 @@ class AgentLink:
         if id_ not in self._awaiting or isinstance(frame, OutputFrame | ResultFrame):
             return
         wanted = self._awaiting.pop(id_)
-        has_one = isinstance(frame, ListeningFrame) or (
+        has_one = isinstance(frame, ListeningFrame | PortsFrame) or (
             isinstance(frame, FileFrame) and frame.descriptor
         )
         if has_one and self._arrived:

@@ -23,9 +23,10 @@ from nsmd.agent_link.frames import (
     CompletionsFrame,
     ErrorFrame,
     ListeningFrame,
+    PortsFrame,
 )
 
-AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame
+AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame | PortsFrame
 
 
 class NoAnswerError(Exception):

@@ -105,6 +105,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
         connections.start_soon(guard.serve, frontends.handle, connections)
         connections.start_soon(guard.watch)
         await connections.start(services.boxes.serve, frontends.of_box)
+        await connections.start(services.ports.serve, run_service.live_sessions)
         await connections.start(frontends.http.serve)
         setup.announce()
         connections.start_soon(status.run, events)
@@ -124,6 +125,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
             setup.leave.hold_place()
             run_service.session_manager.leave()
             services.boxes.leave()
+            services.ports.leave()
         resources.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
         connections.cancel_scope.cancel()
     return how

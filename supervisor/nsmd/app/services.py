@@ -42,6 +42,8 @@ from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import Pressure
+from nsmd.ports.port_manager import PortManager
+from nsmd.ports.records import sort_out as ports_left
 from nsmd.restart.drain import Draining, Work
 from nsmd.restart.ended_sessions import EndedSessionFiles, drop_earlier
 from nsmd.restart.load import LoadedState, sort_out
@@ -99,9 +101,11 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         run_service = _run_service(setup, resources, provider, session_manager)
         telemetry = _telemetry(setup, resources, run_service, bridge, lambda: frontends)
         boxes = _boxes(setup, resources, run_service)
+        ports = PortManager(store=setup.store, events=resources.events, most=setup.shares.ports)
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
-        everything = partial(_everything_kept, session_manager, resources, boxes, port)
+        everything = partial(_everything_kept, session_manager, resources, boxes, ports, port)
         boxes.take_up(boxes_left(setup.kept))
+        ports.take_up(ports_left(setup.kept))
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
@@ -134,6 +138,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             clients=lambda: frontends.connections,
             max_file_bytes=setup.settings.session.max_file_mb << 20,
             boxes=boxes,
+            ports=ports,
             http=lambda: frontends.http.facts(),  # noqa: PLW0108 (there is none yet)
             bridge=bridge,
         )
@@ -303,10 +308,15 @@ async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> Non
 
 
 def _everything_kept(
-    session_manager: SessionManager, resources: Resources, boxes: BoxManager, port: HeldPort
+    session_manager: SessionManager,
+    resources: Resources,
+    boxes: BoxManager,
+    ports: PortManager,
+    port: HeldPort,
 ) -> Iterator[tuple[str, Sequence[int]]]:
     yield from session_manager.everything_kept()
     yield from boxes.everything_kept()
+    yield from ports.everything_kept()
     yield from port.everything_kept()
     if resources.enforcer.anchor is not None:
         yield session_scope.NAME, resources.enforcer.anchor.descriptors()

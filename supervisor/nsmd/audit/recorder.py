@@ -38,7 +38,8 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 NOT_TOLD = frozenset(
     "box_open changes change check complete env_list env_log events file_close "
-    "file_entries file_list file_read file_stat file_write logs metrics run_in stats".split()
+    "file_entries file_list file_read file_stat file_write logs metrics "
+    "port_close port_open run_in stats".split()
 )
 """Operations with the right `manage` that change nothing, or are recorded elsewhere."""
 
@@ -53,6 +54,8 @@ PASSED_ON: frozenset[EventKind] = frozenset(
         "restarted",
         "box_opened",
         "box_ended",
+        "port_opened",
+        "port_closed",
     )
 )
 """Events that are recorded with all their facts."""

@@ -23,6 +23,7 @@ from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount
+from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.sessions.files import OpenFiles
 from nsmd.sessions.session import Session
@@ -60,6 +61,7 @@ class Services:
         configuration: reads the configuration file again.
         draining: lets nothing new begin before an end.
         boxes: agents in boxes, which have sockets of their own.
+        ports: ports of sessions that are open on the host.
         bridge: programs of the host that clients may start.
         events: events of the supervisor.
         store: keeps sessions' descriptors if this process dies.
@@ -85,6 +87,7 @@ class Services:
     draining: Draining
     configuration: Reconfiguration
     boxes: BoxManager
+    ports: PortManager
     bridge: BridgeService
     max_file_bytes: int
     review: Callable[[], Review] = field(default_factory=lambda: cache(_review))

@@ -24,6 +24,7 @@ from nsmd.control.ops import (
     inspection,
     network,
     pool,
+    ports,
     reload,
     run,
     telemetry,
@@ -150,6 +151,9 @@ async def _sessions(call: Call) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for part in run_service.parts(scope):
         described = [row._asdict() for row in await run_service.describe(part)]
+        if not call.confined:  # what is outside is not theirs to know
+            for row in described:
+                row["ports"] = ports.addresses_of(call, row["id"])
         if stream:
             await call.emit("sessions", {"sessions": described})
         else:
@@ -276,6 +280,9 @@ OPERATIONS: Mapping[str, Row] = {
     "bridge_help": Row("bridge", bridge.bridge_help),
     "bridge_run": Row("bridge", bridge.bridge_run, refused=bridge.refused),
     "sessions": Row("read", _sessions, own=True),
+    "ports": Row("read", ports.ports),
+    "port_open": Row("manage", ports.port_open),
+    "port_close": Row("manage", ports.port_close),
     "net": Row("manage", network.net),
     "inspect": Row("read", inspection.inspect, own=True),
     "envs": Row("read", _envs, own=True, waits_for=_no_session),

@@ -21,7 +21,17 @@ do not inherit them. Names are 1 to 64 characters of ``A-Z a-z 0-9 . _ -``, and 
 `KEPT_PREFIXES`. What was given back stays in the store until it is dropped.
 """
 
-KEPT_PREFIXES = ("session-", "box-", "spec-", "template-", "state-", "scope", "http-")
+KEPT_PREFIXES = (
+    "session-",
+    "box-",
+    "spec-",
+    "template-",
+    "state-",
+    "scope",
+    "http-",
+    "port-",
+    "relay-",
+)
 """They distinguish kept descriptors from sockets that a service manager passes."""
 
 TRY_OPTION = "--try"

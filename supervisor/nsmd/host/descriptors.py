@@ -39,8 +39,16 @@ PER_PROXY = 1
 
 MAX_LATER = 256
 """Largest number of descriptors to keep free for what sessions may need later: proxies, if hosts
-are allowed while a session lives, and transfers of files.
+are allowed while a session lives, transfers of files, and open ports.
 """
+
+PER_PORT = 4
+"""Descriptors of an open port: its listening socket, and the relay's process, channel and counts,
+which the ports of a session share.
+"""
+
+MAX_PORTS = MAX_LATER // PER_PORT
+"""Largest number of open ports of all sessions, however many descriptors there are."""
 
 RESERVED = 192
 """Descriptors for sockets, epolls and logs of the supervisor itself, 20; templates, 4 each; jails
@@ -61,6 +69,7 @@ class Shares:
         connections: connections of clients, those in boxes included.
         proxied: connections through the proxies of sessions and boxes.
         boxes: boxes with sockets.
+        ports: open ports of sessions.
     """
 
     limit: int
@@ -68,6 +77,7 @@ class Shares:
     connections: int
     proxied: int
     boxes: int = MAX_BOXES
+    ports: int = MAX_PORTS
 
 
 class Quota:
@@ -117,7 +127,12 @@ def share_out(limit: int, http: int = 0) -> Shares:
     left = room - connections - 2 * proxied - PER_BOX * boxes - later
     sessions = max(LEAST, left // PER_SESSION)
     return Shares(
-        limit=limit, sessions=sessions, connections=connections, proxied=proxied, boxes=boxes
+        limit=limit,
+        sessions=sessions,
+        connections=connections,
+        proxied=proxied,
+        boxes=boxes,
+        ports=max(LEAST, later // PER_PORT),
     )
 
 

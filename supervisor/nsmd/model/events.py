@@ -38,6 +38,8 @@ EventKind = Literal[
     "restarted",
     "box_opened",
     "box_ended",
+    "port_opened",
+    "port_closed",
     "program_started",
     "program_ended",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
+from nsm.cli.render.ports import ports_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,8 +100,10 @@ def _age(found: Inspection) -> str:
 
 
 def tables(found: Inspection) -> list[str]:
-    """Its processes, its last executions and its network's decisions; those that there are."""
+    """Its ports, processes, last executions and its network's decisions; those that there are."""
     texts: list[str] = []
+    if found.ports:
+        texts.append(ports_table(found.ports))
     if found.processes:
         texts.append(_processes(found.processes, found.session.processes))
     if found.executions:

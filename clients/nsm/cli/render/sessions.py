@@ -17,8 +17,10 @@ def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = No
     """The table of `nsm ps`. Paths below `home` are shown with ``~``."""
     if not rows:
         return "No sessions."
+    with_ports = any(row.ports for row in rows)
     return table(
-        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split(),
+        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split()
+        + ["PORTS"] * with_ports,
         (
             (
                 row.id,
@@ -33,6 +35,7 @@ def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = No
                 memory(row.memory_bytes),
                 processor_time(row.cpu_s),
                 row.limited_by or "-",
+                *([_ports(row)] if with_ports else []),
             )
             for row in rows
         ),
@@ -40,6 +43,10 @@ def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = No
         width=width,
         least="LIMITS CLIENT CPU AGE RUNS MEMORY",
     )
+
+
+def _ports(row: SessionRow) -> str:
+    return ", ".join(f"{port.address}->{port.port}" for port in row.ports) or "-"
 
 
 def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:

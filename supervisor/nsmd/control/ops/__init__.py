@@ -10,6 +10,7 @@ files            open, read, write and list files of a session
 inspection       all facts about one session
 network          show and change what a session may reach
 pool             what the pool holds, and why
+ports            open, close and list ports of sessions on the host
 reload           replace the supervisor by the program that is installed now
 run              run code, and send its output and result
 telemetry        metrics, percentiles and events

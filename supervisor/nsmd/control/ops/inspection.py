@@ -14,6 +14,7 @@ from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, Sess
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops.network import decision_row
+from nsmd.control.ops.ports import addresses_of
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import Confinement
 from nsmd.manager.listing import last_row, live_row
@@ -60,7 +61,8 @@ async def inspect(call: Call) -> dict[str, Any]:
     network = session.network
     recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
     return {
-        "session": live_row(session, seen.usage, now)._asdict(),
+        "session": live_row(session, seen.usage, now)._asdict()
+        | {"ports": [] if call.confined else addresses_of(call, session.id)},
         "policy": _policy(session, sources=not call.confined),
         "network": network.facts(),
         "confinement": None if call.confined else seen.confinement,
@@ -72,6 +74,9 @@ async def inspect(call: Call) -> dict[str, Any]:
         "processes": [asdict(each) for each in seen.processes] if call.manages else [],
         "executions": runs_of(session.transcript) if call.manages else [],
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
+        "ports": [row._asdict() for row in call.services.ports.rows(session.id)]
+        if call.manages
+        else [],
     }
 
 
@@ -90,6 +95,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
         "processes": [],
         "executions": runs_of(transcript),
         "decisions": [],
+        "ports": [],
     }
 
 

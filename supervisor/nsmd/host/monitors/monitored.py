@@ -24,10 +24,10 @@ MARGIN_S = 1.0
 
 _CHUNK_BYTES = 64 * 1024
 
-_START = "import sys; sys.path += sys.argv.pop(1).split(':'); from {} import main; main()"
+START = "import sys; sys.path += sys.argv.pop(1).split(':'); from {} import main; main()"
 """Starts it isolated and without `site`, to be quick; the paths of the packages are an argument."""
 
-_PACKAGES = ":".join(
+PACKAGES = ":".join(
     os.path.dirname(os.path.dirname(os.path.abspath(file)))
     for file in (nsmd.__file__, paths.__file__)
 )
@@ -100,7 +100,7 @@ class MonitoredProcess:
             # Popen's own pipe leaks if it finds no descriptor for more (Python 3.11.2).
             held, hold = _pipe(its, mine)
             os.set_blocking(report, False)
-            start = [sys.executable, "-I", "-S", "-c", _START.format(module), _PACKAGES]
+            start = [sys.executable, "-I", "-S", "-c", START.format(module), PACKAGES]
             process = subprocess.Popen(
                 [*start, str(reports), *arguments],
                 stdin=held,

@@ -1,0 +1,101 @@
+"""Ports of sessions, for programs: ``client.ports`` of either client."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nsm.wire.answers import read
+from nsm.wire.ports import PortRow
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsm.client.asynchronous import AsyncClient
+    from nsm.client.blocking import Client
+
+UNIX = "unix:"
+
+
+class Ports:
+    """Ports of sessions that are open on the host. Blocks."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def open(
+        self, target: str, port: int, *, listen: str | None = None, public: bool = False
+    ) -> PortRow:
+        """Open a port of a live session on the host, until the session ends or it is closed.
+
+        Every user of this machine, and every web page in a browser on it, can connect to a TCP
+        port. A Unix socket is for its user alone.
+
+        Args:
+            target: id, name or ``scope/name`` of the session.
+            port: port in the session; a program may listen there later.
+            listen: ``HOST:PORT`` of the loopback, or ``unix:PATH``; port 0 is any free one. The
+                default is ``127.0.0.1:0``.
+            public: permit an address that other machines reach.
+
+        Returns:
+            The open port; its `address` says where to connect.
+
+        Raises:
+            BadRequestError: nobody can listen there.
+        """
+        arguments = _open_arguments(target, port, listen, public=public)
+        return read(PortRow, self._client.call("port_open", arguments), "port")
+
+    def close(self, target: str, port: int) -> None:
+        """Close a port of a session. Connections that are open go on.
+
+        Raises:
+            BadRequestError: it is not open.
+        """
+        self._client.call("port_close", {"target": target, "port": port})
+
+    def list(self, target: str | None = None) -> list[PortRow]:
+        """List the open ports of a session, or of all."""
+        return _rows(self._client.call("ports", _list_arguments(target)))
+
+
+class AsyncPorts:
+    """The same, on trio."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def open(
+        self, target: str, port: int, *, listen: str | None = None, public: bool = False
+    ) -> PortRow:
+        """Open a port of a session, as `Ports.open`."""
+        arguments = _open_arguments(target, port, listen, public=public)
+        return read(PortRow, await self._client.call("port_open", arguments), "port")
+
+    async def close(self, target: str, port: int) -> None:
+        """Close a port of a session, as `Ports.close`."""
+        await self._client.call("port_close", {"target": target, "port": port})
+
+    async def list(self, target: str | None = None) -> list[PortRow]:
+        """List the open ports, as `Ports.list`."""
+        return _rows(await self._client.call("ports", _list_arguments(target)))
+
+
+def _open_arguments(target: str, port: int, listen: str | None, *, public: bool) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"target": target, "port": port}
+    if listen is not None:
+        if listen.startswith(UNIX):  # the supervisor has another working directory
+            listen = UNIX + os.path.abspath(listen.removeprefix(UNIX))
+        arguments["listen"] = listen
+    if public:
+        arguments["public"] = True
+    return arguments
+
+
+def _list_arguments(target: str | None) -> dict[str, Any]:
+    return {} if target is None else {"target": target}
+
+
+def _rows(wire: Any) -> list[PortRow]:
+    return read(list[PortRow], wire, "ports")

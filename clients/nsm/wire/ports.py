@@ -1,0 +1,37 @@
+"""Ports of sessions that are open on the host."""
+
+from typing import NamedTuple
+
+
+class PortRow(NamedTuple):
+    """An open port of a session.
+
+    Attributes:
+        session: id of the session; `name` and `scope` are the session's, too.
+        port: port in the session.
+        address: where to connect: ``HOST:PORT`` or ``unix:PATH``.
+        client: program that opened it.
+        connections: number of open connections; `total`: of all so far.
+        refused: connections that were reset because no program listened in the session.
+        failed: connections that were reset for other reasons, such as an agent that was stopped.
+        sent_bytes: bytes into the session; `received_bytes`: bytes out of it.
+        full: True while further connections wait because the session has too many.
+        relay_pid: process id of its relay; None if none runs.
+        problem: why it does not work at present, for people; else None.
+    """
+
+    session: str
+    name: str | None
+    scope: str
+    port: int
+    address: str
+    client: str = ""
+    connections: int = 0
+    total: int = 0
+    refused: int = 0
+    failed: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    full: bool = False
+    relay_pid: int | None = None
+    problem: str | None = None

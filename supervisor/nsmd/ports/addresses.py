@@ -1,0 +1,125 @@
+"""Addresses of the host at which ports of sessions are opened."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from contextlib import suppress
+
+from nsm.wire.errors import BadRequestError
+from nsmd.config.http_address import UNIX, Port, UnixPath, parse_listen
+from nsmd.host.paths import trusted_owners
+from nsmd.host.unix_listener import PlaceError, bound, check_way, identity_of
+
+ANY_PORT = "127.0.0.1:0"
+"""Address if none is asked for: any free port of the loopback."""
+
+BACKLOG = 1024
+"""Connections that wait while the relay is busy or away."""
+
+Identity = tuple[int, int]
+
+
+def parse_address(text: str, *, public: bool) -> Port | UnixPath:
+    """Parse the address to listen at.
+
+    Args:
+        public: other machines may reach it.
+
+    Raises:
+        BadRequestError: it is none, or reaches too far.
+    """
+    try:
+        return parse_listen(text)
+    except ValueError as error:
+        wide = _wide_address(text)
+        if wide is not None and public:
+            return wide
+        raise BadRequestError(
+            f"A port of a session cannot be opened at {text!r:.200}: "
+            + ("other machines could reach it." if wide is not None else f"{error}."),
+            hint="With `--public` it is opened all the same."
+            if wide is not None
+            else "For example 127.0.0.1:8000, 127.0.0.1:0 for any free port, or unix:/PATH.",
+        ) from None
+
+
+def _wide_address(text: str) -> Port | None:
+    """Address that other machines may reach; None if the text is no address with a port."""
+    host, _, number = text.rpartition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) <= 5 and int(number) < 65536):
+        return None
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    if "%" in host or (address.version == 6) != host.startswith("["):
+        return None
+    return Port(str(address), int(number))
+
+
+def listen(address: Port | UnixPath) -> socket.socket:
+    """Make a socket that listens at an address.
+
+    Raises:
+        BadRequestError: there can be none.
+    """
+    try:
+        match address:
+            case UnixPath(path=path):
+                check_way(os.path.dirname(path), trusted_owners())
+                return bound(path)
+            case Port():
+                return _bound(address)
+    except PlaceError as error:
+        raise BadRequestError(
+            f"A port of a session cannot be opened there: {str(error).rstrip('.')}.".replace(
+                "Set NSM_SOCKET to", "Choose"
+            ),
+            hint="Choose another path.",
+        ) from error
+    except OSError as error:
+        raise BadRequestError(
+            f"A port of a session cannot be opened at {shown(address)}: {error.strerror}.",
+            hint="`nsm port` lists the ports that nsm has opened; 127.0.0.1:0 is any free port.",
+        ) from error
+
+
+def _bound(port: Port) -> socket.socket:
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Lingering connections of an earlier listener must not prevent this.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((port.host, port.number))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def listens_at(address: Port | UnixPath, listener: socket.socket) -> Port | UnixPath:
+    """Return the address with the port number that the kernel chose."""
+    if isinstance(address, UnixPath):
+        return address
+    return Port(address.host, int(listener.getsockname()[1]))
+
+
+def shown(address: Port | UnixPath) -> str:
+    """Text of an address, as people write it."""
+    if isinstance(address, UnixPath):
+        return UNIX + address.path
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.number}"
+
+
+def remove_socket(path: str, identity: Identity) -> None:
+    """Remove a socket of ours, unless somebody has put another file in its place."""
+    if identity_of(path) == identity:
+        with suppress(OSError):
+            os.unlink(path)

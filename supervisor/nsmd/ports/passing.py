@@ -1,0 +1,70 @@
+"""Packets with descriptors, and checks of what an agent passes. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+ROOM_FOR_ONE = socket.CMSG_LEN(4)
+"""Buffer size for one descriptor in `recvmsg`, as in `nsmd.fdstore.holder`."""
+
+PACKET_BYTES = 256
+
+
+class AgentLieError(Exception):
+    """The agent did what ours does not."""
+
+
+def receive(channel: socket.socket) -> tuple[bytes, int | None]:
+    """Receive a packet, and the descriptor that came with it.
+
+    Raises:
+        OSError: there is none, or the channel has failed.
+    """
+    flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+    message, parts, _, _ = channel.recvmsg(PACKET_BYTES, ROOM_FOR_ONE, flags)
+    descriptor: int | None = None
+    for level, kind, data in parts:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(data) >= 4:
+            (descriptor,) = struct.unpack("i", data[:4])
+    return message, descriptor
+
+
+def adopt(descriptor: int | None) -> socket.socket | None:
+    """Take a descriptor that the agent passed, if it did.
+
+    Raises:
+        AgentLieError: it is no socket.
+    """
+    if descriptor is None:
+        return None
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise AgentLieError("what came for a port is no socket") from None
+
+
+def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
+    """Check that what came is a connection to a port of a loopback, and return it.
+
+    Raises:
+        AgentLieError: it is something else.
+        OSError: it is no longer connected.
+    """
+    if passed is None:
+        raise AgentLieError("no socket came for a port")
+    expected = (
+        (socket.SO_TYPE, (socket.SOCK_STREAM,)),
+        (socket.SO_DOMAIN, (socket.AF_INET, socket.AF_INET6)),
+        (socket.SO_PROTOCOL, (socket.IPPROTO_TCP,)),
+        (socket.SO_ACCEPTCONN, (0,)),
+    )
+    for option, values in expected:
+        if passed.getsockopt(socket.SOL_SOCKET, option) not in values:
+            raise AgentLieError("what came for a port is no TCP connection")
+    address = passed.getpeername()
+    if address[0] not in ("127.0.0.1", "::1") or address[1] != port:
+        raise AgentLieError("the connection that came leads elsewhere than to the port")
+    return passed

@@ -1,0 +1,196 @@
+"""The ports of all sessions."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import trio
+
+from nsm.wire.errors import BadRequestError, OverloadedError
+from nsm.wire.ports import PortRow
+from nsmd.fdstore.store import DescriptorStore
+from nsmd.host.descriptors import MAX_PORTS
+from nsmd.model.events import Events, Happening
+from nsmd.ports import addresses
+from nsmd.ports.records import PORT, RELAY, LeftPort, LeftPorts
+from nsmd.ports.session_ports import SessionPorts
+from nsmd.sessions.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class PortManager:
+    """The ports of all sessions.
+
+    Args:
+        store: keeps them for the next supervisor.
+        events: tell of sessions that end, and get the opening and closing of ports.
+        most: largest number of open ports at once.
+    """
+
+    def __init__(self, *, store: DescriptorStore, events: Events, most: int = MAX_PORTS) -> None:
+        self._store = store
+        self._events = events
+        self._most = most
+        self._left = LeftPorts()
+        self._of: dict[str, SessionPorts] = {}
+        self._nursery: trio.Nursery | None = None
+        self._leaving = False
+
+    def __repr__(self) -> str:
+        return f"<PortManager of {len(self._of)} sessions>"
+
+    def take_up(self, left: LeftPorts) -> None:
+        """Take over what an earlier supervisor has left; call before `serve`."""
+        for name in left.over:
+            self._store.drop(name)
+        self._left = left
+
+    async def serve(
+        self,
+        sessions: Callable[[], Sequence[Session]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve all ports until cancelled. Then they end, unless `leave` was called.
+
+        Args:
+            sessions: returns the live sessions.
+        """
+        unsubscribe = self._events.subscribe(self._session_ended, {"session_ended"})
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._take_up({session.id: session for session in sessions()})
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            unsubscribe()
+            self._nursery = None
+            if not self._leaving:
+                for ports in list(self._of.values()):
+                    ports.end()
+
+    def leave(self) -> None:
+        """Leave all ports to the next supervisor."""
+        self._leaving = True
+
+    async def open(
+        self, session: Session, number: int, text: str, *, public: bool, client: str
+    ) -> PortRow:
+        """Open a port of a session.
+
+        Args:
+            number: port in the session.
+            text: where people connect: HOST:PORT, or unix:PATH.
+            public: other machines may reach it.
+            client: program that asks, for people.
+
+        Raises:
+            NsmError: it cannot be opened.
+        """
+        if self._nursery is None:
+            raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
+        if session.name is None:
+            raise BadRequestError(
+                "Ports of one-shots cannot be opened.", hint="Give the session a name."
+            )
+        if not 0 < number < 65536:
+            raise BadRequestError(f"{number} is no port.", hint="Ports are 1 to 65535.")
+        address = addresses.parse_address(text or addresses.ANY_PORT, public=public)
+        if sum(len(ports.open_ports) for ports in self._of.values()) >= self._most:
+            raise OverloadedError(
+                f"{self._most} ports are open already.", hint="`nsm port` lists them."
+            )
+        ports = self._of.get(session.id)
+        if ports is None:
+            ports = self._of[session.id] = self._ports_of(session, self._nursery)
+        try:
+            opened = await ports.open(number, address, client)
+        finally:
+            if not ports.in_use:
+                self._forget(ports)
+        return ports.row(opened)
+
+    def close(self, session: Session, number: int, client: str) -> list[PortRow]:
+        """Close a port of a session; returns its rows as they were.
+
+        Args:
+            client: program that asks, for people.
+
+        Raises:
+            BadRequestError: it is not open.
+        """
+        ports = self._of.get(session.id)
+        found = [] if ports is None else [p for p in ports.open_ports if p.record.number == number]
+        if ports is None or not found:
+            raise BadRequestError(
+                f"Port {number} of the session is not open.", hint="`nsm port` lists what is."
+            )
+        rows = [ports.row(port) for port in found]
+        for port in found:
+            ports.close(port, "a client asked for it", client=client)
+        return rows
+
+    def rows(self, session_id: str | None = None) -> list[PortRow]:
+        """Describe the open ports, of all sessions or of one."""
+        chosen = self._of.values() if session_id is None else [self._of.get(session_id)]
+        return [row for ports in chosen if ports is not None for row in ports.rows()]
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        for ports in list(self._of.values()):
+            yield from ports.everything_kept()
+
+    def _ports_of(self, session: Session, nursery: trio.Nursery) -> SessionPorts:
+        return SessionPorts(
+            session,
+            store=self._store,
+            events=self._events,
+            nursery=nursery,
+            unused=self._forget,
+        )
+
+    def _forget(self, ports: SessionPorts) -> None:
+        if self._of.get(ports.session.id) is ports:
+            del self._of[ports.session.id]
+
+    def _session_ended(self, happening: Happening) -> None:
+        ports = self._of.get(happening.session)
+        if ports is not None:
+            ports.session_ended()
+
+    def _take_up(self, sessions: Mapping[str, Session]) -> None:
+        assert self._nursery is not None, "it is served"
+        left, self._left = self._left, LeftPorts()
+        of: dict[str, list[LeftPort]] = {}
+        for port in left.ports:
+            if port.record.session in sessions:
+                of.setdefault(port.record.session, []).append(port)
+            else:
+                self._close_left(port)
+        relays = {each.record.session: each for each in left.relays}
+        for session_id in of.keys() | (relays.keys() & sessions.keys()):
+            ports = self._of[session_id] = self._ports_of(sessions[session_id], self._nursery)
+            ports.take_up(of.get(session_id, []), relays.get(session_id))
+        for each in left.relays:
+            if each.record.session not in sessions:  # it ends by itself, as its session has
+                self._store.drop(RELAY + each.record.id)
+                for descriptor in (each.pidfd, each.control, each.counts):
+                    os.close(descriptor)
+
+    def _close_left(self, port: LeftPort) -> None:
+        """Close a port whose session has ended while no supervisor ran."""
+        record = port.record
+        os.close(port.listener)
+        self._store.drop(PORT + record.id)
+        if record.path:
+            addresses.remove_socket(record.path, (record.device, record.inode))
+        self._events.publish(
+            "port_closed",
+            session=record.session,
+            port=record.number,
+            address=record.address,
+            why="its session ended",
+        )

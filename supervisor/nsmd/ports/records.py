@@ -1,0 +1,147 @@
+"""Records of open ports and relays in the descriptor store, for the next supervisor."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from nsm.dataclass import dataclass, field
+from nsmd.fdstore import records
+from nsmd.fdstore.records import NewerRecordError, RecordError
+from nsmd.fdstore.store import Kept
+from nsmd.host.processes import has_ended, pid_of
+
+log = logging.getLogger(__name__)
+
+PORT, RELAY = "port-", "relay-"
+"""Beginnings of the names in the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortRecord:
+    """One open port.
+
+    Attributes:
+        session: id of the session.
+        number: port in the session.
+        slot: its place among the counts of the relay.
+        address: where people connect, as `nsmd.ports.addresses.shown`.
+        path: path of its Unix socket, else empty; `device` and `inode` are the file's.
+        client: program that asked for it.
+    """
+
+    id: str
+    session: str
+    number: int
+    slot: int
+    address: str
+    path: str = ""
+    device: int = 0
+    inode: int = 0
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRecord:
+    """One relay.
+
+    Attributes:
+        session: id of the session.
+        control, counts: identities (`nsmd.fdstore.records.identity`) of its descriptors.
+    """
+
+    id: str
+    session: str
+    control: str
+    counts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftRelay:
+    """A live relay that an earlier supervisor has left. It owns its descriptors."""
+
+    record: RelayRecord
+    pidfd: int
+    control: int
+    counts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftPort:
+    """An open port that an earlier supervisor has left. It owns its listening socket."""
+
+    record: PortRecord
+    listener: int
+
+
+@dataclass(slots=True)
+class LeftPorts:
+    """Ports and relays that an earlier supervisor has left.
+
+    Attributes:
+        over: names in the store with nothing useful.
+    """
+
+    ports: list[LeftPort] = field(default_factory=list[LeftPort])
+    relays: list[LeftRelay] = field(default_factory=list[LeftRelay])
+    over: list[str] = field(default_factory=list[str])
+
+
+def sort_out(kept: Kept) -> LeftPorts:
+    """Sort the ports and relays that an earlier supervisor has left.
+
+    Args:
+        kept: descriptors by name; this takes those whose names begin with `PORT` or `RELAY`.
+    """
+    left = LeftPorts()
+    for name, descriptors in kept.items():
+        if name.startswith((PORT, RELAY)):
+            try:
+                _take(name, list(descriptors), left)
+            except NewerRecordError:
+                _close(descriptors)  # it stays in the store
+            except RecordError as error:
+                log.warning("the kept entry %s cannot be used: %s", name, error)
+                _close(descriptors)
+                left.over.append(name)
+    return left
+
+
+def _take(name: str, descriptors: Sequence[int], left: LeftPorts) -> None:
+    """Take one entry.
+
+    Raises:
+        RecordError: it cannot be used.
+    """
+    sealed = {each: data for each in descriptors if (data := records.read_file(each)) is not None}
+    data = next((each for each in sealed.values() if each.startswith(b"nsm-record ")), None)
+    if data is None:
+        raise RecordError("there is no record of it")
+    by_identity = {records.identity(each): each for each in descriptors}
+    if name.startswith(PORT):
+        port = records.decode(PortRecord, data)
+        others = [each for each in descriptors if each not in sealed]
+        if len(others) != 1:
+            raise RecordError("its socket is not there")
+        left.ports.append(LeftPort(record=port, listener=others[0]))
+        _close(sealed)
+        return
+    relay = records.decode(RelayRecord, data)
+    pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
+    control, counts = by_identity.get(relay.control), by_identity.get(relay.counts)
+    if pidfd is None or control is None or counts is None:
+        raise RecordError("not all of its descriptors are there")
+    if has_ended(pidfd):
+        _close(descriptors)
+        left.over.append(name)
+        return
+    left.relays.append(LeftRelay(record=relay, pidfd=pidfd, control=control, counts=counts))
+    _close(each for each in descriptors if each not in (pidfd, control, counts))
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)

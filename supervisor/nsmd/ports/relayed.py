@@ -1,0 +1,199 @@
+"""Connections that a relay passes bytes between. Standard library only.
+
+The agent may have kept a copy of the socket inside and make it block, so no call waits
+(MSG_DONTWAIT); splice(2) would, and is no faster here.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from nsmd.ports.counts import RECEIVED, SENT, PortCounts
+
+PIECE_BYTES = 64 * 1024
+"""Largest piece that is read at once; at most one for each direction of a connection waits."""
+
+TURN_PIECES = 16
+"""Pieces that one direction moves before the next has its turn."""
+
+NOWAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+_LINGER_NOT, _RESET = struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)
+
+
+class RelayedPort:
+    """An open port: its listening socket, and where its connections go."""
+
+    def __init__(self, number: int, listener: socket.socket, counts: PortCounts) -> None:
+        self.number = number
+        self.listener = listener
+        self.counts = counts
+
+
+class RelayedEnd:
+    """One end of a connection.
+
+    Attributes:
+        connection: the connection.
+        inside: it is the end in the session.
+        readable, writable: False once the kernel said that it would wait.
+        hung: the peer has sent its last byte, read or not.
+        ended: that byte was read; `shut`: the end was passed on to this end's peer.
+        unsent: bytes for this end's peer.
+    """
+
+    __slots__ = (
+        "connection",
+        "ended",
+        "hung",
+        "inside",
+        "readable",
+        "shut",
+        "socket",
+        "unsent",
+        "writable",
+    )
+
+    def __init__(self, own: socket.socket, connection: RelayedConnection, *, inside: bool) -> None:
+        self.socket = own
+        self.connection = connection
+        self.inside = inside
+        self.readable = self.writable = True
+        self.hung = self.ended = self.shut = False
+        self.unsent: memoryview | None = None
+
+    def close(self, *, reset: bool) -> None:
+        """Close it."""
+        if self.socket.family != socket.AF_UNIX:
+            # Otherwise close may wait: whoever has a copy of the socket may have said so.
+            linger = _RESET if reset else _LINGER_NOT
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.socket.close()
+
+    def move_to(self, target: RelayedEnd, buffer: memoryview) -> bool:
+        """Move bytes to the other end.
+
+        Args:
+            buffer: has room for `PIECE_BYTES`; its content does not matter.
+
+        Returns:
+            True if there may be more at once.
+
+        Raises:
+            OSError: an end was reset.
+        """
+        for _ in range(TURN_PIECES):
+            if not target.writable:
+                return False
+            piece = target.unsent
+            if piece is None and self.ended:
+                target.pass_end_on()
+                return False
+            if piece is None:
+                if not self.readable:
+                    return False
+                piece = self._read(buffer)
+            if piece is not None:
+                target.write(piece)
+        return True
+
+    def _read(self, buffer: memoryview) -> memoryview | None:
+        """Read what there is; None if nothing is, or nothing more comes.
+
+        Raises:
+            OSError: it was reset.
+        """
+        try:
+            size = self.socket.recv_into(buffer, PIECE_BYTES, NOWAIT)
+        except BlockingIOError:
+            self.readable = False
+            return None
+        if not size:
+            self.ended = True
+            return None
+        if size < PIECE_BYTES and not self.hung:
+            self.readable = False  # an event comes with the next byte (epoll(7))
+        return buffer[:size]
+
+    def write(self, piece: memoryview) -> None:
+        """Write bytes, and keep those for which there is no room.
+
+        Args:
+            piece: `unsent` if there are such bytes.
+
+        Raises:
+            OSError: it was reset.
+        """
+        try:
+            sent = self.socket.send(piece, NOWAIT)
+        except BlockingIOError:
+            self.writable = False
+            sent = 0
+        self.connection.port.counts.add(SENT if self.inside else RECEIVED, sent)
+        rest = piece[sent:]
+        if self.unsent is None and rest:  # it is in a buffer for all connections
+            rest = memoryview(bytes(rest))
+        self.unsent = rest or None
+
+    def pass_end_on(self) -> None:
+        """Tell the peer that no byte follows.
+
+        Raises:
+            OSError: it was reset.
+        """
+        if not self.shut:
+            self.shut = True
+            self.socket.shutdown(socket.SHUT_WR)
+
+
+class RelayedConnection:
+    """A connection of the host, and soon the one that the agent made for it.
+
+    Attributes:
+        asked_s: when the agent was asked; 0 before.
+        queued: it waits for its next turn.
+    """
+
+    __slots__ = ("asked_s", "host", "inside", "port", "queued")
+
+    def __init__(self, connection: socket.socket, port: RelayedPort) -> None:
+        self.host = RelayedEnd(connection, self, inside=False)
+        self.inside: RelayedEnd | None = None
+        self.port = port
+        self.asked_s = 0.0
+        self.queued = False
+
+    @property
+    def ends(self) -> tuple[RelayedEnd, ...]:
+        return (self.host,) if self.inside is None else (self.host, self.inside)
+
+    @property
+    def over(self) -> bool:
+        """True if both directions have ended."""
+        return all(end.shut for end in self.ends)
+
+    def join(self, inside: socket.socket) -> None:
+        """Set the end in the session.
+
+        Raises:
+            OSError: one end is gone.
+        """
+        self.inside = RelayedEnd(inside, self, inside=True)
+        for end in self.ends:
+            if end.socket.family != socket.AF_UNIX:
+                end.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def move(self, buffer: memoryview) -> bool:
+        """Move bytes in both directions.
+
+        Returns:
+            True if there may be more at once.
+
+        Raises:
+            OSError: an end was reset.
+        """
+        if self.inside is None:
+            return False
+        more = self.host.move_to(self.inside, buffer)
+        return self.inside.move_to(self.host, buffer) or more

@@ -1,0 +1,423 @@
+"""The ports of one session, and the relay that serves them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Literal
+
+import trio
+
+from nsm.dataclass import dataclass
+from nsm.wire.errors import InternalError, NsmError, OverloadedError, SessionEndedError
+from nsm.wire.ports import PortRow
+from nsmd.agent_link.frames import PortsFrame
+from nsmd.agent_link.requests import NoAnswerError
+from nsmd.config.http_address import Port, UnixPath
+from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.store import DescriptorStore
+from nsmd.host.unix_listener import identity_of
+from nsmd.model import names
+from nsmd.model.events import Events
+from nsmd.ports import addresses, counts
+from nsmd.ports.records import PORT, LeftPort, LeftRelay, PortRecord
+from nsmd.ports.relay import DRAIN_S
+from nsmd.ports.relay_process import RelayProcess
+from nsmd.sessions.session import Session
+
+log = logging.getLogger(__name__)
+
+MAX_PORTS = 32
+"""Largest number of open ports of one session."""
+
+ANSWER_TIMEOUT_S = 20.0
+"""Time for an agent to make a channel, which takes microseconds once it has started."""
+
+END_S = DRAIN_S + 2.0
+"""Time for a relay to end after its session."""
+
+SHORT_LIFE_S, MAX_PAUSE_S = 5.0, 30.0
+"""A relay that dies within the first has no successor at once; the pause doubles up to the
+second.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPort:
+    """An open port and its listening socket."""
+
+    record: PortRecord
+    listener: socket.socket
+
+    @property
+    def name(self) -> str:
+        """Name in the descriptor store."""
+        return PORT + self.record.id
+
+    def close(self) -> None:
+        """Close the socket for all who have it, the relay included, and remove its file."""
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        if self.record.path:
+            identity = self.record.device, self.record.inode
+            addresses.remove_socket(self.record.path, identity)
+
+
+class SessionPorts:
+    """The ports of one session. They end with it.
+
+    Args:
+        store: keeps the sockets and the relay for the next supervisor.
+        events: get the opening and closing of ports.
+        nursery: for tasks that watch the relay.
+        unused: called when there is neither a port nor a relay any more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        store: DescriptorStore,
+        events: Events,
+        nursery: trio.Nursery,
+        unused: Callable[[SessionPorts], None],
+    ) -> None:
+        self.session = session
+        self.open_ports: list[OpenPort] = []
+        self._store = store
+        self._events = events
+        self._nursery = nursery
+        self._unused = unused
+        self._serving = False
+        self._relay: RelayProcess | None = None
+        self._counts: int | None = None
+        self._lock = trio.Lock()
+        self._problem = ""
+        self._pause_s = 0.0
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<SessionPorts of {self.session.id} {len(self.open_ports)}>"
+
+    @property
+    def in_use(self) -> bool:
+        """False if there is neither a port nor a relay."""
+        return bool(self.open_ports) or self._relay is not None or self._lock.locked()
+
+    def take_up(self, ports: Sequence[LeftPort], left: LeftRelay | None) -> None:
+        """Take over what an earlier supervisor has left."""
+        for each in ports:
+            listener = socket.socket(fileno=each.listener)
+            listener.setblocking(False)
+            self.open_ports.append(OpenPort(each.record, listener))
+        if left is not None:
+            self._relay, self._counts = RelayProcess.taken_up(left), left.counts
+        self._start_serving()
+
+    async def open(self, number: int, address: Port | UnixPath, client: str) -> OpenPort:
+        """Open a port.
+
+        Args:
+            number: port in the session.
+            address: where people connect.
+            client: program that asks, for people.
+
+        Raises:
+            NsmError: it cannot be opened.
+        """
+        if len(self.open_ports) >= MAX_PORTS:
+            raise OverloadedError(
+                f"{MAX_PORTS} ports of this session are open already.",
+                hint="`nsm port SESSION --close PORT` closes one.",
+            )
+        listener = addresses.listen(address)
+        port: OpenPort | None = None
+        try:
+            port = self._made(number, address, client, listener)
+            async with self._lock:
+                await self._ensure_relay()
+                self._check_live()
+                self._begin(port)
+        except BaseException as error:
+            if port is not None:
+                port.close()
+            else:
+                listener.close()
+            if isinstance(error, OSError):
+                raise OverloadedError(
+                    f"There is no room for another port: {error.strerror}.",
+                    hint="Close some ports or end some sessions.",
+                ) from error
+            raise
+        self._start_serving()
+        self._publish("port_opened", port, client=client)
+        return port
+
+    def close(self, port: OpenPort, why: str, **facts: str) -> None:
+        """Close a port. Its open connections go on.
+
+        Args:
+            why: reason, for the audit; `facts`: more for it.
+        """
+        if port not in self.open_ports:
+            return
+        self.open_ports.remove(port)
+        if self._relay is not None:
+            self._relay.close_port(port.record.slot)
+        self._store.drop(port.name)
+        port.close()
+        self._publish("port_closed", port, why=why, **facts)
+
+    def session_ended(self) -> None:
+        """Close everything: the session is over. The relay ends by itself, or is killed."""
+        self._over = True
+        for port in list(self.open_ports):
+            self.close(port, "its session ended")
+        if self._relay is not None:
+            self._nursery.start_soon(self._kill_late, self._relay)
+
+    def end(self) -> None:
+        """End everything now: the supervisor ends with all sessions."""
+        self._over = True
+        for port in list(self.open_ports):
+            self.close(port, "the supervisor was shut down")
+        self._drop_relay()
+        self._forget_counts()
+
+    def rows(self) -> list[PortRow]:
+        """Describe the open ports, the oldest first."""
+        return [self.row(port) for port in self.open_ports]
+
+    def row(self, port: OpenPort) -> PortRow:
+        """Describe an open port."""
+        record, tenancy = port.record, self.session.tenancy
+        known: tuple[int, ...] = (0,) * counts.EACH
+        if self._counts is not None:
+            known = counts.read_counts(self._counts, record.slot)
+        return PortRow(
+            session=self.session.id,
+            name=self.session.name,
+            scope=tenancy.scope if tenancy is not None else "",
+            port=record.number,
+            address=record.address,
+            client=record.client,
+            connections=known[counts.OPEN] if self._relay is not None else 0,
+            total=known[counts.TOTAL],
+            refused=known[counts.REFUSED],
+            failed=known[counts.FAILED],
+            sent_bytes=known[counts.SENT],
+            received_bytes=known[counts.RECEIVED],
+            full=bool(known[counts.FULL]),
+            relay_pid=self._relay.pid if self._relay is not None else None,
+            problem=self._problem or None,
+        )
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
+        for port in list(self.open_ports):
+            try:
+                file = memory_file(records.encode(port.record))
+            except OSError:  # there is no free descriptor for the moment
+                yield port.name, ()
+                continue
+            try:
+                yield port.name, [file, port.listener.fileno()]
+            finally:
+                os.close(file)
+        if self._relay is not None and self._counts is not None:
+            try:
+                kept = self._relay.everything(self._counts)
+            except OSError:
+                yield self._relay.name, ()
+                return
+            try:
+                yield self._relay.name, kept
+            finally:
+                os.close(kept[0])
+
+    # The relay.
+
+    def _start_serving(self) -> None:
+        if not self._serving:
+            self._serving = True
+            self._nursery.start_soon(self._serve, name=repr(self))
+
+    async def _serve(self) -> None:
+        """Watch the relay, and start another one if it ends while ports are open."""
+        try:
+            while self._relay is not None or self.open_ports:
+                if self._relay is not None:
+                    await self._watch(self._relay)
+                else:
+                    await trio.sleep(self._pause_s)
+                    await self._start_again()
+        finally:
+            self._serving = False
+        if not self.in_use:
+            self._forget_counts()
+            self._unused(self)
+
+    async def _start_again(self) -> None:
+        if not self.open_ports:
+            return
+        try:
+            async with self._lock:
+                await self._ensure_relay()
+            self._problem = ""
+        except NsmError as error:
+            self._note_problem(error.message)
+        except OSError as error:
+            self._note_problem(error.strerror or str(error))
+
+    async def _kill_late(self, running: RelayProcess) -> None:
+        await trio.sleep(END_S)
+        if self._relay is running:
+            running.kill()
+
+    async def _watch(self, running: RelayProcess) -> None:
+        while lie := await running.wait():
+            log.warning("session %s: %s", self.session.id, lie)
+            self.session.distrust(lie)
+        short = running.lived_s < SHORT_LIFE_S
+        self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s or 0.1) if short else 0.0
+        if self._relay is running:
+            self._drop_relay()
+            if self.open_ports and not self._over:
+                log.warning("session %s: the relay of its ports has died", self.session.id)
+
+    def _note_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s or 0.1)
+        log.warning("ports of session %s do not work: %s", self.session.id, problem)
+
+    async def _ensure_relay(self) -> None:
+        """Start a relay if none runs, with all open ports.
+
+        Raises:
+            NsmError, OSError: there can be none.
+        """
+        if self._relay is not None and not self._relay.ended:
+            return
+        self._drop_relay()
+        channel = await self._channel()
+        try:
+            self._check_live()
+            if self._counts is None:
+                self._counts = os.memfd_create("nsm-port-counts", os.MFD_CLOEXEC)
+                os.truncate(self._counts, counts.FILE_BYTES)
+            started = RelayProcess.start(self.session.id, channel, self._counts)
+        finally:
+            os.close(channel)
+        self._relay = started
+        for port in self.open_ports:
+            started.open(port.record.slot, port.record.number, port.listener)
+        self._keep(started.name)
+
+    async def _channel(self) -> int:
+        """Ask the agent for a channel on which a relay can ask it for connections.
+
+        Raises:
+            NsmError: there is none.
+        """
+        requests = self.session.requests
+        frame = {"type": "ports", "id": requests.new_id()}
+        try:
+            await requests.ask("ports", frame, (PortsFrame,), ANSWER_TIMEOUT_S)
+        except NoAnswerError:
+            if self.session.link is not None:
+                self.session.link.forget_descriptor(frame["id"])
+            raise InternalError(
+                "The session's agent does not answer.",
+                hint="Something may have stopped it: `nsm inspect` shows its processes.",
+            ) from None
+        link = self.session.link
+        if link is None:
+            raise self.session.ended_error()
+        descriptor = link.claim_descriptor(frame["id"])
+        if descriptor is None:
+            raise self.session.distrust("no channel came for its ports")
+        if not _is_channel(descriptor):
+            os.close(descriptor)
+            raise self.session.distrust("what came for its ports is no channel")
+        return descriptor
+
+    def _check_live(self) -> None:
+        """Raises: SessionEndedError if the session is over."""
+        if self._over or not self.session.live:
+            ended: SessionEndedError = self.session.ended_error()
+            raise ended
+
+    def _begin(self, port: OpenPort) -> None:
+        """Serve a port: the relay accepts from now on."""
+        assert self._relay is not None, "it was started before"
+        assert self._counts is not None, "so were its counts"
+        counts.clear_counts(self._counts, port.record.slot)
+        self.open_ports.append(port)
+        self._relay.open(port.record.slot, port.record.number, port.listener)
+        self._keep(port.name)
+
+    def _made(
+        self, number: int, address: Port | UnixPath, client: str, listener: socket.socket
+    ) -> OpenPort:
+        path = address.path if isinstance(address, UnixPath) else ""
+        device, inode = (identity_of(path) or (0, 0)) if path else (0, 0)
+        taken = {port.record.slot for port in self.open_ports}
+        record = PortRecord(
+            id=names.fresh_id(()),
+            session=self.session.id,
+            number=number,
+            slot=min(slot for slot in range(counts.SLOTS) if slot not in taken),
+            address=addresses.shown(addresses.listens_at(address, listener)),
+            path=path,
+            device=device,
+            inode=inode,
+            client=client,
+        )
+        return OpenPort(record, listener)
+
+    def _keep(self, name: str) -> None:
+        """Store what has that name."""
+        for found, descriptors in self.everything_kept():
+            if found == name and descriptors:
+                self._store.keep(name, descriptors)
+
+    def _drop_relay(self) -> None:
+        ended, self._relay = self._relay, None
+        if ended is not None:
+            ended.kill()
+            self._store.drop(ended.name)
+            ended.close()
+
+    def _forget_counts(self) -> None:
+        file, self._counts = self._counts, None
+        if file is not None:
+            os.close(file)
+
+    def _publish(
+        self, kind: Literal["port_opened", "port_closed"], port: OpenPort, **facts: str
+    ) -> None:
+        record, tenancy = port.record, self.session.tenancy
+        self._events.publish(
+            kind,
+            session=self.session.id,
+            name=self.session.name,
+            scope=tenancy.scope if tenancy is not None else "",
+            port=record.number,
+            address=record.address,
+            **facts,
+        )
+
+
+def _is_channel(descriptor: int) -> bool:
+    """Return whether a descriptor is what our agent passes: a Unix socket for packets."""
+    try:
+        passed = socket.socket(fileno=os.dup(descriptor))
+    except OSError:
+        return False
+    with passed:
+        return (passed.family, passed.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,133 @@
+"""Connections that the agent makes to ports of the session, for a relay: `ports`."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_process import ANSWER_TIMEOUT_S, AgentProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+def channel_of(agent: AgentProcess) -> socket.socket:
+    """Ask for a channel, as a supervisor does for a relay."""
+    agent.send(type="ports", id="p")
+    passed: list[int] = []
+    while (frame := agent.reader.next_message()) is None or frame["type"] != "ports":
+        if frame is None:
+            data, fds, _, _ = socket.recv_fds(agent.socket, 1 << 20, 8)
+            assert data
+            passed += fds
+            agent.reader.receive_data(data)
+    (descriptor,) = passed
+    assert frame["id"] == "p"
+    channel = socket.socket(fileno=descriptor)
+    channel.settimeout(ANSWER_TIMEOUT_S)
+    assert (channel.family, channel.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return channel
+
+
+def ask(channel: socket.socket, number: int, port: int) -> None:
+    channel.send(number.to_bytes(8, "big") + port.to_bytes(2, "big"))
+
+
+def answer(channel: socket.socket) -> tuple[int, int, list[socket.socket]]:
+    """The next answer: number, error, connections."""
+    data, fds, _, _ = socket.recv_fds(channel, 64, 8)
+    assert len(data) == 12
+    connections = [socket.socket(fileno=fd) for fd in fds]
+    return int.from_bytes(data[:8], "big"), int.from_bytes(data[8:], "big"), connections
+
+
+@pytest.fixture
+def channel(agent: AgentProcess) -> Generator[socket.socket]:
+    with channel_of(agent) as found:
+        yield found
+
+
+def test_they_are_offered(shared: AgentProcess) -> None:
+    assert "ports" in shared.ready["capabilities"]
+
+
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_a_connection_to_either_loopback(
+    channel: socket.socket, family: socket.AddressFamily, address: str
+) -> None:
+    with socket.create_server((address, 0), family=family) as server:
+        port = server.getsockname()[1]
+        ask(channel, 7, port)
+        number, error, (connection,) = answer(channel)
+        accepted, _ = server.accept()
+        with accepted, connection:
+            assert (number, error) == (7, 0)
+            assert connection.getpeername()[:2] == (address, port)
+            accepted.send(b"hello")
+            select.select([connection], [], [], ANSWER_TIMEOUT_S)
+            assert connection.recv(9) == b"hello"
+
+
+def test_nobody_listens(channel: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ask(channel, 1, port)
+    assert answer(channel) == (1, errno.ECONNREFUSED, [])
+
+
+def test_many_at_once_while_code_runs(agent: AgentProcess) -> None:
+    busy = agent.begin("import time\nwhile True: pass", timeout_s=60, stream=True)
+    with channel_of(agent) as channel, socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        for number in range(50):
+            ask(channel, number, server.getsockname()[1])
+        answers = [answer(channel) for _ in range(50)]
+        assert {number for number, error, _ in answers if not error} == set(range(50))
+        for _, _, connections in answers:
+            assert len(connections) == 1
+            connections[0].close()
+    agent.send(type="interrupt", id=busy)
+    assert agent.result(busy).interrupted
+
+
+def test_a_backlog_that_is_full_blocks_nobody(agent: AgentProcess) -> None:
+    """A program that listens and never accepts: connections to it are given up in time."""
+    with channel_of(agent) as channel, socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        made: list[socket.socket] = []
+        for number in range(3):
+            ask(channel, number, server.getsockname()[1])
+        assert agent.python("print(1)").stdout == "1\n"
+        for _ in range(3):
+            _, error, connections = answer(channel)
+            made += connections
+            assert error in {0, errno.ETIMEDOUT, errno.ECONNREFUSED}
+        for connection in made:
+            connection.close()
+
+
+def test_a_new_channel_replaces_an_earlier_one(agent: AgentProcess) -> None:
+    with channel_of(agent) as first, channel_of(agent) as second:
+        assert first.recv(1) == b""
+        ask(second, 1, 1)
+        assert answer(second)[:2] == (1, errno.ECONNREFUSED)
+
+
+def test_a_relay_that_ends_leaves_the_agent_as_it_was(agent: AgentProcess) -> None:
+    channel_of(agent).close()
+    assert agent.python("print(1)").stdout == "1\n"
+    with channel_of(agent) as channel:
+        ask(channel, 1, 1)
+        assert answer(channel)[0] == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": None}, {"id": 1.5}, {"id": []}])
+def test_what_makes_no_sense_is_answered(shared: AgentProcess, fields: dict[str, Any]) -> None:
+    shared.send(type="ports", **fields)
+    assert "ports" in shared.expect("error")["message"]

@@ -1,0 +1,356 @@
+"""Ports of sessions, opened on the host by a real supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import Supervisor, supervisor, wait_gone
+from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
+from relay_bench import connect, was_reset
+
+if TYPE_CHECKING:
+    from nsm import PortRow
+
+pytestmark = pytest.mark.jail
+
+ECHO = """
+import asyncio, threading
+
+async def serve(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, ADDRESS, 8000, backlog=1024)
+    begun.set()
+    await server.serve_forever()
+
+begun = threading.Event()
+threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+assert begun.wait(30)
+"""
+"""A program in the session that sends back what it gets."""
+
+
+def begin(client: nsm.Client, session: str = "web", address: str = "127.0.0.1") -> None:
+    """Start the program."""
+    code = ECHO.replace("ADDRESS", repr(address))
+    result = client.run(code, env="python", session=session)
+    assert result.exit_code == 0, result.stderr
+
+
+def place(port: PortRow) -> str | tuple[str, int]:
+    """Address as the `socket` module has it."""
+    if port.address.startswith("unix:"):
+        return port.address.removeprefix("unix:")
+    host, _, number = port.address.rpartition(":")
+    return host, int(number)
+
+
+def echoes(connection: socket.socket, text: bytes = b"hello") -> bool:
+    sender = threading.Thread(target=connection.sendall, args=(text,))
+    sender.start()
+    data = bytearray()
+    while len(data) < len(text) and (piece := connection.recv(65536)):
+        data += piece
+    sender.join()
+    return bytes(data) == text
+
+
+def wait_refused(port: PortRow) -> None:
+    """Wait until nobody listens: connections that came before are reset."""
+    while True:
+        try:
+            connect(place(port)).close()
+        except ConnectionResetError:
+            continue
+        except ConnectionRefusedError:
+            return
+
+
+def works(port: PortRow) -> bool:
+    """Return whether a new connection reaches the program."""
+    with connect(place(port)) as connection:
+        return echoes(connection)
+
+
+def die(it: Supervisor) -> None:
+    it.process.kill()
+    it.process.wait()
+
+
+def kill(pid: int | None) -> None:
+    """Kill a process, and wait until it is gone."""
+    assert pid is not None
+    pidfd = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_gone([pidfd])
+
+
+def relay_of(client: nsm.Client) -> int:
+    (row,) = client.ports.list("web")
+    assert row.relay_pid is not None
+    return row.relay_pid
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_program_is_reached_and_its_session_has_no_network(short_dir: Path, address: str) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        begin(client, address=address)
+        port = client.ports.open("web", 8000)
+        assert works(port)
+        assert client.network("web").mode == "off"
+        assert [(row.port, row.address) for row in client.ports.list()] == [(8000, port.address)]
+        (row,) = client.sessions()
+        assert [(each.port, each.address) for each in row.ports] == [(8000, port.address)]
+        assert client.inspect("web").ports[0].address == port.address
+        client.ports.close("web", 8000)
+        assert client.ports.list() == []
+        with pytest.raises(ConnectionRefusedError):
+            connect(place(port))
+        with pytest.raises(BadRequestError, match="not open"):
+            client.ports.close("web", 8000)
+    lines = (short_dir / "state/nsm/audit.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    told = [event for event in events if event["event"].startswith("port_")]
+    assert [event["event"] for event in told] == ["port_opened", "port_closed"]
+    assert told[0]["address"] == port.address
+    assert told[0]["client"] == told[1]["client"] == "nsm"
+
+
+def test_a_port_that_nobody_listens_on_yet(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        client.run("1", env="python", session="web")
+        port = client.ports.open("web", 8000)
+        with connect(place(port)) as connection:
+            assert was_reset(connection)
+        (row,) = client.ports.list("web")
+        assert (row.total, row.refused, row.connections) == (1, 1, 0)
+        begin(client)
+        assert works(port)
+        shown = it.run("nsm", "port").stdout
+        assert port.address in shown
+
+
+def test_a_unix_socket_is_for_its_user_and_goes_with_the_session(short_dir: Path) -> None:
+    path = short_dir / "web.sock"
+    with supervisor(short_dir) as it, it.client() as client:
+        begin(client)
+        port = client.ports.open("web", 8000, listen=f"unix:{path}")
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert works(port)
+        with connect(place(port)) as connection:
+            assert echoes(connection)
+            relay = os.pidfd_open(relay_of(client))
+            client.kill("web")
+            assert connection.recv(9) == b""
+        wait_gone([relay])
+        assert not path.exists()
+        assert client.ports.list() == []
+
+
+def test_what_cannot_be_opened(short_dir: Path) -> None:
+    with (
+        supervisor(short_dir) as it,
+        it.client() as client,
+        socket.create_server(("127.0.0.1", 0)) as taken,
+    ):
+        client.run("1", env="python", session="web")
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BadRequestError, match="Address already in use"):
+            client.ports.open("web", 8000, listen=address)
+        with pytest.raises(BadRequestError, match="other machines"):
+            client.ports.open("web", 8000, listen="0.0.0.0:0")
+        with pytest.raises(BadRequestError, match="No such file"):
+            client.ports.open("web", 8000, listen=f"unix:{short_dir}/none/s")
+        for number in (0, 65536):
+            with pytest.raises(BadRequestError, match="no port"):
+                client.ports.open("web", number)
+        with pytest.raises(UnknownSessionError):
+            client.ports.open("gone", 8000)
+        assert client.ports.list() == []
+        with_public = client.ports.open("web", 8000, listen="0.0.0.0:0", public=True)
+        assert with_public.address.startswith("0.0.0.0:")
+        for _ in range(31):
+            client.ports.open("web", 8000)
+        with pytest.raises(NsmError, match="32 ports"):
+            client.ports.open("web", 8000)
+        client.ports.close("web", 8000)
+        assert client.ports.list() == []
+
+
+@pytest.mark.slow
+def test_supervisors_come_and_go(short_dir: Path) -> None:
+    """A connection that is open goes on; new ones work without a supervisor, too."""
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            begin(client)
+            port = client.ports.open("web", 8000)
+            relay = relay_of(client)
+        die(first)
+        with connect(place(port)) as connection:
+            for _ in range(5):
+                assert echoes(connection)
+                assert works(port)
+                with supervisor(short_dir, keep=True) as it:
+                    with it.client() as client:
+                        (row,) = client.ports.list("web")
+                        assert (row.address, row.relay_pid) == (port.address, relay)
+                        assert echoes(connection)
+                        assert works(port)
+                    die(it)
+            with supervisor(short_dir):
+                assert echoes(connection)
+                pidfd = os.pidfd_open(relay)
+    wait_gone([pidfd])
+
+
+@pytest.mark.slow
+def test_relays_that_die_have_successors_at_the_same_address(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            begin(client)
+            port = client.ports.open("web", 8000)
+            before = client.ports.list("web")[0].total
+            for _ in range(5):
+                with connect(place(port)) as connection:
+                    assert echoes(connection)
+                    kill(relay_of(client))
+                    was_reset(connection)  # or its end came first
+                assert works(port)
+            assert client.ports.list("web")[0].total == before + 10
+            kill(relay_of(client))
+        die(first)
+        with (
+            connect(place(port)) as waiting,  # nobody accepts it yet
+            supervisor(short_dir) as it,
+            it.client() as client,
+        ):
+            assert echoes(waiting)
+            assert works(port)
+            assert client.ports.list("web")[0].relay_pid
+
+
+@pytest.mark.slow
+def test_relay_and_supervisor_die_together(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        with it.client() as client:
+            begin(client)
+            port = client.ports.open("web", 8000)
+            relay = relay_of(client)
+        die(it)
+        kill(relay)
+        for _ in range(5):
+            with supervisor(short_dir, keep=True) as later:
+                assert works(port)
+                with later.client() as client:
+                    relay = relay_of(client)
+                die(later)
+            kill(relay)
+        with supervisor(short_dir):
+            assert works(port)
+
+
+def test_agents_that_die_close_their_ports(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        for _ in range(5):
+            begin(client)
+            port = client.ports.open("web", 8000)
+            relay = os.pidfd_open(relay_of(client))
+            with connect(place(port)) as connection:
+                assert echoes(connection)
+                kill(client.sessions()[0].pid)
+                connection.settimeout(30)
+                was_reset(connection)  # or its end came first
+            wait_gone([relay])
+            wait_refused(port)
+            assert client.ports.list() == []
+
+
+@pytest.mark.slow
+def test_a_session_that_ends_without_a_supervisor(short_dir: Path) -> None:
+    path = short_dir / "web.sock"
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            begin(client)
+            client.ports.open("web", 8000, listen=f"unix:{path}")
+            relay = os.pidfd_open(relay_of(client))
+            pid = client.sessions()[0].pid
+        die(first)
+        kill(pid)
+        wait_gone([relay])
+        with supervisor(short_dir) as it, it.client() as client:
+            assert client.ports.list() == []
+            assert not path.exists()
+
+
+def test_a_reload_keeps_connections(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        begin(client)
+        port = client.ports.open("web", 8000)
+        relay = relay_of(client)
+        with connect(place(port)) as connection:
+            done = it.run("nsm", "reload")
+            assert done.returncode == 0, done.stderr
+            assert echoes(connection)
+            assert works(port)
+        assert relay_of(client) == relay
+        kill(relay)
+        assert works(port)
+
+
+def test_many_connections_and_much_data(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client() as client:
+        begin(client)
+        port = client.ports.open("web", 8000)
+        connections = [connect(place(port)) for _ in range(200)]
+        for number, connection in enumerate(connections):
+            assert echoes(connection, b"%d" % number)
+        assert client.ports.list("web")[0].connections == 200
+        assert echoes(connections[0], os.urandom(200_000))
+        for connection in connections:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+        assert works(port)
+
+
+def test_the_command_line(short_dir: Path) -> None:
+    with supervisor(short_dir) as it, it.client("cli") as client:
+        served = it.run(
+            *("nsm", "run", "-e", "bash", "-s", "web"),
+            "cd /tmp; echo page > index.html; python3 -m http.server 8000 >/dev/null 2>&1 & "
+            "until (: </dev/tcp/127.0.0.1/8000) 2>/dev/null; do :; done",
+        )
+        assert served.returncode == 0, served.stderr
+        opened = it.run("nsm", "port", "web", "8000", "--listen", "localhost:0")
+        assert opened.returncode == 0
+        assert "any web page" in opened.stderr
+        with urllib.request.urlopen(f"http://{opened.stdout.strip()}/") as answer:
+            assert answer.read() == b"page\n"
+        assert it.run("nsm", "port", "web", "8000", "--listen", f"unix:{short_dir}/s").stderr == ""
+        listed = json.loads(it.run("nsm", "port", "web", "--json").stdout)
+        assert [each["address"] for each in listed] == [
+            opened.stdout.strip(),
+            f"unix:{short_dir}/s",
+        ]
+        assert f"{opened.stdout.strip()}->8000" in it.run("nsm", "ps").stdout
+        assert opened.stdout.strip() in it.run("nsm", "inspect", "web").stdout
+        assert it.run("nsm", "port", "web", "--close", "8000").returncode == 0
+        assert it.run("nsm", "port").stdout == "No open ports.\n"
+        assert it.run("nsm", "port", "web", "--close", "8000").returncode == 1
+        assert it.run("nsm", "port", "--close", "8000").returncode == 2
+        assert it.run("nsm", "port", "web", "--listen", "x").returncode == 2
+        assert client.ports.list() == []

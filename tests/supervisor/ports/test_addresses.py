@@ -1,0 +1,125 @@
+"""Addresses at which ports are opened: what is refused, and why."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm.wire.errors import BadRequestError
+from nsmd.config.http_address import Port, UnixPath
+from nsmd.host.unix_listener import identity_of
+from nsmd.ports.addresses import listen, listens_at, parse_address, remove_socket, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:0", Port("127.0.0.1", 0)),
+        ("localhost:80", Port("127.0.0.1", 80)),
+        ("127.9.9.9:65535", Port("127.9.9.9", 65535)),
+        ("[::1]:8000", Port("::1", 8000)),
+        ("unix:/run/x", UnixPath("/run/x")),
+    ],
+)
+def test_addresses_of_this_machine(text: str, address: Port | UnixPath) -> None:
+    assert parse_address(text, public=False) == address
+    assert parse_address(text, public=True) == address
+    if text != "localhost:80":
+        assert shown(address) == text
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:80", "192.0.2.1:80", "[::]:80", "[2001:db8::1]:0"])
+def test_addresses_that_others_reach_have_to_be_permitted(text: str) -> None:
+    with pytest.raises(BadRequestError, match="other machines could reach it") as refused:
+        parse_address(text, public=False)
+    assert "--public" in refused.value.hint
+    assert shown(parse_address(text, public=True)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ":", ":80", "80", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1"),
+        *("127.0.0.1:٣", "example.org:80", "::1:80", "[127.0.0.1]:80", "0.0.0.0:99999"),
+        *("[fe80::1%lo]:80", "unix:", "unix:relative", "unix:/a\0b", "unix:/", "tcp:1"),
+    ],
+)
+def test_what_is_no_address(text: str) -> None:
+    for public in (False, True):
+        with pytest.raises(BadRequestError):
+            listen(parse_address(text, public=public)).close()
+
+
+def test_the_port_that_the_kernel_chose() -> None:
+    address = Port("127.0.0.1", 0)
+    with listen(address) as listener:
+        assert listens_at(address, listener) == Port("127.0.0.1", listener.getsockname()[1])
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = Port("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(BadRequestError, match=f"{shown(address)}: Address already in use"):
+            listen(address)
+
+
+def test_a_unix_socket_is_for_its_user(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    before = os.umask(0)
+    try:
+        with listen(UnixPath(str(path))):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    with listen(UnixPath(str(path))):  # that of a dead one is replaced
+        pass
+
+
+def test_files_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("mine")
+    with pytest.raises(BadRequestError, match="not a socket"):
+        listen(UnixPath(str(path)))
+    assert path.read_text() == "mine"
+    with pytest.raises(BadRequestError, match="No such file"):
+        listen(UnixPath(str(tmp_path / "missing" / "s")))
+
+
+def test_a_socket_in_use_is_left_alone(tmp_path: Path) -> None:
+    path = UnixPath(str(tmp_path / "s"))
+    with listen(path), pytest.raises(BadRequestError, match="listens on"):
+        listen(path)
+
+
+def test_a_directory_that_others_may_change(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "own").mkdir()
+    with pytest.raises(BadRequestError, match="everybody may write"):
+        listen(UnixPath(str(shared / "own" / "s")))
+
+
+def test_a_path_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(BadRequestError):
+        listen(UnixPath(str(tmp_path / ("x" * 120))))
+
+
+def test_only_our_own_socket_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with listen(UnixPath(str(path))):
+        identity = identity_of(str(path))
+    assert identity is not None
+    path.rename(tmp_path / "t")
+    path.write_text("another")
+    remove_socket(str(path), identity)
+    assert path.read_text() == "another"
+    remove_socket(str(tmp_path / "t"), identity)
+    assert not (tmp_path / "t").exists()

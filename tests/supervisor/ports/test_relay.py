@@ -1,0 +1,419 @@
+"""The relay: bytes, ends, resets, limits, and agents that lie."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmd.ports import relay
+from nsmd.ports.counts import FAILED, FULL, OPEN, RECEIVED, REFUSED, SENT, TOTAL
+from relay_bench import (
+    RelayBench,
+    accept,
+    connect,
+    connect_for,
+    program,
+    received,
+    was_reset,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+RESET = struct.pack("ii", 1, 0)
+MANY = 1000
+DATA = os.urandom(1 << 20) * 8
+
+
+def refused(address: str | tuple[str, int]) -> bool:
+    """Wait until nobody listens there."""
+    try:
+        while True:
+            connect(address).close()
+    except ConnectionRefusedError:
+        return True
+
+
+@pytest.fixture
+def bench() -> Generator[RelayBench]:
+    with RelayBench() as it:
+        it.start()
+        yield it
+
+
+@pytest.fixture
+def server() -> Generator[tuple[socket.socket, int]]:
+    with program() as it:
+        yield it
+
+
+def test_bytes_go_both_ways_at_once(bench: RelayBench, server: tuple[socket.socket, int]) -> None:
+    host = connect(bench.open(server[1]))
+    inside = accept(server[0])
+    with host, inside:
+        senders = [threading.Thread(target=end.sendall, args=(DATA,)) for end in (host, inside)]
+        got: dict[str, bytes] = {}
+
+        def read(name: str, end: socket.socket) -> None:
+            data = bytearray()
+            while len(data) < len(DATA):
+                data += end.recv(1 << 20)
+            got[name] = bytes(data)
+
+        readers = [
+            threading.Thread(target=read, args=each) for each in (("h", host), ("i", inside))
+        ]
+        for thread in (*senders, *readers):
+            thread.start()
+        for thread in (*senders, *readers):
+            thread.join(60)
+        assert got == {"h": DATA, "i": DATA}
+    assert (bench.count(SENT), bench.count(RECEIVED)) == (len(DATA), len(DATA))
+
+
+@pytest.mark.parametrize("first", ["host", "inside"])
+def test_an_end_goes_through_and_leaves_the_other_direction(
+    bench: RelayBench, server: tuple[socket.socket, int], first: str
+) -> None:
+    host = connect(bench.open(server[1]))
+    inside = accept(server[0])
+    with host, inside:
+        ends = (host, inside) if first == "host" else (inside, host)
+        ends[0].sendall(b"question")
+        ends[0].shutdown(socket.SHUT_WR)
+        assert received(ends[1]) == b"question"
+
+        def answer() -> None:
+            ends[1].sendall(DATA)
+            ends[1].close()
+
+        sender = threading.Thread(target=answer)
+        sender.start()
+        assert received(ends[0]) == DATA
+        sender.join()
+
+
+@pytest.mark.parametrize("first", ["host", "inside"])
+def test_a_reset_goes_through(
+    bench: RelayBench, server: tuple[socket.socket, int], first: str
+) -> None:
+    host = connect(bench.open(server[1]))
+    inside = accept(server[0])
+    with host, inside:
+        ends = (host, inside) if first == "host" else (inside, host)
+        ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        ends[0].close()
+        assert was_reset(ends[1])
+
+
+def test_a_port_that_nobody_listens_on(bench: RelayBench) -> None:
+    with program() as (_, port):
+        pass
+    address = bench.open(port)
+    for count in (1, 2):
+        with connect(address) as host:
+            assert was_reset(host)
+        assert (bench.count(REFUSED), bench.count(TOTAL), bench.count(OPEN)) == (count, count, 0)
+
+
+def test_a_unix_socket(
+    bench: RelayBench, server: tuple[socket.socket, int], tmp_path: Path
+) -> None:
+    with connect(bench.open(server[1], str(tmp_path / "s"))) as host:
+        host.sendall(DATA[:100_000])
+        host.shutdown(socket.SHUT_WR)
+        with accept(server[0]) as inside:
+            assert received(inside) == DATA[:100_000]
+            inside.sendall(b"answer")
+        assert received(host) == b"answer"
+
+
+def test_a_reader_that_stops_holds_its_writer_back_and_nobody_else(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    address = bench.open(server[1])
+    with connect(address) as stopped, accept(server[0]) as writer:
+        writer.setblocking(False)
+        waited_s = time.monotonic()
+        while time.monotonic() < waited_s + 0.5:  # until nothing went on for so long
+            try:
+                writer.send(DATA)
+                waited_s = time.monotonic()
+            except BlockingIOError:
+                time.sleep(0.01)
+        assert resident_bytes(bench) < 32 << 20
+        with connect(address) as host, accept(server[0]) as inside:
+            inside.sendall(b"hello")
+            assert host.recv(9) == b"hello"
+        assert stopped.recv(9)
+
+
+def resident_bytes(bench: RelayBench) -> int:
+    assert bench.process is not None
+    with open(f"/proc/{bench.process.pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_thousand_connections(bench: RelayBench, server: tuple[socket.socket, int]) -> None:
+    address = bench.open(server[1])
+    hosts = [connect(address) for _ in range(MANY)]
+    insides = [accept(server[0]) for _ in range(MANY)]
+    for number, host in enumerate(hosts):
+        host.sendall(b"%d\n" % number)
+    told = {inside.recv(9) for inside in insides}
+    assert told == {b"%d\n" % number for number in range(MANY)}
+    assert (bench.count(OPEN), bench.count(FULL)) == (MANY, 1)
+    assert resident_bytes(bench) < 32 << 20
+    for end in (*hosts, *insides):
+        end.close()
+    with connect(address) as host, accept(server[0]):
+        host.send(b"one more")
+
+
+def test_more_connections_than_the_limit_wait() -> None:
+    with RelayBench() as bench, program() as (server, port):
+        bench.start_here(2)
+        address = bench.open(port)
+        hosts = [connect(address) for _ in range(3)]
+        insides = [accept(server) for _ in range(2)]
+        hosts[2].sendall(b"last")
+        server.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            server.accept()
+        assert (bench.count(OPEN), bench.count(FULL)) == (2, 1)
+        hosts[0].close()
+        insides[0].close()
+        server.settimeout(30)
+        with accept(server) as inside:
+            assert inside.recv(9) == b"last"
+        for end in (*hosts, *insides):
+            end.close()
+        bench.control.close()
+
+
+def test_few_descriptors() -> None:
+    with RelayBench() as bench, program() as (server, port):
+        bench.start(descriptors=128)
+        address = bench.open(port)
+        hosts = [connect(address) for _ in range(40)]
+        for host in hosts:
+            with accept(server) as inside, host:
+                inside.sendall(b"served")
+                assert host.recv(9) == b"served"
+
+
+def test_an_agent_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "ANSWER_S", 0.2)
+
+    def say_nothing(channel: socket.socket, number: bytes, port: int) -> None:
+        """Read the request, and leave it at that."""
+
+    with RelayBench(say_nothing) as bench:
+        bench.start_here(10)
+        with connect(bench.open(1)) as host:
+            assert was_reset(host)
+        assert (bench.count(FAILED), bench.count(OPEN)) == (1, 0)
+        bench.control.close()
+
+
+# Ends.
+
+
+def test_it_ends_with_its_last_port_and_connection(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    host = connect(bench.open(server[1]))
+    inside = accept(server[0])
+    with host:
+        with inside:
+            bench.control.send(b"close 0")
+            inside.sendall(b"still")
+            assert host.recv(9) == b"still"
+        assert host.recv(9) == b""
+    bench.wait_ended()
+
+
+def test_connections_go_on_without_a_supervisor_and_without_its_store(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    address = bench.open(server[1])
+    with connect(address) as host, accept(server[0]) as inside:
+        bench.control.close()
+        inside.sendall(b"still")
+        assert host.recv(9) == b"still"
+        inside.sendall(b"and on")
+        assert host.recv(9) == b"and on"
+        assert refused(address)  # nobody could close the port
+    bench.wait_ended()
+
+
+def test_the_end_of_the_session_lets_bytes_that_are_on_their_way_arrive(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    with connect(bench.open(server[1])) as host:
+        with accept(server[0]) as inside:
+            inside.send(b"+")
+            assert host.recv(1) == b"+"
+            inside.sendall(DATA[:1000])
+        bench.agent.shutdown(socket.SHUT_RDWR)
+        assert received(host) == DATA[:1000]
+    bench.wait_ended()
+
+
+def test_the_end_of_the_session_ends_idle_connections(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    with connect(bench.open(server[1])) as host, accept(server[0]) as inside:
+        inside.send(b"+")
+        assert host.recv(1) == b"+"
+        bench.agent.shutdown(socket.SHUT_RDWR)
+        assert host.recv(9) == b""
+    bench.wait_ended()
+
+
+# Lies.
+
+
+def pass_nothing(channel: socket.socket, number: bytes, _: int) -> None:
+    channel.send(number + bytes(4))
+
+
+def pass_file(channel: socket.socket, number: bytes, _: int) -> None:
+    with open("/dev/null", "rb") as file:
+        socket.send_fds(channel, [number + bytes(4)], [file.fileno()])
+
+
+def pass_socket(channel: socket.socket, number: bytes, passed: socket.socket) -> None:
+    with passed:
+        socket.send_fds(channel, [number + bytes(4)], [passed.fileno()])
+
+
+def pass_unix(channel: socket.socket, number: bytes, _: int) -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    pass_socket(channel, number, theirs)
+
+
+def pass_datagrams(channel: socket.socket, number: bytes, port: int) -> None:
+    passed = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    passed.connect(("127.0.0.1", port))
+    pass_socket(channel, number, passed)
+
+
+def pass_listener(channel: socket.socket, number: bytes, _: int) -> None:
+    pass_socket(channel, number, socket.create_server(("127.0.0.1", 0)))
+
+
+def pass_elsewhere(channel: socket.socket, number: bytes, _: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        pass_socket(channel, number, socket.create_connection(other.getsockname()))
+        assert channel.recv(1) == b""  # the relay hangs up; until then the connection lives
+
+
+def say_too_little(channel: socket.socket, number: bytes, _: int) -> None:
+    channel.send(number)
+
+
+def say_too_much(channel: socket.socket, number: bytes, _: int) -> None:
+    channel.send(number + bytes(40))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pass_nothing,
+        pass_file,
+        pass_unix,
+        pass_datagrams,
+        pass_listener,
+        pass_elsewhere,
+        say_too_little,
+        say_too_much,
+    ],
+)
+def test_an_agent_that_lies_is_reported(lie: object) -> None:
+    with RelayBench(lie) as bench, program() as (_, port):  # type: ignore[arg-type]
+        bench.start()
+        with connect(bench.open(port)) as host:
+            assert bench.control.recv(256).startswith(b"wrong ")
+            assert was_reset(host)
+        bench.wait_ended()
+
+
+def test_a_socket_that_is_not_connected_fails_and_is_no_lie() -> None:
+    """The program may have reset it already."""
+
+    def pass_unconnected(channel: socket.socket, number: bytes, _: int) -> None:
+        pass_socket(channel, number, socket.socket())
+
+    with RelayBench(pass_unconnected) as bench:
+        bench.start()
+        with connect(bench.open(1)) as host:
+            assert was_reset(host)
+        assert bench.count(FAILED) == 1
+
+
+def test_answers_that_nobody_asked_for_cost_no_descriptors(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    with socket.socket() as spare:
+        for number in range(3000):
+            socket.send_fds(bench.agent, [number.to_bytes(8, "big") + bytes(4)], [spare.fileno()])
+    address = bench.open(server[1])
+    with connect(address) as host, accept(server[0]) as inside:
+        inside.sendall(b"hello")
+        assert host.recv(9) == b"hello"
+    assert bench.process is not None
+    assert len(os.listdir(f"/proc/{bench.process.pid}/fd")) < 20
+
+
+def test_a_copy_that_blocks_and_lingers_blocks_nobody() -> None:
+    """The agent keeps each socket and sets all that could make the relay wait."""
+    copies: list[socket.socket] = []
+
+    def keep(channel: socket.socket, number: bytes, port: int) -> None:
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 20)
+        copies.append(connection)
+        socket.send_fds(channel, [number + bytes(4)], [connection.fileno()])
+
+    with RelayBench(keep) as bench, program() as (server, port):
+        bench.start()
+        address = bench.open(port)
+        full = connect(address)
+        full.setblocking(False)
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + 0.5:  # nobody reads inside
+            try:
+                full.send(DATA)
+            except BlockingIOError:
+                time.sleep(0.01)
+        full.close()
+        for _ in range(5):
+            with connect(address) as host:
+                host.send(b"x")
+        bench.control.send(b"close 0")
+        other = bench.open(port)
+        with connect(other):
+            while bench.count(TOTAL, 1) == 0:
+                time.sleep(0.001)
+        server.close()
+        for copy in copies:
+            copy.close()
+
+
+def test_a_normal_agent_is_believed() -> None:
+    with RelayBench(connect_for) as bench, program() as (server, port):
+        bench.start()
+        with connect(bench.open(port)) as host, accept(server) as inside:
+            host.send(b"hello")
+            assert inside.recv(9) == b"hello"
