@@ -191,8 +191,10 @@ def limit_resources(limits: Mapping[str, int]) -> None:
 def drop_privileges(last_capability: int, system_calls: Filter) -> None:
     prctl("no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
     prctl("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    drop = libc.prctl
     for capability in range(last_capability + 1):
-        prctl("capability bounding set", PR_CAPBSET_DROP, capability)
+        if drop(PR_CAPBSET_DROP, capability, 0, 0, 0):
+            call("capability bounding set", -1)
     header = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
     call("capset", libc.capset(header, bytes(24)))
     system_calls.install()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from nsm.dataclass import dataclass, replace
+from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import is_within
 from nsmd.jail import ColdLauncher
 from nsmd.jail.arguments import HOSTNAME
@@ -62,7 +63,8 @@ def template_of(spec: JailSpec) -> TemplateSpec:
 
     Environments that show the same files share one: a fork of the same Python starts Bash. Modules
     may look at variables while they are imported, so with modules to preload the variables have to
-    be the same, too.
+    be the same, too. Those of most sessions, which have no network, are there in any case: a fork
+    sets only what its template has otherwise.
     """
     environment = spec.environment
     return TemplateSpec(
@@ -73,10 +75,16 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         project=spec.project,
         artifact=environment.artifact,
         host_network=spec.network.mode == "full",
-        variables=environment.variables
-        if environment.preload and environment.artifact is None
-        else (),
+        variables=_template_variables(spec),
     )
+
+
+def _template_variables(spec: JailSpec) -> tuple[tuple[str, str], ...]:
+    environment = spec.environment
+    if environment.artifact is not None:
+        return ()
+    wanted = environment.variables if environment.preload else ()
+    return wanted if spec.network.mode == "full" else (*WITHOUT_NETWORK, *wanted)
 
 
 def why_unforkable(spec: JailSpec) -> str | None:
@@ -129,6 +137,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
             else None,
         }
     )
-    variables = [f"{name}={value}" for name, value in jail_variables(environment, spec.network)]
+    named = dict(jail_variables(environment, spec.network))
+    variables = [f"{name}={value}" for name, value in named.items()]
     text = "\0".join([common, policy.as_text(), *variables])
     return text.encode(errors="surrogateescape")

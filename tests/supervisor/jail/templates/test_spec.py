@@ -80,6 +80,13 @@ def test_variables_are_a_session_s_own() -> None:
     assert "variables" in str(why_unforkable(spec(large)))
 
 
+def test_an_environment_s_variables_go_before_those_for_no_network() -> None:
+    name = WITHOUT_NETWORK[0][0]
+    own = replace(PYTHON, variables=((name, "7"),))
+    _, _, *variables = asked(spec(own), SessionLimits()).decode().split("\0")
+    assert [each for each in variables if each.startswith(name)] == [f"{name}=7"]
+
+
 def test_a_project_that_was_replaced_is_another() -> None:
     assert template_of(spec(mount=project(inode=1))) != template_of(spec(mount=project(inode=2)))
 
