@@ -21,7 +21,11 @@ import each other's names at the top only and without `as`, and only `resources`
 - `setups`: code that an interpreter runs before any other.
 - `questions`: whether a text is a whole input, and how it could go on.
 - `checks`: the process that looks at such a text.
-- `process_trees`: which process belongs to which interpreter, and how all of them are killed.
+- `jobs`: programs that run beside the interpreters, and requests about them.
+- `job`: one of them: its process, its input.
+- `job_start`: how a program is started, and why it is not.
+- `job_output`: what jobs print, bounded, in memory and in a file.
+- `process_trees`: which process belongs to which interpreter or job, and how all are killed.
 - `processes`: processes as /proc shows them, and signals to them.
 - `capture`: output of interpreters; what a reply has room for, and files for the rest.
 - `displays`: bounds of what code displays.

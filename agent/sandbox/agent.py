@@ -13,6 +13,7 @@ from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
 from sandbox.framing import READ_BYTES, RESUMED, encode_frame, resume_marker
 from sandbox.interpreters import INTERPRETERS
+from sandbox.jobs import JOB_REQUESTS, Jobs
 from sandbox.limits import Limits
 from sandbox.linux import (
     DEFAULT_ACTION,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from sandbox.execution import CurrentExecution
     from sandbox.interpreters.base import Interpreter
+    from sandbox.job import JobProcess
 
 
 class Agent:
@@ -74,6 +76,7 @@ class Agent:
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
         self._ports: PortConnector | None = None
+        self._jobs: Jobs | None = None
         self._token = ""
         self._spills = Spills(workspace)
         self._transfers = Transfers(
@@ -146,9 +149,8 @@ class Agent:
         """Ends the agent; as PID 1 with it everything, else what it started."""
         self._transfers.drop_all()
         if self.pid != 1:
-            for interpreter in self.interpreters.values():
-                if interpreter.pid:
-                    self.trees.kill(interpreter)
+            for owner in self.trees.owners():
+                self.trees.kill(owner)
         os._exit(0)
 
     def new_capture(self, stream: str) -> Capture:
@@ -162,6 +164,8 @@ class Agent:
         if self.running is not None and self.running.preview is not None:
             self.running.preview.schedule()
         self._transfers.go_on()
+        if self._jobs is not None:
+            self._jobs.go_on()
 
     def fail(self, text: str, request_id: object = None) -> None:
         about = {"id": request_id} if isinstance(request_id, (str, int)) else {}
@@ -184,6 +188,8 @@ class Agent:
             self._on_hello(message)
         elif kind in TRANSFER_REQUESTS:
             self._on_transfer(message)
+        elif kind in JOB_REQUESTS:
+            self._on_job(message)
         elif kind == "check":
             self.questions.check(message)
         elif kind == "complete":
@@ -203,7 +209,7 @@ class Agent:
             self.fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
                 "ping, status, check, complete, listen, ports, shutdown, "
-                f"{', '.join(TRANSFER_REQUESTS)}",
+                f"{', '.join((*TRANSFER_REQUESTS, *JOB_REQUESTS))}",
                 message.get("id"),
             )
 
@@ -267,6 +273,8 @@ class Agent:
         self.channel.acknowledge(number)
 
     def _on_resume(self) -> None:
+        if self._jobs is not None:
+            self._jobs.forget_requests()
         executions = dict.fromkeys(self.channel.kept_results, "finished")
         if (running := self.executions.running_id()) is not None:
             executions[str(running)] = "running"
@@ -292,6 +300,15 @@ class Agent:
         else:
             self.fail(f"{message['type']} needs an id")
 
+    def _on_job(self, message: Mapping[str, Any]) -> None:
+        request_id = message.get("id")
+        if not is_id(request_id):
+            self.fail(f"{message['type']} needs an id")
+            return
+        if self._jobs is None:
+            self._jobs = Jobs(self)
+        self._jobs.take(request_id, message)
+
     def _on_status(self) -> None:
         count = self.trees.count_background()
         self.send({"type": "status", "running": self.executions.running_id(), "background": count})
@@ -301,7 +318,7 @@ class Agent:
             os.read(self.wakeup_fd, READ_BYTES)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -314,12 +331,23 @@ class Agent:
             if pid in self.questions.checks:
                 self.questions.on_checked(pid, status)
             self._transfers.reap(pid, status)
+            if self._jobs is not None:
+                self._jobs.on_exit(pid, status, usage)
             for interpreter in self.interpreters.values():
                 if interpreter.pid == pid:
                     self.executions.on_death(interpreter, status)
 
     def live_interpreters(self) -> list[Interpreter]:
         return [i for i in self.interpreters.values() if i.pid]
+
+    @property
+    def has_jobs(self) -> bool:
+        """True if there has been a job."""
+        return self._jobs is not None
+
+    def all_jobs(self) -> list[JobProcess]:
+        """Jobs that run, and those that have ended and are still known."""
+        return [] if self._jobs is None else self._jobs.all
 
 
 def wake_up(_number: int, _frame: object) -> None:

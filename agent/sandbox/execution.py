@@ -313,7 +313,7 @@ class Executor:
             execution.preview.finish()
         results = {stream: capture.result() for stream, capture in captures.items()}
         self._agent.running = None
-        if self._agent.live_interpreters() != [interpreter]:
+        if self._agent.live_interpreters() != [interpreter] or self._agent.has_jobs:
             self._agent.trees.note_orphans(interpreter)
         reason = interpreter.lost
         if interpreter.pid:

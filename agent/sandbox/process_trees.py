@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
+    from sandbox.job import JobProcess
     from sandbox.processes import Process
 
 
@@ -32,12 +33,12 @@ class ProcessTrees:
     """Knows whose each process of the session is.
 
     Attributes:
-        orphans: processes whose parent has ended, and the interpreters that they came from.
+        orphans: processes whose parent has ended, and the interpreters and jobs that they are of.
     """
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.orphans: dict[int, Interpreter] = {}
+        self.orphans: dict[int, Interpreter | JobProcess] = {}
 
     def count_background(self) -> int:
         """The number of processes in the session besides the agent's and its interpreters'."""
@@ -54,33 +55,37 @@ class ProcessTrees:
         )
         return sum(1 for pid in inside - ours if table[pid].alive)
 
-    def note_orphans(self, interpreter: Interpreter) -> None:
+    def owners(self) -> list[Interpreter | JobProcess]:
+        """All whose processes are to be told apart: interpreters and jobs that run, and jobs that
+        have left processes behind."""
+        left = set(self.orphans.values())
+        jobs = [job for job in self._agent.all_jobs() if job.pid or job in left]
+        return [*self._agent.live_interpreters(), *jobs]
+
+    def note_orphans(self, owner: Interpreter | JobProcess) -> None:
         """Remembers whose the orphans are that have not been seen yet; later nothing tells.
 
         Args:
-            interpreter: the one that was running, or whose end has made them orphans.
+            owner: the one that was running, or whose end has made them orphans.
         """
-        leaders = {i.pid for i in self._agent.interpreters.values()}
+        leaders = {each.pid for each in self.owners()}
         for pid in (
             read_children(self._agent.pid)
             - leaders
             - set(self._agent.questions.checks)
             - set(self.orphans)
         ):
-            self.orphans[pid] = self._recognise(pid) or interpreter
+            self.orphans[pid] = self._recognise(pid) or owner
 
-    def _recognise(self, pid: int) -> Interpreter | None:
-        """The interpreter in whose session an orphan is, or whose pipes it has."""
+    def _recognise(self, pid: int) -> Interpreter | JobProcess | None:
+        """The interpreter or job in whose session an orphan is, or whose pipes it has."""
+        owners = self.owners()
         with contextlib.suppress(OSError):
             session = os.getsid(pid)
-            for interpreter in self._agent.live_interpreters():
-                if interpreter.pid == session:
-                    return interpreter
-        pipes = {
-            pipe.identity: interpreter
-            for interpreter in self._agent.interpreters.values()
-            for pipe in interpreter.pipes.values()
-        }
+            for each in owners:
+                if each.pid == session:
+                    return each
+        pipes = {pipe.identity: each for each in owners for pipe in each.pipes.values()}
         for fd in (1, 2):
             with contextlib.suppress(OSError):
                 owner = pipes.get(identity_of(os.stat(f"/proc/{pid}/fd/{fd}")))
@@ -88,17 +93,18 @@ class ProcessTrees:
                     return owner
         return None
 
-    def kill(self, interpreter: Interpreter) -> set[int]:
-        """Kills everything that came from an interpreter, daemons in their own sessions included.
+    def kill(self, owner: Interpreter | JobProcess) -> set[int]:
+        """Kills everything that came from an interpreter or a job, daemons in their own sessions
+        included.
 
-        Processes of other interpreters live on. Where there are none, one system call reaches
+        Processes of others live on. Where there are none, one system call reaches
         all without a race; else rounds of looking and killing, which a fork bomb may outrun:
         then everything is stopped for the time it takes to sort out who is to go.
 
         Returns:
             Process ids of all that was killed; some may not have ended yet.
         """
-        others = [i for i in self._agent.interpreters.values() if i.pid and i is not interpreter]
+        others = [each for each in self.owners() if each is not owner]
         if self._agent.pid == 1 and not others:
             if not has_children():
                 return set()  # to signal them, the kernel looks at each process of the machine
@@ -106,7 +112,8 @@ class ProcessTrees:
                 os.kill(-1, signal.SIGKILL)
             # A process that is being killed starts no other one, so these are all.
             return set(read_processes()) - {self._agent.pid}
-        self.note_orphans(interpreter)
+        # Nothing tells that an orphan is a job's, unless it is recognised.
+        self.note_orphans(next((each for each in others if owner.is_job), owner))
         killed: set[int] = set()
         for attempt in range(KILL_ROUNDS):
             freeze = self._agent.pid == 1 and attempt == FREEZE_ROUND
@@ -115,7 +122,7 @@ class ProcessTrees:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(-1, signal.SIGSTOP)
             table = read_processes()
-            victims = self._belongings(table, interpreter, others)
+            victims = self._belongings(table, owner, others)
             fresh = {pid for pid in victims - killed if table[pid].alive}
             for pid in fresh:
                 send_signal(pid, signal.SIGKILL)
@@ -148,18 +155,21 @@ class ProcessTrees:
                 ended.poll(left_s * 1000)
 
     def _belongings(
-        self, table: Mapping[int, Process], interpreter: Interpreter, others: Sequence[Interpreter]
+        self,
+        table: Mapping[int, Process],
+        owner: Interpreter | JobProcess,
+        others: Sequence[Interpreter | JobProcess],
     ) -> set[int]:
-        """Pids of an interpreter and all that it started, as far as can be told."""
+        """Pids of an interpreter or a job and all that it started, as far as can be told."""
         spared: set[int] = {self._agent.pid, *self._agent.questions.checks}
         for other in others:
-            adopted = [pid for pid, owner in self.orphans.items() if owner is other]
-            spared |= tree_of(table, other.pid, adopted)
+            adopted = [pid for pid, known in self.orphans.items() if known is other]
+            spared |= tree_of(table, other.leader, adopted)
         adopted = [
             pid
             for pid, row in table.items()
             if row.parent == self._agent.pid
             # An orphan that has not been noted was made by the killing.
-            and self.orphans.get(pid, interpreter) is interpreter
+            and self.orphans.get(pid, owner) is owner
         ]
-        return tree_of(table, interpreter.pid, adopted) - spared
+        return tree_of(table, owner.leader, adopted) - spared

@@ -27,4 +27,5 @@ CAPABILITIES = (
     "listen",
     "ports",
     "notes",
+    "jobs",
 )

@@ -64,6 +64,7 @@ class Interpreter:
     """
 
     name = ""
+    is_job = False
     may_miss_interrupt = False
     """True if an interrupt right after `send_code` can be lost."""
     has_jobs = False
@@ -96,6 +97,11 @@ class Interpreter:
         self.question: InterpreterQuestion | None = None
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
+
+    @property
+    def leader(self) -> int:
+        """Leader of the session of its processes."""
+        return self.pid
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} pid={self.pid} has_state={self.has_state}>"

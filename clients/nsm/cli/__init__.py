@@ -15,6 +15,7 @@
     render/              values as text; pure
     streams/             output as it comes: without gaps, repeats and control characters; pure
     files/               files here: of `nsm cp`, and pictures
+    jobs/                a program of a session in the foreground
     attach/, top/        the screens of `nsm attach` and `nsm top`
     systemd/             units, and the user's systemd, for `nsm service`
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 GROUPS = {
     "Run code": {
         "run": "run code in a session, or in a fresh jail",
-        "attach": "join a session: run code in it, and see what others run",
+        "exec": "start a program in a session",
+        "jobs": "list the programs that run in sessions, and end them",
+        "attach": "join a session, or a program in it",
         "interrupt": "stop what runs in a session, and keep the session",
     },
     "Sessions": {

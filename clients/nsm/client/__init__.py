@@ -5,6 +5,8 @@ asynchronous.py           `AsyncClient`: many calls at once, on trio
 blocking_connection.py, async_connection.py   the connection of each
 operations.py             arguments of operations, the same for both
 files.py, async_files.py  the part of each that reads and writes files of sessions
+job_calls.py, async_jobs.py   the part of each that starts and finds programs in sessions
+jobs.py                   handle of such a program, and what both clients do alike
 transfers.py              such a transfer, as steps that both carry out
 passing.py                descriptors that come with answers
 boxes.py, bridge.py, builds.py, ports.py   ``client.boxes``, ``client.bridge``, ...

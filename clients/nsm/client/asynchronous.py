@@ -29,14 +29,13 @@ from nsm import paths
 from nsm.client import operations
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
 from nsm.client.async_files import AsyncFileCalls
-from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
+from nsm.client.async_jobs import AsyncJobCalls
+from nsm.client.projects import DEFAULT, project_of
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import (
-    BadProjectError,
     DisconnectedError,
-    ForbiddenError,
     NotRunningError,
 )
 from nsm.wire.live import KillReport, SessionRow
@@ -68,7 +67,7 @@ _RETRY_S = 0.1
 """Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
 
 
-class AsyncClient(AsyncFileCalls):
+class AsyncClient(AsyncFileCalls, AsyncJobCalls):
     """One connection to the supervisor, for any number of tasks of one trio run.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
@@ -173,7 +172,6 @@ class AsyncClient(AsyncFileCalls):
 
         `on_output` is called in the task of this call. It must not block.
         """
-        given = self._project if isinstance(project, Default) else project_of(project)
         arguments = partial(
             operations.run_arguments,
             code,
@@ -190,13 +188,7 @@ class AsyncClient(AsyncFileCalls):
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         call = partial(self.call, "run", on_event=on_event)
-        try:
-            return read(RunResult, await call(arguments(project=given)))
-        except (BadProjectError, ForbiddenError):
-            if given.chosen or given.path is None or project_mode is not None:
-                raise
-            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return read(RunResult, await call(arguments(project=NO_PROJECT)))
+        return read(RunResult, await self.call_in(project, project_mode, call, arguments))
 
     async def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come."""

@@ -20,10 +20,11 @@ from nsm import paths
 from nsm.client import operations
 from nsm.client.blocking_connection import BlockingWire
 from nsm.client.files import FileCalls
-from nsm.client.projects import DEFAULT, NO_PROJECT, Default, project_of
+from nsm.client.job_calls import JobCalls
+from nsm.client.projects import DEFAULT, project_of
 from nsm.startup import start
 from nsm.wire.answers import read
-from nsm.wire.errors import BadProjectError, DisconnectedError, ForbiddenError
+from nsm.wire.errors import DisconnectedError
 from nsm.wire.live import KillReport, SessionRow
 from nsm.wire.results import RunResult
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import EndedRow, LogEnd
 
 
-class Client(FileCalls):
+class Client(FileCalls, JobCalls):
     """One connection to the supervisor, which is started where none listens.
 
     A connection that is lost, since the supervisor was killed or restarted, is opened again: a call
@@ -182,7 +183,6 @@ class Client(FileCalls):
             NsmError: the code could not be run; its subclasses say why. Code that fails is no
                 error: see ``exit_code``.
         """
-        given = self._project if isinstance(project, Default) else project_of(project)
         arguments = partial(
             operations.run_arguments,
             code,
@@ -199,13 +199,7 @@ class Client(FileCalls):
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         call = partial(self.call, "run", on_event=on_event, interruptible=True)
-        try:
-            return read(RunResult, call(arguments(project=given)))
-        except (BadProjectError, ForbiddenError):
-            if given.chosen or given.path is None or project_mode is not None:
-                raise
-            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return read(RunResult, call(arguments(project=NO_PROJECT)))
+        return read(RunResult, self.call_in(project, project_mode, call, arguments))
 
     def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come.

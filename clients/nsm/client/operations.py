@@ -69,15 +69,42 @@ def run_arguments(
         CodeTooLargeError: the code does not fit into a frame. (The supervisor's limit is lower.)
     """
     _check_code(code)
-    arguments: dict[str, Any] = {"env": env, "code": code} if env else {"code": code}
-    if language:
-        arguments["language"] = language
+    arguments = where_arguments(
+        env=env,
+        session=session,
+        project=project,
+        mount_point=mount_point,
+        project_mode=project_mode,
+        network=network,
+        inherit=inherit,
+        language=language,
+    )
+    arguments["code"] = code
     if stream:
         arguments["stream"] = True
     if reset:
         arguments["reset"] = True
-    optional = {"session": session, "timeout_s": timeout_s, "execution_id": execution_id}
-    arguments |= {key: value for key, value in optional.items() if value is not None}
+    optional = {"timeout_s": timeout_s, "execution_id": execution_id}
+    return arguments | {key: value for key, value in optional.items() if value is not None}
+
+
+def where_arguments(
+    *,
+    env: str,
+    session: str | None = None,
+    project: Project = NO_PROJECT,
+    mount_point: str | None = None,
+    project_mode: str | None = None,
+    network: str | None = None,
+    inherit: Iterable[str] = (),
+    language: str = "",
+) -> dict[str, Any]:
+    """The arguments that say in which session something runs, as in `run_arguments`."""
+    arguments: dict[str, Any] = {"env": env} if env else {}
+    if language:
+        arguments["language"] = language
+    if session is not None:
+        arguments["session"] = session
     if network is not None:
         from nsm.wire.network import network_argument  # noqa: PLC0415  # few programs say
 

@@ -6,8 +6,12 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsm.paths import PathError, home
+from nsm.wire.errors import BadProjectError, ForbiddenError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
     ProjectArgument: TypeAlias = "str | os.PathLike[str] | Default | None"
 
 
@@ -72,3 +76,59 @@ def default_project(directory: str, home: str) -> str | None:
     """The directory, unless that would show much more than a project."""
     directory, home = os.path.realpath(directory), os.path.realpath(home)
     return None if os.path.commonpath((directory, home)) == directory else directory
+
+
+class ProjectCalls:
+    """Calls that name a project. `nsm.Client` is one of these."""
+
+    _project: Project
+
+    def call_in(
+        self,
+        project: ProjectArgument,
+        project_mode: str | None,
+        call: Callable[[dict[str, Any]], dict[str, Any]],
+        arguments: Callable[..., dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Carry out a call that names a project; without one if nobody has chosen that one, and it
+        is refused.
+
+        Args:
+            arguments: makes those of the call, with a `project`.
+        """
+        given = self._project if isinstance(project, Default) else project_of(project)
+        try:
+            return call(arguments(project=given))
+        except (BadProjectError, ForbiddenError):
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return call(arguments(project=NO_PROJECT))
+
+
+class AsyncProjectCalls:
+    """Calls that name a project. `nsm.AsyncClient` is one of these."""
+
+    _project: Project
+
+    async def call_in(
+        self,
+        project: ProjectArgument,
+        project_mode: str | None,
+        call: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        arguments: Callable[..., dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Carry out a call that names a project; without one if nobody has chosen that one, and it
+        is refused.
+
+        Args:
+            arguments: makes those of the call, with a `project`.
+        """
+        given = self._project if isinstance(project, Default) else project_of(project)
+        try:
+            return await call(arguments(project=given))
+        except (BadProjectError, ForbiddenError):
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return await call(arguments(project=NO_PROJECT))

@@ -20,7 +20,12 @@ MAX_LOSSES = 100
 """Connections that one call may lose. A call that brings its supervisor down each time must not
 do so for ever."""
 
-RUNS = {"run": "execution_id", "run_in": "execution_id", "bridge_run": "call_id"}
+RUNS = {
+    "run": "execution_id",
+    "run_in": "execution_id",
+    "job_start": "execution_id",
+    "bridge_run": "call_id",
+}
 """Operations that do something once, under an id, and the argument that is this id."""
 
 _LOOKS = frozenset(
@@ -39,6 +44,11 @@ _LOOKS = frozenset(
         "file_mkdir",
         "file_open",
         "inspect",
+        "job_list",
+        "job_read",
+        "job_resize",
+        "job_stop",
+        "job_write",
         "logs",
         "metrics",
         "ping",
@@ -49,8 +59,9 @@ _LOOKS = frozenset(
         "status",
     }
 )
-"""Operations that may be carried out twice. `logs` and `events` start from the beginning:
-`RECONNECTED` tells the caller, who can then leave out what comes twice."""
+"""Operations that may be carried out twice; what `job_write` sends has an id. `logs` and `events`
+start from the beginning: `RECONNECTED` tells the caller, who can then leave out what comes
+twice."""
 
 RECONNECTED = "reconnected"
 """Name of an event that the client itself gives to `on_event`: the connection was lost, and the

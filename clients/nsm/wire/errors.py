@@ -175,6 +175,18 @@ class FileTooLargeError(FileError):
     code = "file-too-large"
 
 
+class JobError(NsmError):
+    """A job cannot be started, or cannot do what was asked; `data` has the kernel's `errno`."""
+
+    code = "job-error"
+
+
+class UnknownJobError(JobError):
+    """A session has no such job, or the job has ended or is forgotten."""
+
+    code = "unknown-job"
+
+
 class BadProjectError(NsmError):
     """The project directory cannot or must not be mounted."""
 
@@ -235,7 +247,11 @@ class DisconnectedError(NsmError):
     code = "disconnected"
 
 
-_KINDS: list[type[NsmError]] = [*NsmError.__subclasses__(), FileTooLargeError]
+_KINDS: list[type[NsmError]] = [
+    *NsmError.__subclasses__(),
+    FileTooLargeError,
+    UnknownJobError,
+]
 _BY_CODE = {kind.code: kind for kind in _KINDS}
 
 

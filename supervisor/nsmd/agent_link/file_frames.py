@@ -61,6 +61,7 @@ def _is_any_path(path: str) -> bool:
     return len(path) <= MAX_WORDS and "\0" not in path
 
 
+Chunk = Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
 Words = Annotated[str, at_most(MAX_WORDS, "characters")]
 Count = Annotated[int, between(0, 2**53)]
 FileName = Annotated[str, Constraint(_is_name, "a name that a file can have")]
@@ -91,7 +92,7 @@ class FileDataFrame(NamedTuple):
     """A piece of a file that is read; `eof` when nothing follows."""
 
     id: str
-    data: Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
+    data: Chunk
     eof: bool = False
 
 
@@ -142,7 +143,7 @@ class FileContentFrame(NamedTuple):
     path: AnyPath
     size: Count
     permissions: Annotated[int, between(0, 0o7777)]
-    data: Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
+    data: Chunk
     eof: bool = False
 
 

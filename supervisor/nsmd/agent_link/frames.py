@@ -27,6 +27,15 @@ from nsmd.agent_link.file_frames import (
     TransferFrame,
     Words,
 )
+from nsmd.agent_link.job_frames import (
+    JobAnswerFrame,
+    JobEndedFrame,
+    JobErrorFrame,
+    JobFrame,
+    JobOutputFrame,
+    JobsFrame,
+    JobWrittenFrame,
+)
 from nsmd.model.head_tail import shortened
 from nsmd.model.values import Outcome, StreamName
 
@@ -270,6 +279,8 @@ AgentFrame = (
     | CheckedFrame
     | ListeningFrame
     | PortsFrame
+    | JobAnswerFrame
+    | JobEndedFrame
     | ErrorFrame
     | ResumedFrame
     | OtherFrame
@@ -292,6 +303,12 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "checked": CheckedFrame,
     "listening": ListeningFrame,
     "ports": PortsFrame,
+    "job": JobFrame,
+    "jobs": JobsFrame,
+    "job_output": JobOutputFrame,
+    "job_written": JobWrittenFrame,
+    "job_error": JobErrorFrame,
+    "job_ended": JobEndedFrame,
     "error": ErrorFrame,
 }
 
@@ -327,6 +344,8 @@ def parse(frame: Mapping[str, Any]) -> AgentFrame:
         raise AgentProtocolError(f"in a frame {kind!r}, {error}") from error
     if isinstance(found, CompletionsFrame) and found.start > found.end:
         raise AgentProtocolError("completions start behind their end")
+    if isinstance(found, JobOutputFrame) and not found.is_whole:
+        raise AgentProtocolError("the pieces of a job's output are not its length")
     return found
 
 

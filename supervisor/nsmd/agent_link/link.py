@@ -30,6 +30,7 @@ from nsmd.agent_link.frames import (
     ResultFrame,
     ResumedFrame,
 )
+from nsmd.agent_link.job_frames import JobOutputFrame
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from sandbox.framing import RESUMED, FrameError, MessageReader, encode_frame, resume_marker
 from sandbox.protocol import CAPABILITIES
@@ -398,7 +399,7 @@ def _size(frame: AgentFrame) -> int:
     match frame:
         case OutputFrame(text=text):
             return len(text)
-        case FileDataFrame(data=data) | FileContentFrame(data=data):
+        case FileDataFrame(data=data) | FileContentFrame(data=data) | JobOutputFrame(data=data):
             return len(data) * 4 // 3
         case FileDirectoryFrame(entries=entries) | FileEntriesFrame(entries=entries):
             return 64 * len(entries)

@@ -25,8 +25,11 @@ from nsmd.agent_link.frames import (
     ListeningFrame,
     PortsFrame,
 )
+from nsmd.agent_link.job_frames import JobAnswerFrame
 
-AnswerFrame = TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame | PortsFrame
+AnswerFrame = (
+    TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame | PortsFrame | JobAnswerFrame
+)
 
 
 class NoAnswerError(Exception):

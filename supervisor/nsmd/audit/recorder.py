@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from nsm.wire.errors import NsmError
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.audit.journal import AuditRecord, Journal, plain
 from nsmd.model.events import EventKind, Happening
 from nsmd.model.values import ClientIdentity, RunOutcome
@@ -31,6 +32,8 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "file_remove": ("target", "path", "recursive"),
     "file_rename": ("target", "path", "to"),
     "interrupt": ("target",),
+    "job_signal": ("target", "job", "signal"),
+    "job_stop": ("target", "job"),
     "kill": ("targets", "idle_s", "all"),
     "net": ("target", "action", "hosts"),
 }
@@ -38,8 +41,8 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 NOT_TOLD = frozenset(
     "box_open changes change check complete env_list env_log events file_close "
-    "file_entries file_list file_read file_stat file_write logs metrics "
-    "port_close port_open run_in stats".split()
+    "file_entries file_list file_read file_stat file_write job_list job_read job_resize job_write "
+    "logs metrics port_close port_open run_in stats".split()
 )
 """Operations with the right `manage` that change nothing, or are recorded elsewhere."""
 
@@ -65,6 +68,8 @@ RECORDED: frozenset[EventKind] = frozenset(
         *PASSED_ON,
         "execution_started",
         "execution_finished",
+        "job_started",
+        "job_ended",
         "session_claimed",
         "session_ended",
         "session_taken_up",
@@ -101,6 +106,14 @@ class Recorder:
                 self._execution_started(subject)
             case "execution_finished":
                 self._execution_finished(subject)
+            case "job_started":
+                session, started = subject
+                facts = _job_facts(session, started.job) | _client_facts(started.client)
+                facts = {"event": "job_started", **facts}
+                self._journal.put(AuditRecord(self._journal.wall(), facts, started.command))
+            case "job_ended":
+                session, job = subject
+                self.say("job_ended", {**_job_facts(session, job), **_job_outcome(job)})
             case "session_claimed":
                 if not subject.taken_up:  # else it was recorded when it began
                     self._session_started(subject)
@@ -223,6 +236,24 @@ def _execution_facts(execution: Execution) -> dict[str, Any]:
         "name": session.name,
         "env": execution.origin.env,
         **_client_facts(execution.request.client),
+    }
+
+
+def _job_facts(session: Session, job: JobFacts) -> dict[str, Any]:
+    return {
+        "job": job.job,
+        "session": session.id,
+        "name": session.name,
+        "env": session.spec.environment.name,
+    }
+
+
+def _job_outcome(job: JobFacts) -> dict[str, Any]:
+    words = {"timeout": job.timed_out, "stopped": job.stopped, "error": job.exit_code != 0}
+    return {
+        "outcome": next((word for word, holds in words.items() if holds), "ok"),
+        "exit_code": job.exit_code,
+        "duration_s": job.duration_s,
     }
 
 

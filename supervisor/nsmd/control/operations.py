@@ -22,6 +22,7 @@ from nsmd.control.ops import (
     environments,
     files,
     inspection,
+    jobs,
     network,
     pool,
     ports,
@@ -31,6 +32,7 @@ from nsmd.control.ops import (
 )
 from nsmd.environments.catalog import CatalogEntry
 from nsmd.host.paths import is_within
+from nsmd.manager.job_starts import SessionForJob, session_for_job
 from nsmd.manager.session_index import project_path
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
@@ -75,14 +77,15 @@ async def _status(call: Call) -> dict[str, Any]:
     }
 
 
-def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
+def _request(call: Call, code: str) -> RunRequest:
+    """The request to run code, or to find the session for a program."""
     args = call.args
     inherited = check_inherited(
         call.services.run_service.inherit, arguments.optional_map(args, "variables") or {}
     )
     project = _project(call)
     wanted = arguments.optional_map(args, "project") or {}
-    request = RunRequest(
+    return RunRequest(
         client=replace(
             call.as_client(),
             scope=call.names_in(project),
@@ -92,7 +95,7 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         ),
         env=arguments.optional_text(args, "env") or "",
         language=arguments.optional_text(args, "language") or "",
-        code=arguments.text(args, "code"),
+        code=code,
         session=arguments.optional_text(args, "session"),
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
@@ -101,21 +104,46 @@ def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
         project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )
+
+
+def _submit(call: Call, on_output: OutputSink | None = None) -> Execution:
+    request = _request(call, arguments.text(call.args, "code"))
+    run_service = call.services.run_service
+    if (found := _in_named_session(call, request)) is not None:
+        return run_service.submit(found, on_output)
+    return run_service.retries.find_of_gone(request).join(on_output)
+
+
+def _session_for_job(call: Call) -> SessionForJob:
+    request = _request(call, "")
+    run_service = call.services.run_service
+    if (found := _in_named_session(call, request)) is not None:
+        return session_for_job(run_service, found)
+    raise run_service.retries.job_of_gone(request)
+
+
+def _in_named_session(call: Call, request: RunRequest) -> RunRequest | None:
+    """Return the request for the session that its name means, which may be another project's; None
+    if it was sent before, and that session is gone.
+
+    Raises:
+        UnknownSessionError: there is none, and the name is that of no new one.
+    """
     run_service, name = call.services.run_service, request.session
     if not call.by_project or name is None or run_service.named(request.client.scope, name):
-        return run_service.submit(request, on_output)
+        return request
     session = run_service.identified(name)
     if session is not None and session.tenancy is not None and session.name is not None:
         client = replace(request.client, scope=session.tenancy.scope)
-        request = replace(request, client=client, session=session.name)
-    elif request.again and ("/" in name or names.may_be_id(name)):
-        return run_service.retries.find_of_gone(request).join(on_output)
-    elif "/" in name:
+        return replace(request, client=client, session=session.name)
+    if request.again and ("/" in name or names.may_be_id(name)):
+        return None
+    if "/" in name:
         raise UnknownSessionError(
             f"No session {name[:200]!r}.",
             hint="`nsm ps` lists the live ones; a new session has a name without '/'.",
         )
-    return run_service.submit(request, on_output)
+    return request
 
 
 async def _find(call: Call) -> dict[str, Any]:
@@ -270,6 +298,11 @@ def _session_of_run(args: Mapping[str, Any]) -> str | None:
     return None if args.get("again") else ""
 
 
+def _target(args: Mapping[str, Any]) -> str | None:
+    target = args.get("target")
+    return target if isinstance(target, str) else ""
+
+
 OPERATIONS: Mapping[str, Row] = {
     "ping": Row("read", _ping, own=True, waits_for=_no_session),
     "status": Row("read", _status, own=True, waits_for=_no_session),
@@ -290,6 +323,13 @@ OPERATIONS: Mapping[str, Row] = {
         "run", run.streaming(_submit), run.not_streaming(_submit), waits_for=_session_of_run
     ),
     "result": Row("run", _result_of),
+    "job_start": Row("run", jobs.starting(_session_for_job), waits_for=_session_of_run),
+    "job_list": Row("manage", jobs.job_list, own=True, waits_for=_target),
+    "job_read": Row("manage", jobs.job_read, own=True, waits_for=_target),
+    "job_write": Row("manage", jobs.job_write, own=True, waits_for=_target),
+    "job_signal": Row("manage", jobs.job_signal, own=True, waits_for=_target),
+    "job_stop": Row("manage", jobs.job_stop, own=True, waits_for=_target),
+    "job_resize": Row("manage", jobs.job_resize, own=True, waits_for=_target),
     "find": Row("read", _find, own=True),
     "interrupt": Row("manage", _interrupt, own=True),
     "kill": Row("manage", _kill),

@@ -5,7 +5,9 @@ session_slots    limit of live sessions, and calls that wait for a place
 deduplication    run code only once if a client sends it again after a lost connection
 projects         the host directory that a session may see, and its mount point
 code_fences      remove Markdown fences around code
+env_choice       the environment of a call that names none
 listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions
 run_service      the one way to run code: checks, session, execution, result
+job_starts       programs: their session, and their start
 """

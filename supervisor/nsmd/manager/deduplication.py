@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
+from nsm.wire.errors import BadRequestError, FateUnknownError, NsmError, ResultLostError
 from nsmd.fdstore.fates import Fates
 from nsmd.model import names
 from nsmd.model.values import RunRequest
@@ -71,6 +71,12 @@ class Deduplication:
         if execution is not None and _is_of(execution, request):
             return execution
         raise _lost(wanted) if wanted in self._fates.done else _unknown(wanted)
+
+    def job_of_gone(self, request: RunRequest) -> NsmError:
+        """Make the error for a program that was to be started in a session that is gone: that may
+        have happened.
+        """
+        return _unknown(_id_of(request))
 
     def new_id(self, wanted: str | None, name: str | None, scope: str) -> str:
         """Check the id that a client gives to new code, or make one.

@@ -29,6 +29,7 @@ from nsmd.environments.provider import Provider
 from nsmd.jail.cgroups import memory_of
 from nsmd.manager import code_fences
 from nsmd.manager.deduplication import Deduplication
+from nsmd.manager.env_choice import env_left_open
 from nsmd.manager.listing import ROWS_AT_ONCE, Measure, ended_row, live_row, measure_in_threads
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
@@ -227,16 +228,7 @@ class RunService:
             execution = self.retries.find(request, name, scope)
             if execution is not None:
                 return execution.join(on_output)
-        if session is None and not request.env:
-            request = replace(request, env=self._env_left_open(request))
-        live = session or self._meant(request)
-        self._check_open(live=live is not None)
-        if live is None:
-            environment = self.provider.find(request.client, request.env)
-        else:  # it keeps its environment, even if that has changed or gone since
-            environment = live.spec.environment
-            if session is None:
-                check_same(request, live.network.rule, live.spec.project)
+        request, live, environment = self.place(request, session)
         check_code(request.code)
         if request.reset and session is None and name is None:
             raise BadRequestError(
@@ -246,7 +238,7 @@ class RunService:
             )
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
         execution_id = self.retries.new_id(request.execution_id, name, scope)
-        ran_in, replaced = (live, None) if live else self._session_for(request, environment)
+        ran_in, replaced = (live, None) if live else self.session_for(request, environment)
         origin = Origin(
             env=environment.name,
             created=live is None,
@@ -264,6 +256,35 @@ class RunService:
         ran_in.submit(execution)
         self._executions.add(execution)
         return execution
+
+    def place(
+        self, request: RunRequest, session: Session | None
+    ) -> tuple[RunRequest, Session | None, Environment]:
+        """Find where a request is carried out.
+
+        Args:
+            session: a live session, in place of the one that `request` names.
+
+        Returns:
+            The request with its environment, the live session if there is one, and the environment.
+
+        Raises:
+            NsmError: the request cannot be carried out.
+        """
+        if session is None and not request.env:
+            own = request.session and self.named(request.client.scope, request.session)
+            usable = self.provider.environments(request.client)
+            default = self._settings.defaults.env
+            env = env_left_open(request, own or None, usable, default)
+            request = replace(request, env=env)
+        live = session or self._meant(request)
+        self._check_open(live=live is not None)
+        if live is None:
+            return request, None, self.provider.find(request.client, request.env)
+        if session is None:
+            check_same(request, live.network.rule, live.spec.project)
+        # It keeps its environment, even if that has changed or gone since.
+        return request, live, live.spec.environment
 
     def _first_finished(self, execution: Execution) -> None:
         self._executions.finished(execution)
@@ -397,38 +418,6 @@ class RunService:
         memory = await memory_of({id_: group for id_, group in grouped.items() if group})
         return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
 
-    def _env_left_open(self, request: RunRequest) -> str:
-        """Choose the environment of a call that names none.
-
-        Raises:
-            BadRequestError: there is no obvious choice; the message lists the environments.
-        """
-        client, default = request.client, self._settings.defaults.env
-        if request.session and (live := self.named(client.scope, request.session)):
-            own = live.spec.environment
-            if request.language not in ("", own.interpreter):
-                raise BadRequestError(
-                    f"The session {request.session!r} runs {own.name}, and the code is for "
-                    f"{request.language}; it was not run.",
-                    hint="Use another session name, or name the environment.",
-                )
-            return own.name
-        usable = {e.name: e for e in self.provider.environments(client) if e.problem is None}
-        if default is not None and request.language:
-            chosen = usable.get(OTHER_NAMES.get(default, default))
-            if chosen is not None and chosen.interpreter != request.language:
-                default = None  # the default cannot run it
-        if named := default or request.language:
-            return named
-        unsaid = "othing says which environment to run the code in."
-        raise BadRequestError(
-            f"There is no session {request.session!r} here, and n{unsaid}"
-            if request.session
-            else f"N{unsaid}",
-            hint="Name one with -e, or set `env` in [defaults] of config.toml. Available: "
-            f"{', '.join(usable) or 'none'}.",
-        )
-
     def _meant(self, request: RunRequest) -> Session | None:
         """Find the live session that a call names, if its environment is the one that is meant."""
         if request.session is None:
@@ -440,7 +429,7 @@ class RunService:
         meant = bound in (env, OTHER_NAMES.get(env)) and session.tenancy.is_for(request.client)
         return session if meant else None
 
-    def _session_for(
+    def session_for(
         self, request: RunRequest, environment: Environment
     ) -> tuple[Session, str | None]:
         """Make a session. Returns it, and how an earlier one of the name ended."""

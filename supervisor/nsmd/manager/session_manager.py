@@ -127,6 +127,11 @@ class SessionManager:
         self._slots.configure(session_room(settings, self._shares))
         self.pool.configure(settings.pool)
 
+    @property
+    def grace_s(self) -> float:
+        """Seconds between an interrupt and the kill."""
+        return self._limits.grace_s
+
     def artifacts_in_use(self) -> set[Artifact]:
         """Artifacts that sessions of any kind use now."""
         artifacts = {session.spec.environment.artifact for session in self.index}

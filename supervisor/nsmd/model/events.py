@@ -25,6 +25,8 @@ EventKind = Literal[
     "execution_started",
     "execution_finished",
     "execution_interrupted",
+    "job_started",
+    "job_ended",
     "client_came",
     "client_left",
     "limit_hit",

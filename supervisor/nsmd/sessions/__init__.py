@@ -7,6 +7,7 @@ execution        one execution: its state, output and result
 execution_queue  the executions of one jail, one after another; their time limits
 session          the task that owns one jail and carries out the lifecycle table
 ended            ended sessions and finished executions that are still remembered
+jobs             programs that run beside the interpreter
 files            files into and out of a session
 changes          changes of a session in an overlay: diff, apply, discard
 """

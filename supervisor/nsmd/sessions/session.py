@@ -25,6 +25,7 @@ from nsmd.agent_link.frames import (
     ResumedFrame,
     StatusFrame,
 )
+from nsmd.agent_link.job_frames import JobEndedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
 from nsmd.host import journald
@@ -298,6 +299,11 @@ class Session:
         if self.state is SessionState.IDLE:
             self._idle_timer.begin()
 
+    def job_started(self) -> None:
+        """Note a program that was started beside the executions."""
+        if (confinement := self.confinement) is not None:
+            confinement.job_started()
+
     def distrust(self, what: str) -> NsmError:
         """End the session because its agent lies; returns the error that says so."""
         self.agent_lost(f"its agent broke the protocol ({what})")
@@ -404,6 +410,8 @@ class Session:
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
                 self._idle_timer.told(frame, idle=self.state is SessionState.IDLE)
+            case JobEndedFrame():
+                self._events.publish("job_ended", session=self.id, subject=(self, frame.job))
             case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
             case _:

@@ -3,6 +3,7 @@
 formats.py        tables, sizes, durations, foreign text made visible
 sessions.py       live and ended sessions
 ports.py          open ports of sessions
+jobs.py           programs in sessions
 environments.py   environments, and what could not be preloaded
 builds.py         environments that Nix builds, and how a build comes along
 supervisor.py     status and pool

@@ -1,6 +1,6 @@
 """The verbs of `nsm`, a module each; `nsm.cli.main` has the table of them.
 
-    Run code        run, attach, interrupt
+    Run code        run, exec, jobs, attach, interrupt
     Sessions        ps, top, logs, inspect, net, port, kill
     Files           cp, diff, apply, discard
     Environments    env

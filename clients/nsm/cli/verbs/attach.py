@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from nsm.cli import terminal
+from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_USAGE, Parser, seconds, whole_number
 
 _EPILOG = """\
@@ -25,6 +25,9 @@ keys:
   Ctrl-D      leaves
 
 Exits 0 when you left, 1 when the session ended.
+
+With --job, you see what that program has printed so far and prints from now on, and it gets what
+you type; in other respects as with `nsm exec`, whose exit codes this has, too.
 """
 
 
@@ -43,6 +46,7 @@ def parser() -> Parser:
     parser.add_argument(
         "-t", "--timeout", type=seconds, metavar="SECONDS", help="limit of each execution of yours"
     )
+    parser.add_argument("--job", metavar="ID", help="join a program of the session, see `nsm jobs`")
     parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
     return parser
 
@@ -50,6 +54,8 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Attach."""
     options = parser().parse_args(arguments)
+    if options.job is not None:
+        return _join_job(options.session, options.job)
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         terminal.note(
             "`nsm attach` needs a terminal to read from and to write to\n"
@@ -64,3 +70,19 @@ def main(arguments: list[str]) -> int:
         timeout_s=options.timeout,
         images=options.images,
     )
+
+
+def _join_job(session: str, job_id: str) -> int:
+    from nsm.cli.jobs import raw_terminal  # noqa: PLC0415  # as above
+    from nsm.cli.jobs.foreground import Foreground  # noqa: PLC0415
+    from nsm.client.blocking import Client  # noqa: PLC0415
+
+    with Client(autostart=False) as client:
+        targets.tell(client, session)
+        job = client.job(session, job_id)
+        ours = bool(sys.stdin) and sys.stdin.isatty() and sys.stdout.isatty()
+        tty = job.info.tty and job.info.running and ours
+        if tty:
+            job.resize(*raw_terminal.size_of(0))
+        reads_input = job.info.takes_input and bool(sys.stdin)
+        return Foreground(job, tty=tty, reads_input=reads_input).run()

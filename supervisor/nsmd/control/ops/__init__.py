@@ -8,6 +8,7 @@ drain            begin nothing new, and wait until nothing runs
 environments     add, update, remove and list environments that Nix builds
 files            open, read, write and list files of a session
 inspection       all facts about one session
+jobs             start, read, write, signal, stop and list programs in a session
 network          show and change what a session may reach
 pool             what the pool holds, and why
 ports            open, close and list ports of sessions on the host

@@ -117,6 +117,12 @@ class Confinement:
             self._share.begun()
         self._watch(self)
 
+    def job_started(self) -> None:
+        """Note a program that runs beside executions."""
+        if self._share is not None:
+            self._share.begun()
+        self._watch(self)
+
     def note(self) -> dict[str, object]:
         """Make the note that `go_on` needs, for the agent to remember with an execution."""
         counted = self._counted

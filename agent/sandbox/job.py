@@ -1,0 +1,433 @@
+"""One job: a program that runs beside the interpreters, its process, its input and its output."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+
+from sandbox.capture import FIONREAD, NO_BYTES
+from sandbox.framing import READ_BYTES
+from sandbox.job_output import STREAMS
+from sandbox.job_start import JobRefusal, goes_before_agent, not_started, start_program
+from sandbox.linux import identity_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from sandbox.job_output import JobLog
+    from sandbox.polling import Poller
+
+
+STDIN_BYTES = 256 * 1024
+"""Input that a job has not read yet; who writes more has to wait."""
+
+TOLD_ARGUMENTS = 2000
+"""Characters of the arguments of a job that are told."""
+
+EXIT_TIMED_OUT = 124
+
+OOM_RETRY_S = 0.002
+
+TIOCSWINSZ, TIOCGPGRP = 0x5414, 0x540F
+
+END_OF_INPUT = b"\x04"
+"""Ctrl-D, the end of input in a terminal (VEOF), unless the program has changed that."""
+
+
+class JobStream:
+    """One output of a job, as the agent reads it.
+
+    Attributes:
+        place: index of `STREAMS`.
+        paused: the agent does not read it for now.
+    """
+
+    def __init__(self, place: int, read_fd: int) -> None:
+        self.place = place
+        self.read_fd = read_fd
+        self.identity = identity_of(os.fstat(read_fd))
+        self.paused = False
+
+
+class JobProcess:
+    """A program that was started, from its start until it is forgotten.
+
+    Args:
+        job_id: short, unique in the session.
+        argv: the program and its arguments.
+        cwd: directory, absolute or relative to the workspace.
+        env: variables besides the session's.
+        stdin: input follows; else it is empty at once.
+        tty: rows and columns of a terminal; None for pipes.
+        changed: called when there is more output, or the job has ended.
+
+    Attributes:
+        pid: leader of the job's session and process group; 0 when it has ended.
+        leader: the same, also later: what it has left behind may be in that session.
+        written: pieces of input by their keys, and how many bytes were taken of each.
+        wait_status: as of wait(2); None while it runs.
+
+    Raises:
+        JobRefusal: it cannot be started.
+    """
+
+    is_job = True
+
+    def __init__(
+        self,
+        job_id: str,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bool,
+        tty: tuple[int, int] | None,
+        limits: Mapping[str, int],
+        log: JobLog,
+        poller: Poller,
+        changed: Callable[[JobProcess], None],
+    ) -> None:
+        self.id = job_id
+        self.argv = _shortened(argv)
+        self.cwd = cwd
+        self.log = log
+        self.tty = tty is not None
+        self.pid = self.leader = 0
+        self.wait_status: int | None = None
+        self.timed_out = False
+        self.stopping = False
+        self.started = self.ended = time.monotonic()
+        self.usage: resource.struct_rusage | None = None
+        self.pipes: dict[str, JobStream] = {}
+        self.stdin_bytes = 0
+        self.written: dict[str, int] = {}
+        self._poller = poller
+        self._changed = changed
+        self._in_fd = -1
+        self._input = bytearray()
+        self._input_ends = False
+        self._input_error = ""
+        theirs: list[int] = []
+        try:
+            if tty is None:
+                actions = self._open_pipes(theirs, stdin=stdin)
+            else:
+                actions = self._open_terminal(theirs, tty)
+            self.pid = self.leader = start_program(
+                argv, cwd, {**os.environ, **env}, actions, limits
+            )
+        except OSError as error:
+            self.close()
+            raise not_started(argv[0], error.errno or 0) from None
+        except JobRefusal:
+            self.close()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._mark_for_killing(OOM_RETRY_S)
+        for stream in self.pipes.values():
+            self._watch(stream)
+        if self._in_fd >= 0 and not self.tty:
+            poller.watch(self._in_fd, lambda _: self._flush(), 0)
+
+    def __repr__(self) -> str:
+        return f"<JobProcess {self.id} pid={self.pid} {self.argv[0]!r:.40}>"
+
+    # Start.
+
+    def _mark_for_killing(self, retry_s: float) -> None:
+        """Have it go before the agent when memory runs out."""
+        if self.pid and not goes_before_agent(self.pid) and retry_s < 1.0:
+            self._poller.at(
+                f"job {self.id} oom",
+                time.monotonic() + retry_s,
+                lambda: self._mark_for_killing(4 * retry_s),
+            )
+
+    def _open_pipes(self, theirs: list[int], *, stdin: bool) -> list[Any]:
+        actions: list[Any] = []
+        if stdin:
+            child, self._in_fd = os.pipe2(os.O_CLOEXEC)
+            theirs.append(child)
+            os.set_blocking(self._in_fd, False)
+            actions.append((os.POSIX_SPAWN_DUP2, child, 0))
+        else:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0))
+        for place, name in enumerate(STREAMS):
+            read_fd, child = os.pipe2(os.O_CLOEXEC)
+            theirs.append(child)
+            os.set_blocking(read_fd, False)
+            self.pipes[name] = JobStream(place, read_fd)
+            actions.append((os.POSIX_SPAWN_DUP2, child, place + 1))
+        return actions
+
+    def _open_terminal(self, theirs: list[int], size: tuple[int, int]) -> list[Any]:
+        ours, child = os.openpty()
+        theirs.append(child)
+        self.pipes["stdout"] = JobStream(0, ours)
+        self._in_fd = ours
+        os.set_blocking(ours, False)
+        self._set_size(*size)
+        # The leader of a session without a terminal gets the first one that it opens.
+        path = os.ttyname(child)
+        return [
+            (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
+            *((os.POSIX_SPAWN_DUP2, 0, place) for place in (1, 2)),
+        ]
+
+    # Output.
+
+    def _watch(self, stream: JobStream) -> None:
+        def on_event(events: int) -> None:
+            if events & select.POLLOUT:  # a terminal
+                self._flush()
+            if events & ~select.POLLOUT:
+                self._on_output(stream)
+
+        self._poller.watch(stream.read_fd, on_event)
+
+    def _on_output(self, stream: JobStream) -> None:
+        room = self.log.room(READ_BYTES)
+        if not room:
+            self._pause(stream)
+            return
+        try:
+            data = os.read(stream.read_fd, room)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal that nobody has open any more
+            data = b""
+        if data:
+            self.log.write(stream.place, data)
+            self._changed(self)
+        else:
+            self._close_stream(stream)
+
+    def _pause(self, stream: JobStream) -> None:
+        stream.paused = True
+        self._poller.forget(stream.read_fd)  # poll(2) would report its end again and again
+
+    def resume_output(self) -> None:
+        """Read on, if nobody would lose anything by it."""
+        for stream in list(self.pipes.values()):
+            if stream.paused and self.log.room(1):
+                stream.paused = False
+                self._watch(stream)
+                if self._input:
+                    self._flush()
+
+    @property
+    def paused(self) -> bool:
+        return any(stream.paused for stream in self.pipes.values())
+
+    def _close_stream(self, stream: JobStream) -> None:
+        for name, each in list(self.pipes.items()):
+            if each is stream:
+                del self.pipes[name]
+        self._poller.forget(stream.read_fd)
+        if stream.read_fd == self._in_fd:
+            self._in_fd = -1
+        os.close(stream.read_fd)
+
+    # Input.
+
+    @property
+    def takes_input(self) -> bool:
+        return self._in_fd >= 0 and not self._input_ends
+
+    def write(self, data: bytes) -> int:
+        """Take input for the job; returns how many bytes of it there was room for.
+
+        Raises:
+            JobRefusal: the job reads no more.
+        """
+        if not self.takes_input:
+            raise JobRefusal(self._input_error or self._why_no_input(), errno.EPIPE)
+        taken = data[: max(0, STDIN_BYTES - len(self._input))]
+        self._input += taken
+        self.stdin_bytes += len(taken)
+        self._flush()
+        if self._input_error:
+            raise JobRefusal(self._input_error, errno.EPIPE)
+        return len(taken)
+
+    def _why_no_input(self) -> str:
+        if self.wait_status is not None:
+            return f"job {self.id} has ended"
+        if self._input_ends:
+            return f"the input of job {self.id} has been closed"
+        return f"job {self.id} was started without input: its standard input is empty"
+
+    def end_input(self) -> None:
+        """Close the job's standard input, once it has read what waits."""
+        if self.takes_input:
+            self._input_ends = True
+            if self.tty:
+                self._input += END_OF_INPUT
+                self._input_ends = False  # a terminal goes on; the program decides
+            self._flush()
+
+    @property
+    def has_room(self) -> bool:
+        """True if input would be taken now, or refused."""
+        return len(self._input) < STDIN_BYTES or not self.takes_input
+
+    def _flush(self) -> None:
+        try:
+            while self._input:
+                written = os.write(self._in_fd, self._input[:READ_BYTES])
+                del self._input[:written]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._input.clear()
+            self._input_error = f"job {self.id} does not read its standard input any more"
+            self._close_input()
+        if not self._input and self._input_ends:
+            self._close_input()
+        elif self._in_fd >= 0:
+            waits = select.POLLOUT if self._input else 0
+            self._poller.change(self._in_fd, waits | (select.POLLIN if self.tty else 0))
+        self._changed(self)
+
+    def _close_input(self) -> None:
+        if self._in_fd >= 0 and not self.tty:
+            self._poller.forget(self._in_fd)
+            os.close(self._in_fd)
+            self._in_fd = -1
+
+    # Signals and terminal.
+
+    def send_signal(self, number: int) -> None:
+        """Signal the job's process group.
+
+        Raises:
+            JobRefusal: it has ended.
+        """
+        if not self.pid:
+            raise JobRefusal(f"job {self.id} has ended", errno.ESRCH)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does: in a terminal, interrupt what is in the foreground."""
+        group = self.pid
+        if self.tty and self._in_fd >= 0:
+            with contextlib.suppress(OSError):
+                told = fcntl.ioctl(self._in_fd, TIOCGPGRP, NO_BYTES)
+                group = int.from_bytes(told, sys.byteorder) or group
+        if group:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGINT)
+
+    def go_on(self) -> None:
+        """Continue it where it was stopped: a stopped process handles no other signal."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGCONT)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal; the kernel tells the program.
+
+        Raises:
+            JobRefusal: it has none.
+        """
+        if not self.tty:
+            raise JobRefusal(f"job {self.id} has no terminal", errno.ENOTTY)
+        if self._in_fd >= 0:
+            self._set_size(rows, columns)
+
+    def _set_size(self, rows: int, columns: int) -> None:
+        size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
+        fcntl.ioctl(self._in_fd, TIOCSWINSZ, size)
+
+    # End.
+
+    def has_ended(self, wait_status: int, usage: resource.struct_rusage) -> None:
+        """Its process is gone; what it has printed so far belongs to it."""
+        self.ended = time.monotonic()
+        self.pid = 0
+        self.usage = usage
+        for stream in list(self.pipes.values()):
+            self._read_rest(stream)
+        self.log.compact()
+        self.wait_status = wait_status
+        self._input.clear()
+        self._close_input()
+        self._changed(self)
+
+    def _read_rest(self, stream: JobStream) -> None:
+        """Read what waits, without what processes add that it has left behind."""
+        with contextlib.suppress(OSError):
+            waiting = fcntl.ioctl(stream.read_fd, FIONREAD, NO_BYTES)
+            left = int.from_bytes(waiting, sys.byteorder)
+            while left > 0 and (data := os.read(stream.read_fd, min(left, READ_BYTES))):
+                self.log.write(stream.place, data)
+                left -= len(data)
+
+    def close(self) -> None:
+        """Close what the agent has open for it."""
+        for stream in list(self.pipes.values()):
+            self._close_stream(stream)
+        if self._in_fd >= 0:
+            self._poller.forget(self._in_fd)
+            os.close(self._in_fd)
+            self._in_fd = -1
+
+    def exit_code(self) -> int | None:
+        """Exit code as a shell has it; None while it runs."""
+        if self.wait_status is None:
+            return None
+        if self.timed_out:
+            return EXIT_TIMED_OUT
+        if os.WIFSIGNALED(self.wait_status):
+            return 128 + os.WTERMSIG(self.wait_status)
+        return os.WEXITSTATUS(self.wait_status)
+
+    def facts(self) -> dict[str, Any]:
+        """All that is told of it."""
+        status, usage = self.wait_status, self.usage
+        now = time.monotonic()
+        signalled = status is not None and os.WIFSIGNALED(status)
+        return {
+            "job": self.id,
+            "argv": self.argv,
+            "cwd": self.cwd,
+            "pid": self.leader,
+            "tty": self.tty,
+            "running": status is None,
+            "takes_input": self.takes_input,
+            "age_s": round(now - self.started, 6),
+            "duration_s": round((now if status is None else self.ended) - self.started, 6),
+            "exit_code": self.exit_code(),
+            "signal": os.WTERMSIG(status) if status is not None and signalled else 0,
+            "timed_out": self.timed_out,
+            "stopped": self.stopping and not self.timed_out,
+            "user_s": usage.ru_utime if usage is not None else 0.0,
+            "system_s": usage.ru_stime if usage is not None else 0.0,
+            "max_rss_bytes": usage.ru_maxrss * 1024 if usage is not None else 0,
+            "output_bytes": self.log.size,
+            "input_bytes": self.stdin_bytes,
+        }
+
+
+def _shortened(argv: Sequence[str]) -> list[str]:
+    """The arguments, the last ones left out if they are long."""
+    told: list[str] = []
+    room = TOLD_ARGUMENTS
+    for argument in argv:
+        told.append(argument if len(argument) <= room else argument[:room] + "...")
+        room -= len(argument) + 1
+        if room < 0:
+            break
+    return told

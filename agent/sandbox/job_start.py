@@ -1,0 +1,154 @@
+"""Start of a job's program, and what is told if it cannot be started."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+
+from sandbox.limits import RESOURCES
+from sandbox.linux import IGNORED_BY_PYTHON
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+    from typing import Any
+
+
+WHY_NOT_STARTED = {
+    errno.ENOENT: "no such program, or the interpreter that its first line names is missing",
+    errno.EACCES: "not executable: a directory, or its permissions do not allow it",
+    errno.ENOEXEC: "no program that this machine runs: a script needs a first line like #!/bin/sh",
+    errno.ETXTBSY: "somebody still writes to it: close the file first",
+    errno.E2BIG: "its arguments and variables are too long together",
+    errno.EAGAIN: "the session has as many processes as it may: end some",
+    errno.ENOMEM: "there is no memory left for another process",
+    errno.EMFILE: "the session has as many files open as it may: end some jobs",
+}
+
+
+OOM_TRIES = 10
+
+
+class JobRefusal(Exception):  # noqa: N818  # clients have a JobError
+    """Nothing can be done as asked; `number` is an errno."""
+
+    def __init__(self, message: str, number: int = errno.EINVAL) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def start_program(
+    argv: Sequence[str],
+    cwd: str,
+    variables: Mapping[str, str],
+    actions: Sequence[Any],
+    limits: Mapping[str, int],
+) -> int:
+    """Start a program without a fork, which would copy the agent's memory for nothing.
+
+    It is the leader of a session and of a process group. Everything that the agent has open is
+    close-on-exec.
+
+    Args:
+        cwd: absolute.
+        variables: its whole environment.
+        actions: for its descriptors 0 to 2, as of posix_spawn(3).
+
+    Raises:
+        JobRefusal, OSError: it cannot be started.
+    """
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        number = error.errno or 0
+        raise JobRefusal(f"working directory {cwd!r:.300}: {os.strerror(number)}", number) from None
+    try:
+        program = find_program(argv[0], variables.get("PATH", os.defpath))
+        with limited(limits):
+            return os.posix_spawn(
+                program,
+                list(argv),
+                variables,
+                file_actions=actions,
+                setsid=True,
+                setsigdef=IGNORED_BY_PYTHON,
+            )
+    finally:
+        os.chdir("/")
+
+
+def goes_before_agent(pid: int) -> bool:
+    """Have a program go before the agent when memory runs out; False to try again soon.
+
+    The kernel wakes us a moment before it opens /proc/PID to us, and before the program runs. It
+    stays closed for a program that we may not read.
+    """
+    for _ in range(OOM_TRIES):
+        try:
+            fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        except PermissionError:
+            os.sched_yield()
+        except OSError:
+            return True
+        else:
+            with contextlib.suppress(OSError):
+                os.write(fd, b"1000")
+            os.close(fd)
+            return True
+    return False
+
+
+def not_started(name: str, number: int) -> JobRefusal:
+    """Make the error for a program that the kernel does not start."""
+    why = WHY_NOT_STARTED.get(number, os.strerror(number))
+    return JobRefusal(f"{name!r:.300}: {why}", number)
+
+
+def find_program(name: str, path: str) -> str:
+    """The file of a program, as a shell finds it.
+
+    Raises:
+        JobRefusal: there is none, or none that is executable.
+    """
+    if "/" in name:
+        if os.path.isdir(name):
+            raise JobRefusal(f"{name!r:.300}: a directory, not a program", errno.EACCES)
+        return name
+    refused = ""
+    for directory in path.split(os.pathsep):
+        file = os.path.join(directory or ".", name)
+        if not os.path.isfile(file):
+            continue
+        if os.access(file, os.X_OK):
+            return file
+        refused = refused or file
+    if refused:
+        raise JobRefusal(f"{refused!r:.300}: {WHY_NOT_STARTED[errno.EACCES]}", errno.EACCES)
+    raise JobRefusal(f"{name!r:.300}: no such program in PATH", errno.ENOENT)
+
+
+@contextlib.contextmanager
+def limited(limits: Mapping[str, int]) -> Generator[None, None, None]:
+    """Have a program that is started meanwhile begin with these limits.
+
+    A filter keeps the agent from limiting other processes, and there is no moment in between at
+    which the new one could limit itself. So the agent has its limits for that time. It cannot raise
+    a hard limit again: that of memory it keeps, since it needs far less. The other hard limits are
+    the session's.
+    """
+    before: dict[int, tuple[int, int]] = {}
+    for name, value in limits.items():
+        kind = RESOURCES[name]
+        hard = resource.getrlimit(kind)[1]
+        before[kind] = resource.getrlimit(kind)
+        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (wanted, wanted if kind == resource.RLIMIT_DATA else hard))
+        if kind == resource.RLIMIT_DATA:
+            del before[kind]
+    try:
+        yield
+    finally:
+        for kind, both in before.items():
+            resource.setrlimit(kind, both)

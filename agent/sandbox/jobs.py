@@ -1,0 +1,393 @@
+"""Jobs of the session: requests about them, and their answers."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import signal
+import time
+
+from sandbox.execution import GRACE_S, LAG_BYTES
+from sandbox.fields import as_object, as_texts, is_seconds, is_whole
+from sandbox.job import JobProcess
+from sandbox.job_output import OutputStore
+from sandbox.job_start import JobRefusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Mapping
+    from typing import Any
+
+    from sandbox.agent import Agent
+
+
+MAX_JOBS = 256
+"""Jobs that run at a time."""
+
+KEPT_JOBS = 1000
+"""Jobs that have ended and are still known, with their output; the oldest is forgotten first."""
+
+KEPT_KEYS = 10_000
+"""Jobs that are known by their keys, for who asks again whether one was started."""
+
+KEPT_WRITES = 32
+"""Pieces of input of a job that are known by their keys, likewise."""
+
+MAX_READ = 256 * 1024
+"""Bytes of output in one answer, before base64."""
+
+MAX_WAIT_S = 60.0
+
+READER_S = 60.0
+"""How long after its last request a reader keeps the agent from dropping what it has not read."""
+
+MAX_WAITING = 64
+"""Requests about one job that wait for something to happen."""
+
+MAX_SIDE = 10_000
+"""Rows or columns of a terminal."""
+
+JOB_REQUESTS = (
+    "job_start",
+    "job_read",
+    "job_write",
+    "job_signal",
+    "job_stop",
+    "job_resize",
+    "job_list",
+)
+
+
+class Jobs:
+    """The jobs of the session, and who waits for them. Made when the first one is asked for."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._store = OutputStore("/tmp")  # noqa: S108  # the session's own
+        self._jobs: dict[str, JobProcess] = {}
+        self._live: dict[int, JobProcess] = {}
+        self._keys: dict[str, str] = {}
+        self._count = 0
+        self._waiting: dict[str, list[Mapping[str, Any]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Jobs {len(self._live)} live of {len(self._jobs)}>"
+
+    @property
+    def all(self) -> list[JobProcess]:
+        return list(self._jobs.values())
+
+    def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        """Answer a request, now or when there is something to tell."""
+        try:
+            kind = message["type"]
+            if kind == "job_start":
+                known = self._keys.get(str(message.get("key")))
+                job = self._start(message) if known is None else self._known(known)
+                self._tell(request_id, job, known=known is not None)
+            elif kind == "job_list":
+                facts = [job.facts() for job in self._jobs.values()]
+                self._agent.send({"type": "jobs", "id": request_id, "jobs": facts})
+            else:
+                self._about(request_id, self._job(message), message)
+        except JobRefusal as error:
+            self._fail(request_id, error)
+
+    def _fail(self, request_id: str | int, error: JobRefusal) -> None:
+        code = errno.errorcode.get(error.number, "")
+        answer = {"type": "job_error", "id": request_id, "message": str(error), "code": code}
+        self._agent.send(answer)
+
+    def _tell(self, request_id: str | int, job: JobProcess, *, known: bool = False) -> None:
+        self._agent.send({"type": "job", "id": request_id, "job": job.facts(), "known": known})
+
+    # Start and end.
+
+    def _start(self, message: Mapping[str, Any]) -> JobProcess:
+        argv: Any = message.get("argv")
+        cwd, env = message.get("cwd"), as_texts(message.get("env"))
+        timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
+        if type(argv) is not list or not argv or not all(map(_is_argument, argv)):
+            raise JobRefusal("argv must be a list of texts without NUL, the program first")
+        if env is None:
+            raise JobRefusal("env must have names of variables, and values without NUL")
+        if not (cwd is None or _is_argument(cwd)):
+            raise JobRefusal("cwd must be a path")
+        if not (timeout_s is None or is_seconds(timeout_s)) or not is_seconds(grace_s):
+            raise JobRefusal("timeout_s and grace_s must be numbers of seconds, 0 or more")
+        size = _size_of(message["tty"]) if message.get("tty") is not None else None
+        if len(self._live) >= MAX_JOBS:
+            raise JobRefusal(
+                f"{MAX_JOBS} jobs run in this session, as many as may: stop one first",
+                errno.EAGAIN,
+            )
+        if len(others := self._agent.live_interpreters()) == 1 and not self._live:
+            # As long as there was nothing else, every orphan was its own, and nobody had to look.
+            self._agent.trees.note_orphans(others[0])
+        log = self._store.open_log(time.monotonic)
+        try:
+            job = JobProcess(
+                str(self._count + 1),
+                argv,
+                cwd=os.path.join(self._agent.workspace, cwd) if cwd else self._agent.workspace,
+                env=env,
+                stdin=message.get("stdin") is True,
+                tty=size,
+                limits=self._agent.limits.resources,
+                log=log,
+                poller=self._agent.poller,
+                changed=self._changed,
+            )
+        except JobRefusal:
+            self._store.forget(log)
+            raise
+        self._count += 1
+        self._jobs[job.id] = self._live[job.pid] = job
+        if isinstance(key := message.get("key"), str):
+            self._keys[key] = job.id
+            if len(self._keys) > KEPT_KEYS:
+                del self._keys[next(iter(self._keys))]
+        if timeout_s is not None:
+            self._agent.poller.at(
+                f"job {job.id} limit", job.started + timeout_s, lambda: self._on_limit(job, grace_s)
+            )
+        return job
+
+    def _on_limit(self, job: JobProcess, grace_s: float) -> None:
+        job.timed_out = True
+        self._stop(job, grace_s)
+
+    def _stop(self, job: JobProcess, grace_s: float) -> None:
+        """Interrupt a job; end it if it goes on, and kill it and all that it has started if that
+        does not help either."""
+        if not job.pid or job.stopping:
+            return
+        job.stopping = True
+        now = time.monotonic()
+        self._agent.poller.at(f"job {job.id} term", now + grace_s / 2, lambda: self._end(job))
+        self._agent.poller.at(f"job {job.id} kill", now + grace_s, lambda: self._kill(job))
+        job.interrupt()
+        job.go_on()
+
+    def _end(self, job: JobProcess) -> None:
+        if job.pid:
+            job.send_signal(signal.SIGTERM)
+            job.go_on()
+
+    def _kill(self, job: JobProcess) -> None:
+        if job.pid:
+            self._agent.trees.kill(job)
+
+    def on_exit(self, pid: int, wait_status: int, usage: resource.struct_rusage) -> None:
+        """Handle the end of a process of the agent's, if it is a job's."""
+        job = self._live.pop(pid, None)
+        if job is None:
+            return
+        for timer in ("limit", "term", "kill"):
+            self._agent.poller.cancel(f"job {job.id} {timer}")
+        if job.stopping:
+            self._agent.trees.kill(job)
+        else:
+            self._agent.trees.note_orphans(job)
+        job.has_ended(wait_status, usage)
+        self._agent.send({"type": "job_ended", "job": job.facts()})
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        if len(self._jobs) - len(self._live) > KEPT_JOBS:
+            job = next(each for each in self._jobs.values() if not each.pid)
+            del self._jobs[job.id]
+            for request in self._waiting.pop(job.id, ()):
+                self._agent.poller.cancel(_timer(request))
+                self._fail(request["id"], _unknown(job.id))
+            job.close()
+            self._store.forget(job.log)
+
+    # Requests about a job.
+
+    def _job(self, message: Mapping[str, Any]) -> JobProcess:
+        job_id = message.get("job")
+        if not isinstance(job_id, str):
+            raise JobRefusal("job must be the id of a job, a text")
+        return self._known(job_id)
+
+    def _known(self, job_id: str) -> JobProcess:
+        job = self._jobs.get(job_id)
+        if job is None:
+            if job_id.isdecimal() and 0 < int(job_id[:9]) <= self._count:
+                raise _unknown(job_id)
+            raise JobRefusal(f"there is no job {job_id!r:.50} in this session", errno.ESRCH)
+        return job
+
+    def _about(self, request_id: str | int, job: JobProcess, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        if kind in {"job_read", "job_write"}:
+            self._answer_or_wait(job, message)
+            return
+        if kind == "job_signal":
+            number: Any = message.get("signal")
+            if not is_whole(number) or not 0 <= number <= signal.SIGRTMAX:
+                raise JobRefusal(f"signal must be a number, 0 to {signal.SIGRTMAX}")
+            if number == signal.SIGINT:
+                job.interrupt()
+            else:
+                job.send_signal(number)
+        elif kind == "job_stop":
+            grace_s = message.get("grace_s", GRACE_S)
+            if not is_seconds(grace_s):
+                raise JobRefusal("grace_s must be a number of seconds, 0 or more")
+            self._stop(job, grace_s)
+        else:
+            job.resize(*_size_of(message))
+        self._tell(request_id, job)
+
+    def _answer_or_wait(self, job: JobProcess, message: Mapping[str, Any]) -> None:
+        wait_s = message.get("wait_s", 0)
+        if not is_seconds(wait_s) or wait_s > MAX_WAIT_S:
+            raise JobRefusal(f"wait_s must be a number of seconds, 0 to {MAX_WAIT_S:g}")
+        waiting = self._waiting.setdefault(job.id, [])
+        if not self._answer(job, message, last=wait_s == 0 or len(waiting) >= MAX_WAITING):
+            waiting.append(message)
+            self._agent.poller.at(
+                _timer(message),
+                time.monotonic() + wait_s,
+                lambda: self._on_waited(job, message),
+            )
+
+    def _on_waited(self, job: JobProcess, message: Mapping[str, Any]) -> None:
+        self._waiting[job.id].remove(message)
+        self._settle(job, message, last=True)
+
+    def _changed(self, job: JobProcess) -> None:
+        """A job has printed or read something, or has ended: tell who waits, in this turn."""
+        if self._waiting.get(job.id):
+            self._agent.poller.at(f"job {job.id} news", 0.0, lambda: self._on_news(job))
+
+    def _on_news(self, job: JobProcess) -> None:
+        waiting, self._waiting[job.id] = self._waiting[job.id], []
+        for message in waiting:
+            if not self._settle(job, message, last=False):
+                self._waiting[job.id].append(message)
+
+    def _settle(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
+        try:
+            settled = self._answer(job, message, last=last)
+        except JobRefusal as error:
+            self._fail(message["id"], error)
+            settled = True
+        if settled:
+            self._agent.poller.cancel(_timer(message))
+        return settled
+
+    def _answer(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
+        """Answer a request if there is something to tell.
+
+        Args:
+            last: answer in any case.
+        """
+        if message["type"] == "job_read":
+            return self._read(job, message, last=last)
+        return self._write(job, message, last=last)
+
+    def go_on(self) -> None:
+        """Answer what waited for the supervisor to catch up."""
+        for job_id, waiting in self._waiting.items():
+            if waiting:
+                self._changed(self._jobs[job_id])
+
+    def forget_requests(self) -> None:
+        """Nobody waits any more: whoever asked is gone."""
+        for waiting in self._waiting.values():
+            for message in waiting:
+                self._agent.poller.cancel(_timer(message))
+            waiting.clear()
+
+    def _read(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
+        offset, count = message.get("offset", 0), message.get("bytes", MAX_READ)
+        if not is_whole(count) or not 0 <= count <= MAX_READ:
+            raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
+        if not is_whole(offset) or not 0 <= offset <= job.log.size:
+            raise JobRefusal(f"offset must be a whole number, 0 to {job.log.size}")
+        if message.get("hold") is True:
+            self._hold(job, offset)
+        lags = self._agent.channel.lag_bytes > LAG_BYTES
+        has_news = job.wait_status is not None or (count > 0 and offset < job.log.size)
+        if not last and (lags or not has_news):
+            return False
+        begin, pieces, data = job.log.read(offset, 0 if lags else count)
+        answer: dict[str, Any] = {
+            "type": "job_output",
+            "id": message["id"],
+            "offset": begin,
+            "missing": begin - offset,
+            "pieces": pieces,
+            "data": base64.b64encode(data).decode(),
+            "job": job.facts(),
+        }
+        self._agent.send(answer)
+        return True
+
+    def _hold(self, job: JobProcess, offset: int) -> None:
+        until = time.monotonic() + READER_S
+        job.log.hold(offset, until)
+        self._resume_output()
+        self._agent.poller.at(f"job {job.id} hold", until, self._resume_output)
+
+    def _resume_output(self) -> None:
+        for job in self._jobs.values():
+            if job.paused:
+                job.resume_output()
+
+    def _write(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
+        ends, key = message.get("eof") is True, message.get("key")
+        try:
+            data = base64.b64decode(message.get("data", ""), validate=True)
+        except (ValueError, TypeError):
+            raise JobRefusal("data must be base64") from None
+        taken = job.written.get(key) if isinstance(key, str) else None
+        if taken is None:
+            before_it = any(each["type"] == "job_write" for each in self._waiting.get(job.id, ()))
+            if data and not last and (before_it or not job.has_room):
+                return False
+            taken = job.write(data) if data else 0
+            if ends and taken == len(data):
+                job.end_input()
+            if isinstance(key, str):
+                job.written[key] = taken
+                if len(job.written) > KEPT_WRITES:
+                    del job.written[next(iter(job.written))]
+        answer = {"type": "job_written", "id": message["id"], "taken": taken}
+        self._agent.send({**answer, "job": job.facts()})
+        return True
+
+
+def _timer(message: Mapping[str, Any]) -> str:
+    return f"job request {message['id']}"
+
+
+def _unknown(job_id: str) -> JobRefusal:
+    return JobRefusal(
+        f"job {job_id} has ended, and is forgotten: the last {KEPT_JOBS} are kept", errno.ESRCH
+    )
+
+
+def _is_argument(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _size_of(given: object) -> tuple[int, int]:
+    """Rows and columns of a terminal.
+
+    Raises:
+        JobRefusal: they are none.
+    """
+    size = as_object(given) or {}
+    rows: Any = size.get("rows")
+    columns: Any = size.get("columns")
+    if not is_whole(rows) or not is_whole(columns):
+        raise JobRefusal("a terminal needs rows and columns, whole numbers")
+    if not 0 < rows <= MAX_SIDE or not 0 < columns <= MAX_SIDE:
+        raise JobRefusal(f"rows and columns must be 1 to {MAX_SIDE}")
+    return rows, columns

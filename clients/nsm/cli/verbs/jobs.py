@@ -1,0 +1,84 @@
+"""`nsm jobs`: programs that run in sessions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nsm.cli import connection, targets, terminal
+from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.render.jobs import jobs_table
+from nsm.wire.errors import SessionEndedError, UnknownOperationError, UnknownSessionError
+
+if TYPE_CHECKING:
+    from nsm.cli.render.jobs import SessionJobs
+    from nsm.client.blocking import Client
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "jobs",
+        "List the jobs: programs that `nsm exec` has started in sessions. Starts no supervisor.",
+        "Jobs that have ended are listed, too, for as long as their session knows them: the last\n"
+        "1000 of each. `nsm attach SESSION --job ID` shows their output.",
+    )
+    parser.add_argument(
+        "session", nargs="?", metavar="SESSION", help="an id, a name, or SCOPE/NAME; else all"
+    )
+    parser.add_argument("-r", "--running", action="store_true", help="only those that run")
+    parser.add_argument(
+        "--stop", metavar="ID", help="end that job: interrupt it, then SIGTERM, then kill it"
+    )
+    parser.add_json("an array of objects")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """List."""
+    verb = parser()
+    options = verb.parse_args(arguments)
+    session: str | None = options.session
+    if options.stop is not None and session is None:
+        verb.error("--stop needs the session of the job")
+    client = connection.connect(options, "[]")
+    if client is None:
+        return EXIT_OK
+    with client:
+        if session is not None:
+            targets.tell(client, session)
+            if options.stop is not None:
+                info = client.job(session, options.stop).stop()
+                terminal.out(f"ended job {info.id}")
+                return EXIT_OK
+        found = _jobs(client, session, running=options.running)
+    rows = [
+        {"session": each.id, "name": each.name, **job._asdict()}
+        for each in found
+        for job in each.jobs
+    ]
+    terminal.answer(options, rows, lambda: jobs_table(found, terminal.width()))
+    return EXIT_OK
+
+
+def _jobs(client: Client, target: str | None, *, running: bool) -> list[SessionJobs]:
+    from nsm.cli.render.jobs import SessionJobs  # noqa: PLC0415  # checkers want it above, too
+
+    found: list[SessionJobs] = []
+    if target is not None:
+        meant = targets.find(client, target)
+        sessions = [
+            (target if meant is None else meant.id, target if meant is None else meant.name)
+        ]
+    else:
+        sessions = [(row.id, row.name) for row in client.sessions()]
+    for id_, name in sessions:
+        gone = (
+            ()
+            if target is not None
+            else (UnknownSessionError, SessionEndedError, UnknownOperationError)
+        )
+        with suppress(*gone):
+            jobs = [job for job in client.jobs(id_) if job.running or not running]
+            found.append(SessionJobs(id_, name, jobs))
+    return found

@@ -1,0 +1,117 @@
+"""Jobs: programs that run in sessions beside their interpreters."""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from nsm.wire.results import SessionRef
+
+JobStream: TypeAlias = Literal["stdout", "stderr"]
+
+
+class JobInfo(NamedTuple):
+    """One job, as it was when it was asked for. Times in seconds.
+
+    Attributes:
+        id: short, unique in its session.
+        argv: its program and arguments; the last ones are left out if they are long.
+        cwd, pid: in the session.
+        tty: it has a terminal.
+        takes_input: its standard input is open.
+        age_s: time since its start; `duration_s`: until its end.
+        exit_code: as a shell has it: 128+n after signal n, 124 at its time limit; None while it
+            runs.
+        signal: number of the signal that ended it; 0 for none.
+        timed_out: it was ended at its time limit; `stopped`: on request.
+        user_s, system_s: processor time of its process and of the children that it waited for,
+            once it has ended.
+        max_rss_bytes: the most memory that one of them had; no less than nsm's agent had at the
+            start.
+        output_bytes, input_bytes: what it has printed and was given so far.
+    """
+
+    id: str
+    argv: tuple[str, ...]
+    cwd: str
+    pid: int
+    tty: bool
+    running: bool
+    takes_input: bool
+    age_s: float
+    duration_s: float
+    exit_code: int | None
+    signal: int
+    timed_out: bool
+    stopped: bool
+    user_s: float
+    system_s: float
+    max_rss_bytes: int
+    output_bytes: int
+    input_bytes: int
+
+
+class StartedJob(NamedTuple):
+    """A job that was started, and its session."""
+
+    session: SessionRef
+    job: JobInfo
+
+
+class JobOutput(NamedTuple):
+    """Output of a job.
+
+    Attributes:
+        offset: where it begins; offsets count the bytes of both streams together.
+        missing: bytes before it that are lost: the job printed more than is kept.
+        pieces: the streams of `data`, in order, with the number of bytes of each.
+        job: the job meanwhile.
+    """
+
+    offset: int
+    missing: int
+    pieces: tuple[tuple[JobStream, int], ...]
+    data: bytes
+    job: JobInfo
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of what follows."""
+        return self.offset + len(self.data)
+
+    @property
+    def is_last(self) -> bool:
+        """True if the job has ended, and nothing follows that it printed."""
+        return not self.job.running and self.next_offset >= self.job.output_bytes
+
+
+class JobChunk(NamedTuple):
+    """Some bytes that a job has printed.
+
+    Attributes:
+        stream: ``stdout`` or ``stderr``; a terminal has ``stdout`` only.
+        offset: of the first byte.
+        missing: bytes before it that are lost.
+    """
+
+    stream: JobStream
+    data: bytes
+    offset: int
+    missing: int
+
+
+class WrittenInput(NamedTuple):
+    """The number of bytes that a job had room for."""
+
+    taken: int
+    job: JobInfo
+
+
+def chunks_of(output: JobOutput) -> list[JobChunk]:
+    """Cut output where its stream changes. With none, lost bytes are told by an empty chunk."""
+    chunks: list[JobChunk] = []
+    offset, missing, place = output.offset, output.missing, 0
+    for stream, length in output.pieces:
+        data = output.data[place : place + length]
+        chunks.append(JobChunk(stream, data, offset + place, missing))
+        missing, place = 0, place + length
+    if missing:
+        chunks.append(JobChunk("stdout", b"", offset, missing))
+    return chunks

@@ -1,0 +1,245 @@
+"""Operations on jobs: programs that run in a session beside its interpreter."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from nsm.wire.errors import BadRequestError
+from nsm.wire.sessions import PIECE_BYTES
+from nsmd.agent_link.job_frames import JobFacts
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.manager.job_starts import SessionForJob, start_in
+from nsmd.sessions import jobs
+
+MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
+"""Largest size of a job's arguments and variables together; the kernel takes less."""
+
+MAX_KEY_CHARS = 128
+
+
+class FindSession(Protocol):
+    """Function that finds or makes the session for a program."""
+
+    def __call__(self, call: Call, /) -> SessionForJob:
+        """Find or make it.
+
+        Raises:
+            NsmError: there is none, and none can be made.
+        """
+        ...
+
+
+def starting(find_session: FindSession) -> Callable[[Call], Any]:
+    """Make the operation that starts a job.
+
+    Args:
+        find_session: finds or makes the session that a call names.
+    """
+
+    async def job_start(call: Call) -> dict[str, Any]:
+        options = _options(call)
+        argv = arguments.texts(call.args, "argv")
+        run_service = call.services.run_service
+        try:
+            found = find_session(call)
+        except NO_ENVIRONMENT:
+            await run_service.look(call.as_client())
+            found = await patiently(partial(find_session, call), call.on_cancel)
+        with trio.CancelScope() as scope:
+            call.on_cancel(scope.cancel)
+            facts = await start_in(run_service, found, argv, options)
+            session = found.session
+            return {
+                "session": {
+                    "id": session.id,
+                    "name": session.name,
+                    "created": found.created,
+                    "replaced": found.replaced,
+                },
+                "job": facts_to_wire(facts),
+            }
+        raise BadRequestError(
+            "The request was cancelled; the program may have been started.",
+            hint="`nsm jobs SESSION` lists what runs.",
+        )
+
+    return job_start
+
+
+def _options(call: Call) -> dict[str, Any]:
+    """Read what is asked for of a job besides its session; raises for wrong arguments."""
+    args = call.args
+    argv = arguments.texts(args, "argv")
+    if not argv:
+        raise BadRequestError("Argument 'argv' is required: a program and its arguments.")
+    env = arguments.optional_map(args, "environ") or {}
+    cwd = arguments.optional_text(args, "cwd")
+    size = sum(len(text) for text in argv) + sum(len(f"{each}") for each in (*env, *env.values()))
+    if size > MAX_ARGUMENT_BYTES:
+        raise BadRequestError(
+            f"The program's arguments and variables have {size} characters; at most "
+            f"{MAX_ARGUMENT_BYTES} are taken.",
+            hint="Put large values into files, or send them as input.",
+        )
+    wanted: dict[str, Any] = {
+        "env": dict(env),
+        "stdin": arguments.flag(args, "stdin"),
+        "grace_s": call.services.run_service.session_manager.grace_s,
+    }
+    if cwd:
+        wanted["cwd"] = cwd
+    if (timeout_s := arguments.optional_number(args, "timeout_s")) is not None:
+        if not 0 < timeout_s < 1e9:
+            raise BadRequestError(
+                f"timeout_s must be a number of seconds above 0, not {timeout_s}."
+            )
+        wanted["timeout_s"] = timeout_s
+    if (terminal := arguments.optional_map(args, "tty")) is not None:
+        wanted["tty"] = _size(terminal)
+    if (key := _key(args, "execution_id")) is not None:
+        wanted["key"] = f"{call.scope} {key}"
+    return wanted
+
+
+def _key(args: arguments.Arguments, name: str) -> str | None:
+    key = arguments.optional_text(args, name)
+    if key is not None and (not 1 <= len(key) <= MAX_KEY_CHARS or not key.isprintable()):
+        raise BadRequestError(f"{name} must be 1 to {MAX_KEY_CHARS} printable characters.")
+    return key
+
+
+def _size(args: arguments.Arguments) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in ("rows", "columns"):
+        value = arguments.optional_count(args, name)
+        if value is None or not 0 < value <= 10_000:
+            raise BadRequestError(f"A terminal needs {name}, 1 to 10000.")
+        found[name] = value
+    return found
+
+
+async def job_read(call: Call) -> dict[str, Any]:
+    """Read output of a job, or wait for some."""
+    count = arguments.optional_count(call.args, "bytes")
+    if count is None:
+        count = PIECE_BYTES
+    if count > PIECE_BYTES:
+        raise BadRequestError(f"Argument 'bytes' is {count}, not 0 to {PIECE_BYTES}.")
+    with trio.CancelScope() as scope:
+        call.on_cancel(scope.cancel)
+        read = await jobs.read_job(
+            call.target(),
+            _job(call),
+            offset=arguments.optional_count(call.args, "offset") or 0,
+            count=count,
+            wait_s=_wait_s(call),
+            hold=arguments.flag(call.args, "hold"),
+        )
+        return {
+            "offset": read.offset,
+            "missing": read.missing,
+            "pieces": [list(piece) for piece in read.pieces],
+            "data": read.data,
+            "job": facts_to_wire(read.job),
+        }
+    raise _cancelled()
+
+
+async def job_write(call: Call) -> dict[str, Any]:
+    """Give a job input, and end its input if nothing follows."""
+    data = arguments.data(call.args, "data") if "data" in call.args else b""
+    if len(data) > PIECE_BYTES:
+        raise BadRequestError(
+            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
+        )
+    with trio.CancelScope() as scope:
+        call.on_cancel(scope.cancel)
+        written = await jobs.write_job(
+            call.target(),
+            _job(call),
+            data,
+            key=_key(call.args, "write_id"),
+            eof=arguments.flag(call.args, "eof"),
+            wait_s=_wait_s(call),
+        )
+        return {"taken": written.taken, "job": facts_to_wire(written.job)}
+    raise _cancelled()
+
+
+async def job_signal(call: Call) -> dict[str, Any]:
+    """Send a signal to the processes of a job."""
+    name = arguments.text(call.args, "signal")
+    number = signal_number(name)
+    return await _change(call, "job_signal", signal=number)
+
+
+def signal_number(name: str) -> int:
+    """The number of a signal, from its name or number.
+
+    Raises:
+        BadRequestError: there is none.
+    """
+    text = name.upper().removeprefix("SIG")
+    if text.isdecimal() and len(text) < 3 and int(text) <= signal.SIGRTMAX:
+        return int(text)
+    found = getattr(signal, f"SIG{text}", None)
+    if isinstance(found, signal.Signals):
+        return int(found)
+    raise BadRequestError(
+        f"There is no signal {name[:40]!r}.", hint="Say INT, TERM, KILL, HUP, USR1 or a number."
+    )
+
+
+async def job_stop(call: Call) -> dict[str, Any]:
+    """End a job: interrupt it, then SIGTERM, then kill it with all that it has started."""
+    grace_s = arguments.optional_number(call.args, "grace_s")
+    if grace_s is None:
+        grace_s = call.services.run_service.session_manager.grace_s
+    if not 0 <= grace_s < 1e9:
+        raise BadRequestError(f"grace_s must be a number of seconds, 0 or more, not {grace_s}.")
+    return await _change(call, "job_stop", grace_s=grace_s)
+
+
+async def job_resize(call: Call) -> dict[str, Any]:
+    """Change the size of a job's terminal."""
+    return await _change(call, "job_resize", **_size(call.args))
+
+
+async def job_list(call: Call) -> dict[str, Any]:
+    """List the jobs of a session."""
+    return {"jobs": [facts_to_wire(each) for each in await jobs.list_jobs(call.target())]}
+
+
+async def _change(call: Call, kind: str, **args: object) -> dict[str, Any]:
+    return {"job": facts_to_wire(await jobs.change_job(call.target(), kind, _job(call), **args))}
+
+
+def _job(call: Call) -> str:
+    return arguments.text(call.args, "job")
+
+
+def _wait_s(call: Call) -> float:
+    wait_s = arguments.optional_number(call.args, "wait_s") or 0.0
+    if math.isnan(wait_s) or wait_s < 0:
+        raise BadRequestError(f"wait_s must be a number of seconds, 0 or more, not {wait_s}.")
+    return min(wait_s, jobs.MAX_WAIT_S)
+
+
+def _cancelled() -> BadRequestError:
+    return BadRequestError("The request was cancelled.")
+
+
+def facts_to_wire(facts: JobFacts) -> dict[str, Any]:
+    """Describe a job for a client."""
+    wire = facts._asdict()
+    wire["id"] = wire.pop("job")
+    wire["argv"] = list(facts.argv)
+    return wire

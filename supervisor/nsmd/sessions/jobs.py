@@ -1,0 +1,148 @@
+"""Jobs of a session: programs beside its interpreter, which its agent starts and keeps.
+
+The agent is the only one that knows them, so they survive a restart of the supervisor. Answers are
+checked against the questions; an agent that answers something else ends its own session.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from nsm.dataclass import dataclass
+from nsm.wire.errors import JobError, OverloadedError, UnknownJobError
+from nsmd.agent_link.job_frames import (
+    JobErrorFrame,
+    JobFacts,
+    JobFrame,
+    JobOutputFrame,
+    JobsFrame,
+    JobWrittenFrame,
+)
+from nsmd.agent_link.requests import NoAnswerError
+from nsmd.model.values import ClientIdentity
+from nsmd.sessions.session import Session
+
+Kind = TypeVar("Kind", JobFrame, JobsFrame, JobOutputFrame, JobWrittenFrame)
+
+ANSWER_TIMEOUT_S = 30.0
+"""Time for an answer, beside what the agent was asked to wait."""
+
+MAX_WAIT_S = 60.0
+"""Longest time that an agent waits for something to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """A program that a client has started.
+
+    Attributes:
+        command: its arguments as a line of shell.
+    """
+
+    client: ClientIdentity
+    job: JobFacts
+    command: str
+
+
+async def start_job(session: Session, arguments: Mapping[str, Any]) -> tuple[JobFacts, bool]:
+    """Start a program in a session.
+
+    Args:
+        arguments: as in `job_start` of the agent protocol. With a `key` that the agent knows, it
+            starts nothing, and tells of the job that it started before.
+
+    Returns:
+        Facts about the job, and whether it was known.
+
+    Raises:
+        JobError: it cannot be started.
+        NsmError: the session has ended, or its agent is too old.
+    """
+    answer = await _ask(session, {"type": "job_start", **arguments}, JobFrame)
+    session.job_started()
+    return answer.job, answer.known
+
+
+async def read_job(
+    session: Session, job: str, *, offset: int, count: int, wait_s: float, hold: bool
+) -> JobOutputFrame:
+    """Read output of a job, or wait for some.
+
+    Args:
+        count: bytes at most; 0 to wait for the end only.
+        wait_s: seconds to wait if there is nothing new and the job runs.
+        hold: drop nothing from the offset on for a while, even if the job has to wait.
+    """
+    frame = {"type": "job_read", "job": job, "offset": offset, "bytes": count, "hold": hold}
+    answer = await _ask(session, {**frame, "wait_s": wait_s}, JobOutputFrame, wait_s)
+    if len(answer.data) > count or answer.offset - answer.missing != offset:
+        raise session.distrust("other output of a job came than was asked for")
+    return answer
+
+
+async def write_job(
+    session: Session, job: str, data: bytes, *, key: str | None, eof: bool, wait_s: float
+) -> JobWrittenFrame:
+    """Give a job input.
+
+    Args:
+        key: input that was sent before with that key is not given again; None for no key.
+        eof: nothing follows.
+        wait_s: seconds to wait for room, if there is none.
+    """
+    text = base64.b64encode(data).decode()
+    frame: dict[str, Any] = {"type": "job_write", "job": job, "data": text, "eof": eof}
+    if key is not None:
+        frame["key"] = key
+    answer = await _ask(session, {**frame, "wait_s": wait_s}, JobWrittenFrame, wait_s)
+    if answer.taken > len(data):
+        raise session.distrust("a job was given more than was sent")
+    return answer
+
+
+async def change_job(session: Session, kind: str, job: str, **arguments: object) -> JobFacts:
+    """Signal, stop or resize a job.
+
+    Args:
+        kind: `job_signal`, `job_stop` or `job_resize`.
+    """
+    return (await _ask(session, {"type": kind, "job": job, **arguments}, JobFrame)).job
+
+
+async def list_jobs(session: Session) -> tuple[JobFacts, ...]:
+    """List the jobs of a session that run, and the last ones that have ended, oldest first."""
+    return (await _ask(session, {"type": "job_list"}, JobsFrame)).jobs
+
+
+async def _ask(
+    session: Session, frame: Mapping[str, Any], kind: type[Kind], wait_s: float = 0.0
+) -> Kind:
+    question = {**frame, "id": session.requests.new_id()}
+    try:
+        answer = await session.requests.ask(
+            "jobs", question, (kind, JobErrorFrame), wait_s + ANSWER_TIMEOUT_S
+        )
+    except NoAnswerError:
+        raise JobError(
+            f"The session's agent has not answered within {wait_s + ANSWER_TIMEOUT_S:.0f} s.",
+            hint="Its processes may be stopped, or the machine is overloaded.",
+        ) from None
+    session.note_activity()
+    if isinstance(answer, JobErrorFrame):
+        raise _refusal(answer)
+    assert isinstance(answer, kind), "nothing else was asked for"
+    return answer
+
+
+def _refusal(frame: JobErrorFrame) -> JobError | OverloadedError:
+    message = f"{frame.message[:1].upper()}{frame.message[1:]}."
+    data = {"errno": frame.code}
+    match frame.code:
+        case "ESRCH":
+            return UnknownJobError(message, hint="`nsm jobs SESSION` lists them.", data=data)
+        case "EAGAIN" | "EMFILE":
+            return OverloadedError(message, hint="`nsm jobs SESSION` lists them.", data=data)
+        case _:
+            return JobError(message, data=data)
