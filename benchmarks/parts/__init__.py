@@ -8,6 +8,7 @@
 - `memory`: what one more session takes
 - `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
+- `ports`: bytes and connections through open ports of sessions
 - `box`: how long a box takes to start
 - `restart`: how long a restart of the supervisor interrupts its clients
 - `sessions`: what it costs to have a thousand sessions
@@ -33,6 +34,7 @@ PARTS: Mapping[str, str] = {
     "memory": "parts.memory",
     "clients": "parts.clients",
     "commands": "parts.commands",
+    "ports": "parts.ports",
     "box": "parts.box",
     "restart": "parts.restart",
     "sessions": "parts.sessions",
