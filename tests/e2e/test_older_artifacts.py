@@ -76,6 +76,17 @@ def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Superviso
         client.kill(["files"])
 
 
+def test_ports_of_an_older_session_are_refused_with_what_to_do(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.run("x = 42", env="older", session="ports")
+        done = shared.run("nsm", "port", "ports", "8000")
+        assert done.returncode == 1
+        assert "too old for that" in done.stderr
+        assert client.ports.list() == []
+        assert client.run("print(x)", env="older", session="ports").stdout == "42\n"
+        client.kill(["ports"])
+
+
 def test_an_older_flood_is_shortened_and_the_session_lives(shared: Supervisor) -> None:
     with shared.client() as client:
         result = client.run("x = 1; print('y' * 30_000_000)", env="older", session="flood")

@@ -26,8 +26,8 @@ def ports_table(rows: Sequence[PortRow], width: int | None = None) -> str:
                 str(row.connections),
                 str(row.total),
                 str(row.refused),
-                formats.memory(row.sent_bytes),
-                formats.memory(row.received_bytes),
+                formats.size(row.sent_bytes),
+                formats.size(row.received_bytes),
                 _note(row) or "-",
             )
             for row in rows
