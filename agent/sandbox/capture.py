@@ -233,8 +233,11 @@ class OutputPipe:
     def __init__(self) -> None:
         self.read_fd, self.child_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
-        self.identity = identity_of(os.fstat(self.read_fd))
         self.paused = False
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return identity_of(os.fstat(self.read_fd))
 
     def close(self) -> None:
         os.close(self.read_fd)

@@ -77,7 +77,7 @@ def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
         OSError: the kernel or a filter refuses.
     """
     for kind, value in limits.items():
-        limit = _at_most(kind, value, pid)
+        limit = at_most(kind, value, pid)
         resource.prlimit(pid, kind, (limit, limit))
 
 
@@ -93,13 +93,13 @@ def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
 def limits_for_bash(limits: Mapping[str, int]) -> list[str]:
     """Commands with which a shell that this process starts sets these limits, or ends."""
     return [
-        f"\\ulimit {option} {_at_most(RESOURCES[name], limits[name]) // unit} || \\exit 126"
+        f"\\ulimit {option} {at_most(RESOURCES[name], limits[name]) // unit} || \\exit 126"
         for name, (option, unit) in ULIMIT.items()
         if name in limits
     ]
 
 
-def _at_most(kind: int, value: int, pid: int = 0) -> int:
+def at_most(kind: int, value: int, pid: int = 0) -> int:
     """A limit, or the hard limit that a process has if that is lower."""
     hard = resource.prlimit(pid, kind)[1]
     return value if hard == resource.RLIM_INFINITY else min(value, hard)

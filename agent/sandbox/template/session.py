@@ -11,7 +11,7 @@ import resource
 import struct
 import sys
 
-from sandbox.limits import FIXED_LIMITS, set_limits
+from sandbox.limits import FIXED_LIMITS, at_most
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
     CLONE_NEWCGROUP,
@@ -174,18 +174,25 @@ def take_variables(variables: Sequence[bytes]) -> bool:
     return "PATH" in names
 
 
-def limit_resources(limits: Mapping[str, int]) -> None:
-    """Hard limits of everything in the session; interpreters get tighter ones from the agent."""
-    processes = limits.get("processes", 256) + 2  # the agent, and one to look at input with
-    set_limits(
-        {
-            # Counted in the session's own user namespace since Linux 5.14.
-            resource.RLIMIT_NPROC: processes,
-            # The agent takes some, too, whatever code is left.
-            resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
-            **FIXED_LIMITS,
-        }
-    )
+def session_limits(limits: Mapping[str, int]) -> Mapping[int, int]:
+    """Hard limits of everything in the session; interpreters get tighter ones from the agent.
+
+    They are made before the fork, which may not have more than its template.
+    """
+    wanted = {
+        # Counted in the session's own user namespace since Linux 5.14. Two more: the agent, and one
+        # to look at input with.
+        resource.RLIMIT_NPROC: limits.get("processes", 256) + 2,
+        # The agent takes some, too, whatever code is left.
+        resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),
+        **FIXED_LIMITS,
+    }
+    return {kind: at_most(kind, value) for kind, value in wanted.items()}
+
+
+def limit_resources(limits: Mapping[int, int]) -> None:
+    for kind, value in limits.items():
+        resource.prlimit(0, kind, (value, value))
 
 
 def drop_privileges(last_capability: int, system_calls: Filter) -> None:
@@ -214,6 +221,7 @@ class ForkedSession:
         self._request = request
         self._template = template
         self._agent = self._prepare_agent()
+        self._limits = session_limits(request["limits"])
 
     def _prepare_agent(self) -> Any:
         agent = self._template.agent
@@ -284,7 +292,7 @@ class ForkedSession:
         become_user()
         for name, value in COUNTED.items():
             write_file(f"/proc/sys/user/{name}", str(value))
-        limit_resources(self._request["limits"])
+        limit_resources(self._limits)
         drop_privileges(self._template.last_capability, self._template.system_calls)
 
     @staticmethod
