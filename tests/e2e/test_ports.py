@@ -192,6 +192,24 @@ def test_what_cannot_be_opened(short_dir: Path) -> None:
         assert client.ports.list() == []
 
 
+def test_ports_of_the_configuration(short_dir: Path) -> None:
+    path = short_dir / "web.sock"
+    config = f'[ports]\nopen = ["web:8000=unix:{path}"]\n'
+    with supervisor(short_dir, config=config) as it:
+        with it.client("other") as client:  # only the command line's sessions are meant
+            client.run("1", env="python", session="web")
+            assert client.ports.list() == []
+        with it.client("cli") as client:
+            begin(client)
+            while not (rows := client.ports.list()):
+                pass
+            assert [(row.port, row.client) for row in rows] == [(8000, "configuration")]
+            assert works(rows[0])
+            assert it.run("nsm", "reload").returncode == 0
+            assert [row.address for row in client.ports.list()] == [rows[0].address]
+            assert works(rows[0])
+
+
 @pytest.mark.slow
 def test_supervisors_come_and_go(short_dir: Path) -> None:
     """A connection that is open goes on; new ones work without a supervisor, too."""

@@ -102,6 +102,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         telemetry = _telemetry(setup, resources, run_service, bridge, lambda: frontends)
         boxes = _boxes(setup, resources, run_service)
         ports = PortManager(store=setup.store, events=resources.events, most=setup.shares.ports)
+        ports.configure(setup.settings.ports)
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
         everything = partial(_everything_kept, session_manager, resources, boxes, ports, port)
         boxes.take_up(boxes_left(setup.kept))
@@ -114,7 +115,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             session_manager.catch_up = forking.catch_up
         _relieve_pressure(setup, memory, run_service, upkeep)
         await builder.begin(setup.sources.flakes, session_manager.artifacts_in_use)
-        configuration = _configuration(setup, resources, run_service, bridge)
+        configuration = _configuration(setup, resources, run_service, bridge, ports)
         services = Services(
             run_service=run_service,
             builder=builder,
@@ -282,7 +283,11 @@ def _relieve_pressure(
 
 
 def _configuration(
-    setup: Startup, resources: Resources, run_service: RunService, bridge: BridgeService
+    setup: Startup,
+    resources: Resources,
+    run_service: RunService,
+    bridge: BridgeService,
+    ports: PortManager,
 ) -> Reconfiguration:
     """Apply changed settings to the parts that use them."""
 
@@ -291,6 +296,7 @@ def _configuration(
         resources.journal.configure(settings.audit)
         resources.catalog.put(EnvironmentSource(rank=Rank.HOST), environments)
         await bridge.configure(settings.bridge)
+        ports.configure(settings.ports)
 
     return Reconfiguration(
         setup.settings,

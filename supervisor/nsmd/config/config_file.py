@@ -16,7 +16,7 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from nsmd.config.http_address import parse_listen, why_no_host, why_no_origin
+from nsmd.config.http_address import parse_listen, parse_port, why_no_host, why_no_origin
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
@@ -198,6 +198,11 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
+    for each in settings.ports.open:
+        try:
+            parse_port(each)
+        except ValueError as error:
+            yield f"ports.open: found {each!r:.80}, {error}"
 
 
 def _check_inherited(names: Sequence[str]) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Allowed addresses of MCP over HTTP: this machine's loopback, or a Unix socket; pure.
+"""Allowed addresses of MCP over HTTP, and of ports of sessions: this machine's loopback, or a Unix
+socket; pure.
 
 A wider address must not be possible by a slip of configuration: bearer tokens in clear text need a
 network that nobody listens to.
@@ -16,6 +17,7 @@ UNIX = "unix:"
 HTTP_PORT = 80
 """Port that clients leave out of `Host`."""
 
+_SESSION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _ORIGIN = re.compile(r"(null|[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)")
 
@@ -45,7 +47,7 @@ class UnixPath:
 
 
 def parse_listen(text: str) -> Port | UnixPath:
-    """Parse `[http] listen`.
+    """Parse an address to listen at, as in `[http] listen`.
 
     Raises:
         ValueError: it is neither; the message says what was expected.
@@ -78,6 +80,38 @@ def parse_listen(text: str) -> Port | UnixPath:
 
 
 _EXPECTED = 'expected an address of loopback with a port, like "127.0.0.1:7643", or "unix:/PATH"'
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredPort:
+    """A port of a session that the configuration opens.
+
+    Attributes:
+        session: name of the session.
+        number: port in the session.
+        address: where people connect; empty for any free port of the loopback.
+    """
+
+    session: str
+    number: int
+    address: str
+
+
+def parse_port(text: str) -> ConfiguredPort:
+    """Parse an item of `[ports] open`.
+
+    Raises:
+        ValueError: it is none; the message says what was expected.
+    """
+    place, equals, address = text.partition("=")
+    session, _, number = place.rpartition(":")
+    if not (_SESSION.fullmatch(session) and number.isascii() and number.isdecimal()):
+        raise ValueError('expected "SESSION:PORT" or "SESSION:PORT=ADDRESS"')
+    if len(number) > 5 or not 0 < int(number) < 65536:
+        raise ValueError("expected a port of 1 to 65535")
+    if equals:
+        parse_listen(address)
+    return ConfiguredPort(session, int(number), address)
 
 
 def own_hosts(port: Port) -> frozenset[str]:

@@ -40,6 +40,7 @@ APPLIED = frozenset(
         "environments",
         "mcp",
         "pool",
+        "ports",
         "project.mode",
         "project.mount_point",
         "project.path",

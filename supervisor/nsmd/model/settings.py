@@ -274,6 +274,17 @@ class HttpSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PortSettings(_Table):
+    """`[ports]`: ports of sessions (docs/how-to/open-ports.md).
+
+    `open` lists ports to open when a session of that name begins on the command line or in a Python
+    client: `SESSION:PORT=ADDRESS`, or `SESSION:PORT` for any free port of the loopback.
+    """
+
+    open: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoxDefaults(_Table):
     """`[box]`: defaults of `nsm box` and `claudebox`.
 
@@ -308,3 +319,4 @@ class Settings(_Table):
     box: BoxDefaults = field(default_factory=BoxDefaults)
     bridge: BridgeSettings = field(default_factory=BridgeSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    ports: PortSettings = field(default_factory=PortSettings)

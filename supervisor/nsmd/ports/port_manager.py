@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import trio
 
-from nsm.wire.errors import BadRequestError, OverloadedError
+from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.ports import PortRow
+from nsmd.config.http_address import ConfiguredPort, parse_port
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_PORTS
+from nsmd.model import names
 from nsmd.model.events import Events, Happening
+from nsmd.model.settings import PortSettings
 from nsmd.ports import addresses
 from nsmd.ports.records import PORT, RELAY, LeftPort, LeftPorts
 from nsmd.ports.session_ports import SessionPorts
@@ -38,9 +42,14 @@ class PortManager:
         self._of: dict[str, SessionPorts] = {}
         self._nursery: trio.Nursery | None = None
         self._leaving = False
+        self._configured: Sequence[ConfiguredPort] = ()
 
     def __repr__(self) -> str:
         return f"<PortManager of {len(self._of)} sessions>"
+
+    def configure(self, settings: PortSettings) -> None:
+        """Open the configured ports of sessions that begin from now on."""
+        self._configured = [parse_port(text) for text in settings.open]
 
     def take_up(self, left: LeftPorts) -> None:
         """Take over what an earlier supervisor has left; call before `serve`."""
@@ -59,7 +68,7 @@ class PortManager:
         Args:
             sessions: returns the live sessions.
         """
-        unsubscribe = self._events.subscribe(self._session_ended, {"session_ended"})
+        unsubscribe = self._events.subscribe(self._notice, {"session_claimed", "session_ended"})
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -156,10 +165,35 @@ class PortManager:
         if self._of.get(ports.session.id) is ports:
             del self._of[ports.session.id]
 
-    def _session_ended(self, happening: Happening) -> None:
+    def _notice(self, happening: Happening) -> None:
+        """Listen to events."""
+        if happening.kind == "session_claimed":
+            self._open_configured(cast("Session", happening.subject))
+            return
         ports = self._of.get(happening.session)
         if ports is not None:
             ports.session_ended()
+
+    def _open_configured(self, session: Session) -> None:
+        """Open the ports that the configuration has for a session that begins.
+
+        Models, boxes and clients over HTTP choose names, too; their sessions are not meant.
+        """
+        tenancy = session.tenancy
+        if session.taken_up or tenancy is None or self._nursery is None:
+            return
+        if names.owner_of(tenancy.scope) == names.COMMAND_LINE:
+            for port in self._configured:
+                if port.session == tenancy.name:
+                    self._nursery.start_soon(self._open_one, session, port)
+
+    async def _open_one(self, session: Session, port: ConfiguredPort) -> None:
+        try:
+            await self.open(
+                session, port.number, port.address, public=False, client="configuration"
+            )
+        except NsmError as error:
+            log.warning("port %d of session %s: %s", port.number, port.session, error.message)
 
     def _take_up(self, sessions: Mapping[str, Session]) -> None:
         assert self._nursery is not None, "it is served"

@@ -6,7 +6,15 @@ import pytest
 
 from nsmd.config import config_file
 from nsmd.config.config_file import ConfigError
-from nsmd.config.http_address import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.config.http_address import (
+    ConfiguredPort,
+    Port,
+    UnixPath,
+    own_hosts,
+    own_url,
+    parse_listen,
+    parse_port,
+)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +92,27 @@ def test_mistakes_in_the_configuration_are_named(line: str, said: str) -> None:
         config_file.parse(f"[http]\n{line}\n".encode(), "config.toml")
     assert "config.toml: http." in str(caught.value)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        ("web:8000", ConfiguredPort("web", 8000, "")),
+        ("a.b-c_1:1=127.0.0.1:0", ConfiguredPort("a.b-c_1", 1, "127.0.0.1:0")),
+        ("web:65535=unix:/run/a=b:1", ConfiguredPort("web", 65535, "unix:/run/a=b:1")),
+    ],
+)
+def test_ports_of_sessions(text: str, port: ConfiguredPort) -> None:
+    assert parse_port(text) == port
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "web", "web:", ":8000", "web:0", "web:65536", "web:8000=", "web:8000=0.0.0.0:80"),
+        *("a b:80", "a/b:80", "web:٣", "web:-1", "web:8000=unix:x", "web:8000=8000"),
+    ],
+)
+def test_what_is_no_port_of_a_session(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_port(text)
