@@ -33,6 +33,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `file_requests`: requests about files that leave nothing open.
 - `files`: one file that is read or written.
 - `archives`: the process that archives, unpacks or removes a directory.
+- `watches`: changes of files that the supervisor is told.
 - `paths`: paths in the session, and which files are refused.
 - `limits`: limits of a session and of its processes.
 - `channel`: messages to the supervisor, kept until it has them.

@@ -31,6 +31,7 @@ from sandbox.questions import Questions
 from sandbox.setups import Setups
 from sandbox.stopping import Stopper
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
+from sandbox.watches import FileWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class Agent:
         self._transfers = Transfers(
             workspace,
             self.send,
-            lambda: self.channel.lag_bytes <= LAG_BYTES,
+            self.may_send,
             lambda: self.channel.passes_descriptors,
+            lambda: FileWatches(self.poller, self.send, self.may_send),
         )
         self.interpreters = {
             name: INTERPRETERS[name](self, program) for name, program in programs.items()
@@ -159,6 +161,10 @@ class Agent:
     def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
         if not self.executions.rehearses:
             self.channel.send(message, descriptor)
+
+    def may_send(self) -> bool:
+        """False while the supervisor lags behind with what it has been sent."""
+        return self.channel.lag_bytes <= LAG_BYTES
 
     def _on_progress(self) -> None:
         if self.running is not None and self.running.preview is not None:
@@ -275,6 +281,7 @@ class Agent:
     def _on_resume(self) -> None:
         if self._jobs is not None:
             self._jobs.forget_requests()
+        self._transfers.end_watches()
         executions = dict.fromkeys(self.channel.kept_results, "finished")
         if (running := self.executions.running_id()) is not None:
             executions[str(running)] = "running"

@@ -153,7 +153,12 @@ class FileRequests:
         try:
             file.write(data)
             file.keep()
-            return {"type": "file_closed", "path": file.path, "size": file.size}
+            return {
+                "type": "file_closed",
+                "path": file.path,
+                "size": file.size,
+                "permissions": file.permissions,
+            }
         finally:
             file.close()
 

@@ -21,6 +21,7 @@ CAPABILITIES = (
     "files",
     "files.list",
     "files.direct",
+    "files.watch",
     "check",
     "complete",
     "setup",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Protocol
 
+    from sandbox.watches import FileWatches
+
     class Send(Protocol):
         """Takes an answer, and a descriptor that goes with it."""
 
@@ -32,7 +34,16 @@ if TYPE_CHECKING:
             """Send it."""
 
 
-TRANSFER_REQUESTS = ("file_open", "file_read", "file_write", "file_close", *FILE_REQUESTS)
+WATCH_REQUESTS = ("file_watch", "file_unwatch")
+
+TRANSFER_REQUESTS = (
+    "file_open",
+    "file_read",
+    "file_write",
+    "file_close",
+    *FILE_REQUESTS,
+    *WATCH_REQUESTS,
+)
 
 
 MAX_OPEN_FILES = 8
@@ -55,6 +66,7 @@ class Transfers:
         send: takes an answer.
         may_send: False while the supervisor lags behind.
         passes: the channel has room for descriptors.
+        watches: makes what watches files, once that is asked for.
     """
 
     def __init__(
@@ -63,11 +75,14 @@ class Transfers:
         send: Send,
         may_send: Callable[[], bool],
         passes: Callable[[], bool] = lambda: False,
+        watches: Callable[[], FileWatches] | None = None,
     ) -> None:
         self._workspace = workspace
         self._send = send
         self._may_send = may_send
         self._passes = passes
+        self._make_watches = watches
+        self._watches: FileWatches | None = None
         self._requests = FileRequests(workspace)
         self._files: dict[str | int, FileReader | FileWriter | ArchiveProcess] = {}
         self._waiting: dict[str | int, Mapping[str, Any]] = {}
@@ -82,6 +97,8 @@ class Transfers:
         try:
             if message["type"] in FILE_REQUESTS:
                 self._answer(request_id, message)
+            elif message["type"] in WATCH_REQUESTS:
+                self._watch(request_id, message)
             elif message["type"] == "file_open":
                 self._open(request_id, message)
             else:
@@ -121,8 +138,29 @@ class Transfers:
                 if request_id in self._waiting:
                     self.take(request_id, self._waiting.pop(request_id))
 
+    def _watch(self, request_id: str | int, message: Mapping[str, Any]) -> None:
+        if message["type"] == "file_unwatch":
+            if self._watches is not None:
+                self._watches.end(request_id)
+            self._send({"type": "file_closed", "id": request_id, "path": "", "size": 0})
+            return
+        path = absolute_path(self._workspace, message.get("path"))
+        recursive = told_flag(message, "recursive", default=False)
+        if self._watches is None:
+            if self._make_watches is None:
+                raise TransferError("nothing can be watched here", errno.ENOSYS)
+            self._watches = self._make_watches()
+        answer = self._watches.begin(request_id, path, recursive=recursive)
+        self._send({"id": request_id, **answer})
+
+    def end_watches(self) -> None:
+        """Stops watching: nobody waits for what happens any more."""
+        if self._watches is not None:
+            self._watches.end_all()
+
     def drop_all(self) -> None:
         """Ends every transfer; nothing half-written stays."""
+        self.end_watches()
         for request_id in list(self._files):
             self._drop(request_id)
 

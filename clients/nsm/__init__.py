@@ -46,7 +46,18 @@ if TYPE_CHECKING:
     from nsm.wire.pool import PoolReport
     from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
-    from nsm.wire.sessions import Check, Completions, Directory, DirectoryEntry, FileInfo
+    from nsm.wire.sessions import (
+        Check,
+        Completions,
+        Directory,
+        DirectoryEntry,
+        FileEntry,
+        FileEvent,
+        FileEvents,
+        FileInfo,
+        Skipped,
+        TreeReport,
+    )
     from nsm.wire.status import Status
     from nsm.wire.transcripts import (
         EndedRow,
@@ -68,6 +79,9 @@ __all__ = [
     "EnvironmentRow",
     "ExecutionEnd",
     "ExecutionStart",
+    "FileEntry",
+    "FileEvent",
+    "FileEvents",
     "FileInfo",
     "Inspection",
     "KillReport",
@@ -86,7 +100,9 @@ __all__ = [
     "RunResult",
     "SessionRow",
     "SessionStart",
+    "Skipped",
     "Status",
+    "TreeReport",
     "__version__",
 ]
 
@@ -117,7 +133,18 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.bridge"
         case "PoolReport":
             module = "nsm.wire.pool"
-        case "Check" | "Completions" | "Directory" | "DirectoryEntry" | "FileInfo":
+        case (
+            "Check"
+            | "Completions"
+            | "Directory"
+            | "DirectoryEntry"
+            | "FileEntry"
+            | "FileEvent"
+            | "FileEvents"
+            | "FileInfo"
+            | "Skipped"
+            | "TreeReport"
+        ):
             module = "nsm.wire.sessions"
         case (
             "EndedRow"

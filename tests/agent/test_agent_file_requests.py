@@ -119,7 +119,13 @@ def unpack(agent: AgentProcess, path: object, archive: bytes) -> dict[str, Any]:
 def test_a_file_in_one_step(agent: AgentProcess) -> None:
     where = agent.workspace / "a"
     answer = put(agent, "a", b"0123456789", permissions=0o640)
-    assert answer == {"type": "file_closed", "id": "f", "path": str(where), "size": 10}
+    assert answer == {
+        "type": "file_closed",
+        "id": "f",
+        "path": str(where),
+        "size": 10,
+        "permissions": 0o640,
+    }
     assert stat.S_IMODE(where.stat().st_mode) == 0o640
     whole = ask(agent, "file_get", "a")
     assert base64.b64decode(whole.pop("data")) == b"0123456789"
@@ -404,3 +410,40 @@ def test_a_child_that_code_kills(agent: AgentProcess) -> None:
         assert len(reader.read()) < 10_000_000
     assert "was ended" in refused_end(agent)
     assert get(agent, "big/file", bytes=1) == b"x"
+
+
+# Watches.
+
+
+def test_more_happens_than_is_told(agent: AgentProcess) -> None:
+    assert ask(agent, "file_watch", ".")["path"] == str(agent.workspace)
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    for number in range(1000):
+        (agent.workspace / f"{number}").touch()
+    os.kill(agent.process.pid, signal.SIGCONT)
+    told, overflow = 0, False
+    while not overflow:
+        frame = agent.expect("file_events")
+        told, overflow = told + len(frame["events"]), frame["overflow"]
+    assert 0 < told < 1000
+    agent.send(type="file_unwatch", id="f")
+    agent.expect("file_closed")
+    (agent.workspace / "later").touch()
+    ask(agent, "file_stat", "later")
+
+
+def test_what_cannot_be_watched(agent: AgentProcess) -> None:
+    assert refusal(agent, "file_watch", "none") == "ENOENT"
+    assert refusal(agent, "file_watch", "/proc") == "EPERM"
+    agent.send(type="file_watch", id="w", path=".")
+    agent.expect("file_watching")
+    for number in range(15):
+        agent.send(type="file_watch", id=number, path=".")
+        agent.expect("file_watching")
+    assert refusal(agent, "file_watch", ".") == "EMFILE"
+    many = agent.workspace / "many"
+    for number in range(1001):
+        (many / f"{number}").mkdir(parents=True)
+    agent.send(type="file_unwatch", id=0)
+    agent.expect("file_closed")
+    assert refusal(agent, "file_watch", "many", recursive=True) == "ENOSPC"

@@ -45,6 +45,9 @@ class Supervisor:
     def client(self, scope: str = "test") -> nsm.Client:
         return nsm.Client(socket_path=self.socket, scope=scope, autostart=False)
 
+    def async_client(self, scope: str = "test") -> nsm.AsyncClient:
+        return nsm.AsyncClient(socket_path=self.socket, scope=scope, autostart=False)
+
     def descendants(self) -> set[int]:
         """Process ids of everything below the supervisor."""
         return descendants(self.pid)

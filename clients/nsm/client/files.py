@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nsm.client.session_files import SessionFiles
     from nsm.wire.sessions import Directory, FileInfo
 
 
@@ -88,6 +89,16 @@ class FileCalls:
 
         transfer = transfers.put(target, path, read, permissions, overwrite=overwrite, size=size)
         return transfers.carry_out(transfer, self.call)
+
+    def files(self, session: str) -> SessionFiles:
+        """Files of a live session: list, read, write, remove, copy directories and more.
+
+        Args:
+            session: an id or a name.
+        """
+        from nsm.client.session_files import SessionFiles  # noqa: PLC0415  # few programs ask
+
+        return SessionFiles(self, session)
 
     def list_files(self, target: str, path: str) -> Directory:
         """List a directory of a session, one level of it.

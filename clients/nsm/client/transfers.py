@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nsm.wire.answers import read
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
@@ -27,15 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
 
-    Step: TypeAlias = tuple[str, dict[str, Any]] | None
-    """An operation and its arguments; None after each piece, for others to have a turn."""
+    Step: TypeAlias = tuple[str, dict[str, Any]] | Callable[[], object] | None
+    """An operation and its arguments; a function that takes its time; or None, after each piece,
+    for others to have a turn.
+    """
 
     Transfer: TypeAlias = Generator[Step, dict[str, Any], FileInfo]
 
 
+T = TypeVar("T")
+
+
 def carry_out(
-    transfer: Transfer, call: Callable[[str, dict[str, Any]], dict[str, Any]]
-) -> FileInfo:
+    transfer: Generator[Step, dict[str, Any], T],
+    call: Callable[[str, dict[str, Any]], dict[str, Any]],
+) -> T:
     """Do a transfer, step by step, over a blocking client; `nsm.client.asynchronous` has its own.
 
     Args:
@@ -44,15 +50,19 @@ def carry_out(
     try:
         step = next(transfer)
         while True:
+            answer: dict[str, Any] = {}
             try:
-                answer = call(*step) if step is not None else {}
+                if isinstance(step, tuple):
+                    answer = call(*step)
+                elif step is not None:
+                    step()
             except BaseException as error:  # noqa: BLE001  # the transfer raises it again
                 step = transfer.throw(error)
             else:
                 step = transfer.send(answer)
     except StopIteration as end:
-        info: FileInfo = end.value
-        return info
+        outcome: T = end.value
+        return outcome
 
 
 def get(
@@ -63,7 +73,7 @@ def get(
     on_open: Callable[[FileInfo], object] | None,
 ) -> Transfer:
     """Read a file of a session; see `nsm.Client.get_file`."""
-    opened = yield from _open({"target": target, "path": path_on_wire(path), "mode": "read"})
+    opened = yield from open_file({"target": target, "path": path_on_wire(path), "mode": "read"})
     received = 0
     try:
         _check_size(opened.info.path, opened.info.size, max_bytes)
@@ -77,10 +87,33 @@ def get(
             if piece.eof:
                 break
     except BaseException:
-        yield from _give_up(opened)
+        yield from _abandon(opened)
         raise
     answer = yield from _close(opened)
     return closed_file(answer, opened.info.permissions)._replace(size=received)
+
+
+def get_part(
+    target: str, path: str | bytes, offset: int, length: int | None
+) -> Generator[Step, dict[str, Any], bytes]:
+    """Read a part of a file into memory."""
+    opened = yield from open_file({"target": target, "path": path_on_wire(path), "mode": "read"})
+    data = bytearray()
+    try:
+        if opened.descriptor is not False:
+            os.lseek(opened.descriptor, offset, os.SEEK_SET)
+        skip, place = (offset, 0) if opened.descriptor is False else (0, offset)
+        while length is None or len(data) < length + skip:
+            piece = yield from _next_piece(opened, place)
+            place += len(piece.data)
+            data += piece.data
+            if piece.eof:
+                break
+    except BaseException:
+        yield from _abandon(opened)
+        raise
+    yield from _close(opened)
+    return bytes(data[skip:] if length is None else data[skip : skip + length])
 
 
 def _next_piece(opened: OpenFile, received: int) -> Generator[Step, dict[str, Any], FilePiece]:
@@ -90,7 +123,7 @@ def _next_piece(opened: OpenFile, received: int) -> Generator[Step, dict[str, An
     yield None
     with _told(opened.info.path):
         # What is appended meanwhile is left out.
-        data = os.read(opened.descriptor, min(PIECE_BYTES, opened.info.size - received))
+        data = os.read(opened.descriptor, max(0, min(PIECE_BYTES, opened.info.size - received)))
     return FilePiece(data, not data or received + len(data) >= opened.info.size)
 
 
@@ -114,14 +147,14 @@ def put(
         arguments["permissions"] = permissions
     if size is not None:
         arguments["size"] = size
-    opened = yield from _open(arguments)
+    opened = yield from open_file(arguments)
     try:
         while data := source(PIECE_BYTES):
             # A source may have given more than it was asked for.
             for start in range(0, len(data), PIECE_BYTES):
                 yield from _put_piece(opened, bytes(data[start : start + PIECE_BYTES]))
     except BaseException:
-        yield from _give_up(opened)
+        yield from _abandon(opened)
         raise
     answer = yield from _close(opened)
     return closed_file(answer, opened.info.permissions)
@@ -138,7 +171,8 @@ def _put_piece(opened: OpenFile, piece: bytes) -> Generator[Step, dict[str, Any]
             left = left[os.write(opened.descriptor, left) :]
 
 
-def _open(arguments: dict[str, Any]) -> Generator[Step, dict[str, Any], OpenFile]:
+def open_file(arguments: dict[str, Any]) -> Generator[Step, dict[str, Any], OpenFile]:
+    """Open a file, with a descriptor of it where that is possible."""
     answer = yield "file_open", {**arguments, "descriptor": True}
     return read(OpenFile, answer)
 
@@ -150,12 +184,16 @@ def _close(opened: OpenFile) -> Generator[Step, dict[str, Any], dict[str, Any]]:
     return answer
 
 
-def _give_up(opened: OpenFile) -> Generator[Step, dict[str, Any], None]:
-    """Close without keeping. The supervisor may have done that already, or be gone."""
+def _abandon(opened: OpenFile) -> Generator[Step, dict[str, Any], None]:
     if opened.descriptor is not False:
         os.close(opened.descriptor)
+    yield from give_up(opened.file)
+
+
+def give_up(file: int) -> Generator[Step, dict[str, Any], None]:
+    """Close without keeping. The supervisor may have done that already, or be gone."""
     with suppress(NsmError):
-        yield "file_close", {"file": opened.file, "keep": False}
+        yield "file_close", {"file": file, "keep": False}
 
 
 @contextmanager

@@ -188,6 +188,36 @@ class Skipped(NamedTuple):
     why: str
 
 
+class FileEvent(NamedTuple):
+    """Something that happened to a file.
+
+    Attributes:
+        kind: ``created``, ``modified``, ``removed``, ``renamed``, ``attributes`` (permissions or
+            times), or ``overflow``: so much happened that events are missing.
+        path: relative to the path that is watched; empty for that itself.
+        to: new name of what was renamed.
+    """
+
+    kind: str
+    path: FilePath
+    to: FilePath | None = None
+
+
+class FileEvents(NamedTuple):
+    """Events of a watched path; `overflow` if some are missing, `ended` if none will follow."""
+
+    events: tuple[FileEvent, ...]
+    overflow: bool = False
+    ended: bool = False
+
+
+class Watching(NamedTuple):
+    """A path that is watched; `watch` is its handle in further requests."""
+
+    watch: int
+    path: FilePath
+
+
 class TreeReport(NamedTuple):
     """Outcome of an operation on a whole directory.
 

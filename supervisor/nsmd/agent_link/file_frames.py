@@ -68,6 +68,7 @@ FileName = Annotated[str, Constraint(_is_name, "a name that a file can have")]
 EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
 AnyName = Annotated[str, Constraint(_is_any_name, "a name that a file can have")]
 AnyPath = Annotated[str, Constraint(_is_any_path, "a path that a file can have")]
+ChangeKind = Literal["created", "removed", "modified", "attributes", "renamed"]
 DetailedKind = Literal["file", "directory", "link", "other"]
 ErrorName = Annotated[str, Constraint(_is_error_name, "the name of an error number")]
 
@@ -109,6 +110,7 @@ class FileClosedFrame(NamedTuple):
     entries: Count = 0
     left_out: Count = 0
     skipped: Annotated[tuple[tuple[AnyPath, Words], ...], at_most(MAX_SKIPPED, "names")] = ()
+    permissions: Annotated[int | None, between(0, 0o7777)] = None
 
 
 class ListedFile(NamedTuple):
@@ -182,6 +184,36 @@ class FileEntriesFrame(NamedTuple):
     target: AnyPath | None = None
 
 
+class FileWatchingFrame(NamedTuple):
+    """A path is watched."""
+
+    id: str
+    path: AnyPath
+
+
+class FileChange(NamedTuple):
+    """A change below a path that is watched; `to` is a new name."""
+
+    kind: str
+    path: str
+    to: str
+
+
+class FileEventsFrame(NamedTuple):
+    """Changes below a path; `overflow` if some are missing, `ended` if none follow."""
+
+    id: str
+    events: Annotated[
+        tuple[
+            Annotated[FileChange, Made(tuple[ChangeKind, AnyPath, AnyPath], FileChange._make)],
+            ...,
+        ],
+        at_most(MAX_ENTRIES, "events"),
+    ] = ()
+    overflow: bool = False
+    ended: bool = False
+
+
 class FileErrorFrame(NamedTuple):
     """A transfer has failed and ended; `code` is an error number's name, EISDIR, or ""."""
 
@@ -197,5 +229,7 @@ TransferFrame = (
     | FileDirectoryFrame
     | FileContentFrame
     | FileEntriesFrame
+    | FileWatchingFrame
+    | FileEventsFrame
     | FileErrorFrame
 )

@@ -23,7 +23,9 @@ from nsmd.agent_link.file_frames import (
     FileDirectoryFrame,
     FileEntriesFrame,
     FileErrorFrame,
+    FileEventsFrame,
     FileFrame,
+    FileWatchingFrame,
     TransferFrame,
     Words,
 )
@@ -298,6 +300,8 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "file_directory": FileDirectoryFrame,
     "file_content": FileContentFrame,
     "file_entries": FileEntriesFrame,
+    "file_watching": FileWatchingFrame,
+    "file_events": FileEventsFrame,
     "file_error": FileErrorFrame,
     "completions": CompletionsFrame,
     "checked": CheckedFrame,

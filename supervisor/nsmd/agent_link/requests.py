@@ -14,9 +14,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
-from nsmd.agent_link.file_frames import (
-    TransferFrame,
-)
+from nsmd.agent_link.file_frames import FileEventsFrame, TransferFrame
 from nsmd.agent_link.frames import (
     AgentProtocolError,
     CheckedFrame,
@@ -43,11 +41,21 @@ class Requests:
         post: sends a frame to the agent.
     """
 
-    __slots__ = ("_capabilities", "_count", "_era", "_failure", "_post", "_settled", "_waiting")
+    __slots__ = (
+        "_capabilities",
+        "_count",
+        "_era",
+        "_failure",
+        "_listeners",
+        "_post",
+        "_settled",
+        "_waiting",
+    )
 
     def __init__(self, post: Callable[[Mapping[str, object]], None]) -> None:
         self._post = post
         self._waiting: dict[str, Question] = {}
+        self._listeners: dict[str, Callable[[FileEventsFrame | None], None]] = {}
         self._count = 0
         self._era = ""
         self._capabilities: frozenset[str] | None = None  # known once the agent is ready
@@ -150,6 +158,10 @@ class Requests:
         Raises:
             AgentProtocolError: it does not fit the question with its id.
         """
+        if isinstance(frame, FileEventsFrame):
+            if (listener := self._listeners.get(frame.id)) is not None:
+                listener(frame)
+            return
         question = self._waiting.get(frame.id)
         if question is None or question.answer is not None:
             return
@@ -157,6 +169,14 @@ class Requests:
             raise AgentProtocolError(f"a {type(frame).__name__} answered something else")
         question.answer = frame
         question.answered.set()
+
+    def listen(self, id_: str, listener: Callable[[FileEventsFrame | None], None]) -> None:
+        """Have events of files with that id told; None once the session has ended."""
+        self._listeners[id_] = listener
+
+    def unlisten(self, id_: str) -> None:
+        """Tell no more events with that id."""
+        self._listeners.pop(id_, None)
 
     def refused(self, frame: ErrorFrame) -> bool:
         """Take an error; returns whether it concerns a question from here."""
@@ -173,6 +193,8 @@ class Requests:
         self._settle()
         for question in self._waiting.values():
             question.answered.set()
+        for listener in self._listeners.values():
+            listener(None)
 
 
 class Question:

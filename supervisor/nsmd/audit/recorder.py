@@ -41,7 +41,8 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 NOT_TOLD = frozenset(
     "box_open changes change check complete env_list env_log events file_close "
-    "file_entries file_list file_read file_stat file_write job_list job_read job_resize job_write "
+    "file_entries file_events file_list file_read file_stat file_unwatch file_watch file_write "
+    "job_list job_read job_resize job_write "
     "logs metrics port_close port_open run_in stats".split()
 )
 """Operations with the right `manage` that change nothing, or are recorded elsewhere."""

@@ -25,6 +25,7 @@ from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
+from nsmd.sessions.file_watches import OpenWatches
 from nsmd.sessions.files import OpenFiles
 from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
@@ -118,6 +119,7 @@ class Call:
         manages: it has the right `manage`, and may know what sessions ran.
         bridges: it has the right `bridge`.
         files: open files of the connection.
+        watches: paths that the connection watches.
         room: bound of the output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
         on_cancel: sets what to do when the client cancels.
@@ -136,6 +138,7 @@ class Call:
     manages: bool
     bridges: bool
     files: OpenFiles
+    watches: OpenWatches
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]

@@ -43,6 +43,7 @@ from nsmd.model.client_limits import ClientLimits
 from nsmd.model.read_rate import TURN, ReadRate
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.file_watches import OpenWatches
 from nsmd.sessions.files import OpenFiles
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ class _Connection:
         self._outgoing = Outgoing(descriptor, nursery)
         self._hello: Hello | None = None
         self._files = OpenFiles(services.max_file_bytes)
+        self._watches = OpenWatches()
         self._room_for_output = Room()
         self._pending: dict[int, _Pending] = {}
 
@@ -164,6 +166,7 @@ class _Connection:
             if (descriptor := pending.claim()) is not None:
                 os.close(descriptor)
         self._files.abandon_all()
+        self._watches.close_all()
 
     async def serve(self, first: bytes) -> None:
         """Handle requests until end-of-file.
@@ -361,6 +364,7 @@ class _Connection:
             manages="manage" in self._rights,
             bridges="bridge" in self._rights,
             files=self._files,
+            watches=self._watches,
             room=self._room_for_output,
             emit=partial(self._emit, request.id),
             on_cancel=pending.on_cancel,

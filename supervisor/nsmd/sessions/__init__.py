@@ -9,5 +9,6 @@ session          the task that owns one jail and carries out the lifecycle table
 ended            ended sessions and finished executions that are still remembered
 jobs             programs that run beside the interpreter
 files            files into and out of a session
+file_watches     paths of a session that clients watch
 changes          changes of a session in an overlay: diff, apply, discard
 """

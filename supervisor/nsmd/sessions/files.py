@@ -26,6 +26,7 @@ from nsmd.agent_link.file_frames import (
     FileEntriesFrame,
     FileErrorFrame,
     FileFrame,
+    FileWatchingFrame,
 )
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.sessions.session import Session
@@ -40,6 +41,7 @@ Kind = TypeVar(
     FileDirectoryFrame,
     FileContentFrame,
     FileEntriesFrame,
+    FileWatchingFrame,
 )
 
 ANSWER_TIMEOUT_S = 30.0

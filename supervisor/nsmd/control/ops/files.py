@@ -11,6 +11,7 @@ from nsm.wire.errors import BadRequestError
 from nsm.wire.sessions import PIECE_BYTES
 from nsmd.agent_link.file_frames import (
     DetailedFile,
+    FileChange,
     FileClosedFrame,
     FileContentFrame,
     FileEntriesFrame,
@@ -27,6 +28,9 @@ MAX_PAGE = 1000
 
 
 MAX_OFFSET = 2**53
+
+MAX_WAIT_S = 60.0
+"""Longest wait of one `file_events`."""
 
 
 async def file_open(call: Call) -> dict[str, Any]:
@@ -85,6 +89,8 @@ async def file_close(call: Call) -> dict[str, Any]:
 
 def _closed(closed: FileClosedFrame) -> dict[str, Any]:
     answer: dict[str, Any] = {"path": _on_wire(closed.path), "size": closed.size}
+    if closed.permissions is not None:
+        answer["permissions"] = closed.permissions
     if closed.entries or closed.left_out:
         answer["entries"] = closed.entries
         answer["left_out"] = closed.left_out
@@ -209,6 +215,48 @@ async def _directory(call: Call, *, make: bool) -> dict[str, Any]:
             told |= {"entries": entries, "whole": found.whole}
         return told
     raise BadRequestError("The request was cancelled.")
+
+
+async def file_watch(call: Call) -> dict[str, Any]:
+    """Begin to watch a path."""
+    recursive = arguments.flag(call.args, "recursive")
+    handle, watch = await call.watches.open(call.target(), _path(call), recursive=recursive)
+    return {"watch": handle, "path": _on_wire(watch.path)}
+
+
+async def file_events(call: Call) -> dict[str, Any]:
+    """Say what has happened to a path that is watched, or wait for it."""
+    watch = call.watches.get(_handle(call, "watch"))
+    wait_s = arguments.optional_number(call.args, "wait_s") or 0.0
+    if not 0 <= wait_s <= MAX_WAIT_S:
+        raise BadRequestError(f"Argument 'wait_s' is {wait_s}, not 0 to {MAX_WAIT_S}.")
+    with trio.CancelScope() as scope:
+        call.on_cancel(scope.cancel)
+        events, overflow, ended = await watch.next(wait_s)
+        return {
+            "events": [_change(event) for event in events],
+            "overflow": overflow,
+            "ended": ended,
+        }
+    return {"events": [], "overflow": False, "ended": False}
+
+
+def _change(event: FileChange) -> dict[str, Any]:
+    told = {"kind": event.kind, "path": _on_wire(event.path)}
+    return told | ({"to": _on_wire(event.to)} if event.to else {})
+
+
+async def file_unwatch(call: Call) -> dict[str, Any]:
+    """Watch a path no longer."""
+    call.watches.close(_handle(call, "watch"))
+    return {}
+
+
+def _handle(call: Call, name: str) -> int:
+    handle = arguments.optional_count(call.args, name)
+    if handle is None:
+        raise BadRequestError(f"Argument {name!r} is required.", hint="It is a number.")
+    return handle
 
 
 def _path(call: Call, name: str = "path") -> str:
