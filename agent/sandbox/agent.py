@@ -352,9 +352,8 @@ class Agent:
         """True if there has been a job."""
         return self._jobs is not None
 
-    def all_jobs(self) -> list[JobProcess]:
-        """Jobs that run, and those that have ended and are still known."""
-        return [] if self._jobs is None else self._jobs.all
+    def live_jobs(self) -> list[JobProcess]:
+        return [] if self._jobs is None else self._jobs.live
 
 
 def wake_up(_number: int, _frame: object) -> None:

@@ -69,6 +69,7 @@ class JobProcess:
         stdin: input follows; else it is empty at once.
         tty: rows and columns of a terminal; None for pipes.
         changed: called when there is more output, or the job has ended.
+        paused: called when it has to wait for its reader.
 
     Attributes:
         pid: leader of the job's session and process group; 0 when it has ended.
@@ -95,6 +96,7 @@ class JobProcess:
         log: JobLog,
         poller: Poller,
         changed: Callable[[JobProcess], None],
+        paused: Callable[[JobProcess], None],
     ) -> None:
         self.id = job_id
         self.argv = _shortened(argv)
@@ -112,6 +114,7 @@ class JobProcess:
         self.written: dict[str, int] = {}
         self._poller = poller
         self._changed = changed
+        self._on_paused = paused
         self._in_fd = -1
         self._input = bytearray()
         self._input_ends = False
@@ -216,19 +219,18 @@ class JobProcess:
     def _pause(self, stream: JobStream) -> None:
         stream.paused = True
         self._poller.forget(stream.read_fd)  # poll(2) would report its end again and again
+        self._on_paused(self)
 
     def resume_output(self) -> None:
         """Read on, if nobody would lose anything by it."""
         for stream in list(self.pipes.values()):
-            if stream.paused and self.log.room(1):
+            if stream.paused and not self.log.room(1):
+                self._on_paused(self)
+            elif stream.paused:
                 stream.paused = False
                 self._watch(stream)
                 if self._input:
                     self._flush()
-
-    @property
-    def paused(self) -> bool:
-        return any(stream.paused for stream in self.pipes.values())
 
     def _close_stream(self, stream: JobStream) -> None:
         for name, each in list(self.pipes.items()):

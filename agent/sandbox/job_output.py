@@ -189,6 +189,10 @@ class JobLog:
         """Lose nothing from that offset on until then: somebody is reading."""
         self._held_from, self._held_until = offset, until
 
+    @property
+    def held_until(self) -> float:
+        return self._held_until
+
     def may_lose_oldest(self) -> bool:
         if not self.blocks:
             return False

@@ -28,9 +28,6 @@ WHY_NOT_STARTED = {
 }
 
 
-OOM_TRIES = 10
-
-
 class JobRefusal(Exception):  # noqa: N818  # clients have a JobError
     """Nothing can be done as asked; `number` is an errno."""
 
@@ -85,19 +82,14 @@ def goes_before_agent(pid: int) -> bool:
     The kernel wakes us a moment before it opens /proc/PID to us, and before the program runs. It
     stays closed for a program that we may not read.
     """
-    for _ in range(OOM_TRIES):
-        try:
-            fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        except PermissionError:
-            os.sched_yield()
-        except OSError:
-            return True
-        else:
-            with contextlib.suppress(OSError):
-                os.write(fd, b"1000")
-            os.close(fd)
-            return True
-    return False
+    try:
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return error.errno != errno.EACCES
+    with contextlib.suppress(OSError):
+        os.write(fd, b"1000")
+    os.close(fd)
+    return True
 
 
 def not_started(name: str, number: int) -> JobRefusal:

@@ -69,6 +69,7 @@ class Jobs:
         self._jobs: dict[str, JobProcess] = {}
         self._live: dict[int, JobProcess] = {}
         self._keys: dict[str, str] = {}
+        self._paused: set[JobProcess] = set()
         self._count = 0
         self._waiting: dict[str, list[Mapping[str, Any]]] = {}
 
@@ -76,8 +77,8 @@ class Jobs:
         return f"<Jobs {len(self._live)} live of {len(self._jobs)}>"
 
     @property
-    def all(self) -> list[JobProcess]:
-        return list(self._jobs.values())
+    def live(self) -> list[JobProcess]:
+        return list(self._live.values())
 
     def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         """Answer a request, now or when there is something to tell."""
@@ -86,7 +87,10 @@ class Jobs:
             if kind == "job_start":
                 known = self._keys.get(str(message.get("key")))
                 job = self._start(message) if known is None else self._known(known)
-                self._tell(request_id, job, known=known is not None)
+                if message.get("wait_s"):
+                    self._answer_or_wait(job, {**message, "known": known is not None})
+                else:
+                    self._tell(request_id, job, known=known is not None)
             elif kind == "job_list":
                 facts = [job.facts() for job in self._jobs.values()]
                 self._agent.send({"type": "jobs", "id": request_id, "jobs": facts})
@@ -123,7 +127,7 @@ class Jobs:
                 f"{MAX_JOBS} jobs run in this session, as many as may: stop one first",
                 errno.EAGAIN,
             )
-        if len(others := self._agent.live_interpreters()) == 1 and not self._live:
+        if not self._count and len(others := self._agent.live_interpreters()) == 1:
             # As long as there was nothing else, every orphan was its own, and nobody had to look.
             self._agent.trees.note_orphans(others[0])
         log = self._store.open_log(time.monotonic)
@@ -139,6 +143,7 @@ class Jobs:
                 log=log,
                 poller=self._agent.poller,
                 changed=self._changed,
+                paused=self._on_paused,
             )
         except JobRefusal:
             self._store.forget(log)
@@ -185,13 +190,17 @@ class Jobs:
         job = self._live.pop(pid, None)
         if job is None:
             return
-        for timer in ("limit", "term", "kill"):
+        for timer in ("limit", "term", "kill", "oom"):
             self._agent.poller.cancel(f"job {job.id} {timer}")
         if job.stopping:
             self._agent.trees.kill(job)
         else:
             self._agent.trees.note_orphans(job)
         job.has_ended(wait_status, usage)
+        # Behind the answers to those who wait.
+        self._agent.poller.at(f"job {job.id} told", 0.0, lambda: self._tell_end(job))
+
+    def _tell_end(self, job: JobProcess) -> None:
         self._agent.send({"type": "job_ended", "job": job.facts()})
         self._forget_old()
 
@@ -202,6 +211,7 @@ class Jobs:
             for request in self._waiting.pop(job.id, ()):
                 self._agent.poller.cancel(_timer(request))
                 self._fail(request["id"], _unknown(job.id))
+            self._paused.discard(job)
             job.close()
             self._store.forget(job.log)
 
@@ -287,9 +297,9 @@ class Jobs:
         Args:
             last: answer in any case.
         """
-        if message["type"] == "job_read":
-            return self._read(job, message, last=last)
-        return self._write(job, message, last=last)
+        if message["type"] == "job_write":
+            return self._write(job, message, last=last)
+        return self._read(job, message, last=last)
 
     def go_on(self) -> None:
         """Answer what waited for the supervisor to catch up."""
@@ -326,19 +336,25 @@ class Jobs:
             "data": base64.b64encode(data).decode(),
             "job": job.facts(),
         }
+        if "known" in message:
+            answer["known"] = message["known"]
         self._agent.send(answer)
         return True
 
     def _hold(self, job: JobProcess, offset: int) -> None:
-        until = time.monotonic() + READER_S
-        job.log.hold(offset, until)
-        self._resume_output()
-        self._agent.poller.at(f"job {job.id} hold", until, self._resume_output)
+        job.log.hold(offset, time.monotonic() + READER_S)
+        if self._paused:
+            self._resume_output()
+
+    def _on_paused(self, job: JobProcess) -> None:
+        """A job waits for its reader, or until that no longer counts."""
+        self._paused.add(job)
+        self._agent.poller.at(f"job {job.id} hold", job.log.held_until, self._resume_output)
 
     def _resume_output(self) -> None:
-        for job in self._jobs.values():
-            if job.paused:
-                job.resume_output()
+        waiting, self._paused = self._paused, set()
+        for job in waiting:
+            job.resume_output()
 
     def _write(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
         ends, key = message.get("eof") is True, message.get("key")

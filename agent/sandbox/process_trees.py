@@ -58,9 +58,10 @@ class ProcessTrees:
     def owners(self) -> list[Interpreter | JobProcess]:
         """All whose processes are to be told apart: interpreters and jobs that run, and jobs that
         have left processes behind."""
-        left = set(self.orphans.values())
-        jobs = [job for job in self._agent.all_jobs() if job.pid or job in left]
-        return [*self._agent.live_interpreters(), *jobs]
+        live: list[Interpreter | JobProcess] = [*self._agent.live_interpreters()]
+        live += self._agent.live_jobs()
+        left = {each for each in self.orphans.values() if each.is_job and not each.pid}
+        return [*live, *left]
 
     def note_orphans(self, owner: Interpreter | JobProcess) -> None:
         """Remembers whose the orphans are that have not been seen yet; later nothing tells.

@@ -62,6 +62,20 @@ def test_a_session_is_made_and_programs_see_each_other(shared: Supervisor) -> No
         client.kill_all()
 
 
+def test_a_start_may_wait_for_a_short_program(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.run(":", env="bash", session="short")
+        job = client.exec("short", ["sh", "-c", "echo hi; exit 3"], wait_s=1)
+        assert (
+            job.collect()[:4] == client.job("short", job.id).collect()[:4] == (b"hi\n", b"", 3, 0)
+        )
+        assert job.wait().exit_code == 3
+        silent = client.exec("short", ["sleep", "60"], wait_s=0.05)
+        assert silent.info.running
+        silent.signal(9)
+        client.kill_all()
+
+
 def test_errors_say_what_to_do(shared: Supervisor) -> None:
     with shared.client() as client:
         client.run(":", env="bash", session="errors")
@@ -231,6 +245,7 @@ def test_the_command_line(shared: Supervisor) -> None:
     listed = shared.run("nsm", "jobs", "-r").stdout
     assert "sh -c 'echo begun; sleep 60'" in listed
     assert "kill -9" not in listed
+    assert "sh -c 'echo begun; sleep 60'" in shared.run("nsm", "inspect", "cli").stdout
     assert shared.run("nsm", "jobs", "cli", "--stop", job).stdout == f"ended job {job}\n"
     done = shared.run("nsm", "attach", "cli", "--job", job)
     assert (done.stdout, done.returncode) == ("begun\n", 130)

@@ -44,6 +44,7 @@ class AsyncJobCalls(AsyncProjectCalls):
         stdin: bytes | bool = False,
         tty: TerminalSize | None = None,
         timeout_s: float | None = None,
+        wait_s: float = 0.0,
         project: ProjectArgument = DEFAULT,
         mount_point: str | None = None,
         project_mode: str | None = None,
@@ -65,7 +66,14 @@ class AsyncJobCalls(AsyncProjectCalls):
                 **given,
             )
             return jobs.start_arguments(
-                argv, where, cwd=cwd, environ=environ, stdin=stdin, tty=tty, timeout_s=timeout_s
+                argv,
+                where,
+                cwd=cwd,
+                environ=environ,
+                stdin=stdin,
+                tty=tty,
+                timeout_s=timeout_s,
+                wait_s=wait_s,
             )
 
         wire = await self.call_in(
@@ -73,7 +81,7 @@ class AsyncJobCalls(AsyncProjectCalls):
         )
         started = read(StartedJob, wire)
         job = AsyncJob(self, started.session.id, started.job)
-        job.started = started.session
+        job.began(started)
         if isinstance(stdin, bytes) and stdin:
             await job.write(stdin)
             await job.close_stdin()
@@ -109,6 +117,11 @@ class AsyncJob:
         self.info = info
         self.offset = 0
         self.started: SessionRef | None = None
+        self._first: JobOutput | None = None
+
+    def began(self, started: StartedJob) -> None:
+        """Take what came with the answer to its start."""
+        self.started, self._first = started.session, started.first
 
     def __repr__(self) -> str:
         return f"<nsm.AsyncJob {self.id} of {self.session} {' '.join(self.info.argv):.40}>"
@@ -118,8 +131,10 @@ class AsyncJob:
 
     async def read(self, *, wait_s: float = 0.0, max_bytes: int = PIECE_BYTES) -> JobOutput:
         """Read what comes next of the output."""
-        args = jobs.read_arguments(self.offset, wait_s, max_bytes)
-        output = read(JobOutput, await self._call("job_read", **args))
+        output, self._first = self._first, None
+        if output is None or output.offset - output.missing != self.offset or not max_bytes:
+            args = jobs.read_arguments(self.offset, wait_s, max_bytes)
+            output = read(JobOutput, await self._call("job_read", **args))
         self.info, self.offset = output.job, output.next_offset
         return output
 
@@ -142,11 +157,12 @@ class AsyncJob:
     async def wait(self, timeout_s: float = math.inf) -> JobInfo:
         """Wait until the job has ended, or the time is over."""
         limit_s = trio.current_time() + timeout_s
-        while True:
+        while self.info.running:
             wait_s = min(jobs.WAIT_S, max(0.0, limit_s - trio.current_time()))
             await self._tell("job_read", offset=0, bytes=0, wait_s=wait_s)
-            if not self.info.running or trio.current_time() >= limit_s:
-                return self.info
+            if trio.current_time() >= limit_s:
+                break
+        return self.info
 
     async def _tell(self, op: str, **args: Any) -> None:
         self.info = read(JobInfo, await self._call(op, **args), "job")

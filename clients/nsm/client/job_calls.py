@@ -40,6 +40,7 @@ class JobCalls(ProjectCalls):
         stdin: bytes | bool = False,
         tty: TerminalSize | None = None,
         timeout_s: float | None = None,
+        wait_s: float = 0.0,
         project: ProjectArgument = DEFAULT,
         mount_point: str | None = None,
         project_mode: str | None = None,
@@ -66,6 +67,8 @@ class JobCalls(ProjectCalls):
             stdin: the program's whole input, or True to `Job.write` it; without, it is empty.
             tty: rows and columns of a terminal for it; without, it has pipes.
             timeout_s: seconds until it is stopped; None for no limit.
+            wait_s: seconds to wait, at most one, for its first output or its end. What comes then
+                needs no other exchange, which makes short programs faster.
             project, mount_point, project_mode, network: of a new session, as in `run`.
 
         Raises:
@@ -86,7 +89,14 @@ class JobCalls(ProjectCalls):
                 **given,
             )
             return jobs.start_arguments(
-                argv, where, cwd=cwd, environ=environ, stdin=stdin, tty=tty, timeout_s=timeout_s
+                argv,
+                where,
+                cwd=cwd,
+                environ=environ,
+                stdin=stdin,
+                tty=tty,
+                timeout_s=timeout_s,
+                wait_s=wait_s,
             )
 
         wire = self.call_in(
@@ -94,7 +104,7 @@ class JobCalls(ProjectCalls):
         )
         started = read(StartedJob, wire)
         job = jobs.Job(self, started.session.id, started.job)
-        job.started = started.session
+        job.began(started)
         if isinstance(stdin, bytes) and stdin:
             job.write(stdin)
             job.close_stdin()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nsm.client.job_calls import JobCalls
-    from nsm.wire.jobs import JobChunk
+    from nsm.wire.jobs import JobChunk, StartedJob
     from nsm.wire.results import SessionRef
 
     TerminalSize: TypeAlias = tuple[int, int]
@@ -62,6 +62,11 @@ class Job:
         self.info = info
         self.offset = 0
         self.started: SessionRef | None = None
+        self._first: JobOutput | None = None
+
+    def began(self, started: StartedJob) -> None:
+        """Take what came with the answer to its start."""
+        self.started, self._first = started.session, started.first
 
     def __repr__(self) -> str:
         return f"<nsm.Job {self.id} of {self.session} {' '.join(self.info.argv):.40}>"
@@ -76,8 +81,10 @@ class Job:
             wait_s: how long to wait if there is nothing, seconds; at most a minute.
             max_bytes: 0 to wait for the end of the job only.
         """
-        args = read_arguments(self.offset, wait_s, max_bytes)
-        output = read(JobOutput, self._call("job_read", **args))
+        output, self._first = self._first, None
+        if output is None or output.offset - output.missing != self.offset or not max_bytes:
+            args = read_arguments(self.offset, wait_s, max_bytes)
+            output = read(JobOutput, self._call("job_read", **args))
         self.info, self.offset = output.job, output.next_offset
         return output
 
@@ -113,12 +120,13 @@ class Job:
             The job; its `running` is true if the time was over first.
         """
         limit = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
+        while self.info.running:
             wait_s = WAIT_S if limit is None else min(WAIT_S, max(0.0, limit - time.monotonic()))
             args = {"offset": 0, "bytes": 0, "wait_s": wait_s}
             self.info = read(JobInfo, self._call("job_read", **args), "job")
-            if not self.info.running or (limit is not None and time.monotonic() >= limit):
-                return self.info
+            if limit is not None and time.monotonic() >= limit:
+                break
+        return self.info
 
     def write(self, data: bytes) -> None:
         """Give it input; returns when all of it has been taken.
@@ -192,6 +200,7 @@ def start_arguments(
     stdin: bytes | bool,
     tty: TerminalSize | None,
     timeout_s: float | None,
+    wait_s: float,
 ) -> dict[str, Any]:
     """The arguments of `job_start`.
 
@@ -220,6 +229,8 @@ def start_arguments(
         args["tty"] = {"rows": tty[0], "columns": tty[1]}
     if timeout_s is not None:
         args["timeout_s"] = timeout_s
+    if wait_s and "stdin" not in args:
+        args["wait_s"] = wait_s
     return args
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from nsm.wire.jobs import JobInfo
 from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision
 from nsm.wire.ports import PortRow
@@ -72,6 +73,7 @@ class Inspection(NamedTuple):
         processes: in its jail, parents first; at most 200.
         executions: the last ones that are kept, at most 20, the newest last.
         decisions: about its network, likewise.
+        jobs: programs in it that run, and the last 20 that have ended.
         ports: its ports that are open on the host.
     """
 
@@ -88,3 +90,4 @@ class Inspection(NamedTuple):
     executions: tuple[RunRow, ...] = ()
     decisions: tuple[NetworkDecision, ...] = ()
     ports: tuple[PortRow, ...] = ()
+    jobs: tuple[JobInfo, ...] = ()

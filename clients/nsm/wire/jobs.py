@@ -48,13 +48,6 @@ class JobInfo(NamedTuple):
     input_bytes: int
 
 
-class StartedJob(NamedTuple):
-    """A job that was started, and its session."""
-
-    session: SessionRef
-    job: JobInfo
-
-
 class JobOutput(NamedTuple):
     """Output of a job.
 
@@ -80,6 +73,28 @@ class JobOutput(NamedTuple):
     def is_last(self) -> bool:
         """True if the job has ended, and nothing follows that it printed."""
         return not self.job.running and self.next_offset >= self.job.output_bytes
+
+
+class FirstOutput(NamedTuple):
+    """Output that came with the answer to a start; as in `JobOutput`."""
+
+    offset: int
+    missing: int
+    pieces: tuple[tuple[JobStream, int], ...]
+    data: bytes
+
+
+class StartedJob(NamedTuple):
+    """A job that was started, its session, and its first output if that was waited for."""
+
+    session: SessionRef
+    job: JobInfo
+    output: FirstOutput | None = None
+
+    @property
+    def first(self) -> JobOutput | None:
+        """The output, with the job."""
+        return None if self.output is None else JobOutput(*self.output, job=self.job)
 
 
 class JobChunk(NamedTuple):

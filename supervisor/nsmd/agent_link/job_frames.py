@@ -76,6 +76,7 @@ class JobOutputFrame(NamedTuple):
 
     Attributes:
         offset: where `data` begins; `missing` bytes before it are lost.
+        known: as in `JobFrame`, if the request was to start it and to wait for its first output.
         pieces: streams of the data, and how many bytes are of each, in order.
     """
 
@@ -85,6 +86,7 @@ class JobOutputFrame(NamedTuple):
     pieces: Annotated[tuple[JobPiece, ...], at_most(MAX_CHUNK_BYTES, "pieces")]
     data: Chunk
     job: JobFacts
+    known: bool = False
 
     @property
     def is_whole(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.job_frames import JobFrame, JobOutputFrame
 from nsmd.manager.run_service import RunService
 from nsmd.model.values import RunRequest
 from nsmd.sessions.jobs import JobStarted, start_job
@@ -54,12 +54,17 @@ def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJ
 
 
 async def start_in(
-    run_service: RunService, found: SessionForJob, argv: Sequence[str], options: Mapping[str, Any]
-) -> JobFacts:
+    run_service: RunService,
+    found: SessionForJob,
+    argv: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    wait_s: float,
+) -> JobFrame | JobOutputFrame:
     """Start a program in a session.
 
     Args:
-        options: further arguments of `start_job`.
+        options, wait_s: further arguments of `start_job`.
 
     Raises:
         JobError: it cannot be started.
@@ -67,10 +72,10 @@ async def start_in(
     """
     session = found.session
     try:
-        facts, known = await start_job(session, {**options, "argv": list(argv)})
+        answer = await start_job(session, {**options, "argv": list(argv)}, wait_s)
     finally:
         run_service.session_manager.pool.answered(session)
-    if not known:
-        started = JobStarted(found.request.client, facts, shlex.join(argv))
+    if not answer.known:
+        started = JobStarted(found.request.client, answer.job, shlex.join(argv))
         run_service.events.publish("job_started", session=session.id, subject=(session, started))
-    return facts
+    return answer

@@ -29,6 +29,9 @@ Kind = TypeVar("Kind", JobFrame, JobsFrame, JobOutputFrame, JobWrittenFrame)
 ANSWER_TIMEOUT_S = 30.0
 """Time for an answer, beside what the agent was asked to wait."""
 
+MAX_START_WAIT_S = 1.0
+"""Longest time that a start waits for output: until then nobody is told of it."""
+
 MAX_WAIT_S = 60.0
 """Longest time that an agent waits for something to tell."""
 
@@ -46,23 +49,29 @@ class JobStarted:
     command: str
 
 
-async def start_job(session: Session, arguments: Mapping[str, Any]) -> tuple[JobFacts, bool]:
+async def start_job(
+    session: Session, arguments: Mapping[str, Any], wait_s: float
+) -> JobFrame | JobOutputFrame:
     """Start a program in a session.
 
     Args:
         arguments: as in `job_start` of the agent protocol. With a `key` that the agent knows, it
             starts nothing, and tells of the job that it started before.
-
-    Returns:
-        Facts about the job, and whether it was known.
+        wait_s: seconds to wait for its first output or its end; 0 for an answer without output.
 
     Raises:
         JobError: it cannot be started.
         NsmError: the session has ended, or its agent is too old.
     """
-    answer = await _ask(session, {"type": "job_start", **arguments}, JobFrame)
+    frame = {"type": "job_start", **arguments}
+    answer: JobFrame | JobOutputFrame
+    if wait_s:
+        frame |= {"wait_s": wait_s, "hold": True}
+        answer = await _ask(session, frame, JobOutputFrame, wait_s)
+    else:
+        answer = await _ask(session, frame, JobFrame)
     session.job_started()
-    return answer.job, answer.known
+    return answer
 
 
 async def read_job(

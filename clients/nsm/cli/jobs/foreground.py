@@ -49,12 +49,14 @@ class Foreground:
         job: its output is shown from `job.offset` on.
         tty: the job has a terminal, and this process, too.
         reads_input: our standard input is the job's.
+        ends_input: the end of ours is the end of the job's.
     """
 
-    def __init__(self, job: Job, *, tty: bool, reads_input: bool) -> None:
+    def __init__(self, job: Job, *, tty: bool, reads_input: bool, ends_input: bool = True) -> None:
         self._job = job
         self._tty = tty
         self._reads_input = reads_input
+        self._ends_input = ends_input
         self._orders: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
         self._main = threading.get_ident()
         self._interrupts = 0
@@ -101,7 +103,8 @@ class Foreground:
                     job.write(data)
                 except JobError:
                     return  # it reads no more, and may go on
-            job.close_stdin()
+            if self._ends_input:
+                job.close_stdin()
 
     @staticmethod
     def _leaves(data: bytes, leaving: list[float]) -> bool:

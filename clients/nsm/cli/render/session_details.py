@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
+from nsm.cli.render.jobs import own_jobs_table
 from nsm.cli.render.ports import ports_table
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def _age(found: Inspection) -> str:
 
 
 def tables(found: Inspection) -> list[str]:
-    """Its ports, processes, last executions and its network's decisions; those that there are."""
+    """Its ports, processes, last executions and jobs, and its network's decisions; those that
+    there are."""
     texts: list[str] = []
     if found.ports:
         texts.append(ports_table(found.ports))
@@ -108,6 +110,8 @@ def tables(found: Inspection) -> list[str]:
         texts.append(_processes(found.processes, found.session.processes))
     if found.executions:
         texts.append(_executions(found.executions))
+    if found.jobs:
+        texts.append(own_jobs_table(found.jobs))
     if found.decisions:
         texts.append(_decisions(found.decisions))
     return texts

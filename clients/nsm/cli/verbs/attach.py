@@ -84,5 +84,6 @@ def _join_job(session: str, job_id: str) -> int:
         tty = job.info.tty and job.info.running and ours
         if tty:
             job.resize(*raw_terminal.size_of(0))
-        reads_input = job.info.takes_input and bool(sys.stdin)
-        return Foreground(job, tty=tty, reads_input=reads_input).run()
+        reads_input = job.info.takes_input and bool(sys.stdin) and (tty or not job.info.tty)
+        # Whoever only looks, with its input empty, does not end the job's.
+        return Foreground(job, tty=tty, reads_input=reads_input, ends_input=False).run()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, assert_never
 
 import trio
 
 from nsm.dataclass import dataclass
-from nsm.wire.errors import UnknownSessionError
+from nsm.wire.errors import NsmError, UnknownSessionError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 from nsmd.control import arguments
 from nsmd.control.call import Call
+from nsmd.control.ops.jobs import facts_to_wire
 from nsmd.control.ops.network import decision_row
 from nsmd.control.ops.ports import addresses_of
 from nsmd.host import process_stats
@@ -20,6 +22,7 @@ from nsmd.jail.cgroups import Confinement
 from nsmd.manager.listing import last_row, live_row
 from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement
+from nsmd.sessions.jobs import list_jobs
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
@@ -33,6 +36,9 @@ MAX_RUNS = 20
 """Largest number of executions in the answer, the latest. `nsm logs` has the rest, with their
 output.
 """
+
+JOBS_TIMEOUT_S = 2.0
+"""Time for the agent to list jobs. It takes a millisecond, unless it is stopped."""
 
 MAX_CODE_CHARS = 200
 
@@ -74,10 +80,23 @@ async def inspect(call: Call) -> dict[str, Any]:
         "processes": [asdict(each) for each in seen.processes] if call.manages else [],
         "executions": runs_of(session.transcript) if call.manages else [],
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
+        "jobs": await _jobs(session) if call.manages else [],
         "ports": [row._asdict() for row in call.services.ports.rows(session.id)]
         if call.manages
         else [],
     }
+
+
+async def _jobs(session: Session) -> list[dict[str, Any]]:
+    """List the last jobs of a session, if its agent answers."""
+    if not session.offers("jobs"):
+        return []
+    with trio.move_on_after(JOBS_TIMEOUT_S), suppress(NsmError):
+        found = await list_jobs(session)
+        ended = [job for job in found if not job.running]
+        kept = [*ended[-MAX_RUNS:], *(job for job in found if job.running)]
+        return [facts_to_wire(job) for job in sorted(kept, key=lambda job: int(job.job))]
+    return []
 
 
 def _past(transcript: Transcript) -> dict[str, Any]:
@@ -95,6 +114,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
         "processes": [],
         "executions": runs_of(transcript),
         "decisions": [],
+        "jobs": [],
         "ports": [],
     }
 

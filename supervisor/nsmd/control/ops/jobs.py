@@ -12,7 +12,7 @@ import trio
 
 from nsm.wire.errors import BadRequestError
 from nsm.wire.sessions import PIECE_BYTES
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.job_frames import JobFacts, JobOutputFrame
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
@@ -55,17 +55,21 @@ def starting(find_session: FindSession) -> Callable[[Call], Any]:
             found = await patiently(partial(find_session, call), call.on_cancel)
         with trio.CancelScope() as scope:
             call.on_cancel(scope.cancel)
-            facts = await start_in(run_service, found, argv, options)
+            wait_s = min(_wait_s(call), jobs.MAX_START_WAIT_S)
+            answer = await start_in(run_service, found, argv, options, wait_s=wait_s)
             session = found.session
-            return {
+            told: dict[str, Any] = {
                 "session": {
                     "id": session.id,
                     "name": session.name,
                     "created": found.created,
                     "replaced": found.replaced,
                 },
-                "job": facts_to_wire(facts),
+                "job": facts_to_wire(answer.job),
             }
+            if isinstance(answer, JobOutputFrame):
+                told["output"] = _output_to_wire(answer)
+            return told
         raise BadRequestError(
             "The request was cancelled; the program may have been started.",
             hint="`nsm jobs SESSION` lists what runs.",
@@ -143,14 +147,17 @@ async def job_read(call: Call) -> dict[str, Any]:
             wait_s=_wait_s(call),
             hold=arguments.flag(call.args, "hold"),
         )
-        return {
-            "offset": read.offset,
-            "missing": read.missing,
-            "pieces": [list(piece) for piece in read.pieces],
-            "data": read.data,
-            "job": facts_to_wire(read.job),
-        }
+        return {**_output_to_wire(read), "job": facts_to_wire(read.job)}
     raise _cancelled()
+
+
+def _output_to_wire(read: JobOutputFrame) -> dict[str, Any]:
+    return {
+        "offset": read.offset,
+        "missing": read.missing,
+        "pieces": [list(piece) for piece in read.pieces],
+        "data": read.data,
+    }
 
 
 async def job_write(call: Call) -> dict[str, Any]:
