@@ -29,12 +29,16 @@ CONNECT_S = 10.0
 """Time for a program to accept a connection, or for the kernel to do that in its place."""
 
 
+MAX_CHANNELS = 8
+"""A relay whose ports were closed stays for its connections, and another one may follow it."""
+
+
 REQUEST_BYTES = 10
 """A request of the relay: a number of its own (8 bytes) and the port (2)."""
 
 
 class PortConnector:
-    """The relay's channel, and the connections that are being made for it.
+    """Channels of relays, and the connections that are being made for them.
 
     A socket stays in the network namespace where it was made. So the relay gets sockets of this
     one, and this session none of the host's.
@@ -42,34 +46,36 @@ class PortConnector:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._channel: socket.socket | None = None
-        self._connecting: dict[socket.socket, int] = {}
+        self._channels: list[socket.socket] = []
+        self._connecting: dict[socket.socket, socket.socket] = {}
 
     def open(self, message: Mapping[str, Any]) -> None:
-        """Makes a channel for a new relay, in place of that of an earlier one."""
+        """Makes a channel for a new relay."""
         request_id = message.get("id")
         if not is_id(request_id) or not self._agent.channel.passes_descriptors:
             self._agent.fail("ports needs an id, and a channel that is a socket", request_id)
             return
-        self._close()
+        if len(self._channels) >= MAX_CHANNELS:
+            self._close(self._channels[0])
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
             self._agent.fail(f"cannot make a channel for ports: {error.strerror}", request_id)
             return
         ours.setblocking(False)
-        self._channel = ours
+        self._channels.append(ours)
         self._agent.poller.watch(ours.fileno(), lambda _: self._receive(ours))
         self._agent.channel.send({"type": "ports", "id": request_id}, theirs.detach())
 
-    def _close(self) -> None:
-        for connection in list(self._connecting):
+    def _close(self, channel: socket.socket) -> None:
+        if channel not in self._channels:
+            return
+        self._channels.remove(channel)
+        for connection in [each for each, its in self._connecting.items() if its is channel]:
             self._forget(connection)
             connection.close()
-        if self._channel is not None:
-            self._agent.poller.forget(self._channel.fileno())
-            self._channel.close()
-            self._channel = None
+        self._agent.poller.forget(channel.fileno())
+        channel.close()
 
     def _receive(self, channel: socket.socket) -> None:
         for _ in range(MAX_CONNECTING):
@@ -80,20 +86,25 @@ class PortConnector:
             except OSError:
                 request = b""
             if not request:  # the relay has ended
-                self._close()
+                self._close(channel)
                 return
             number = int.from_bytes(request[:8], "big")
             port = int.from_bytes(request[8:], "big")
-            self._connect(number, port, iter(LOOPBACK), errno.ECONNREFUSED)
-            if self._channel is not channel:
+            self._connect(channel, number, port, iter(LOOPBACK), errno.ECONNREFUSED)
+            if channel not in self._channels:
                 return
 
     def _connect(
-        self, number: int, port: int, addresses: Iterator[tuple[int, str]], failed: int
+        self,
+        channel: socket.socket,
+        number: int,
+        port: int,
+        addresses: Iterator[tuple[int, str]],
+        failed: int,
     ) -> None:
         """Begins a connection to the next address; after the last one says why there is none."""
         if len(self._connecting) >= MAX_CONNECTING:
-            self._answer(number, errno.EAGAIN)
+            self._answer(channel, number, errno.EAGAIN)
             return
         for family, address in addresses:
             try:
@@ -105,27 +116,28 @@ class PortConnector:
                 continue
             result = connection.connect_ex((address, port))
             if result == errno.EINPROGRESS:
-                self._watch(connection, number, port, addresses)
+                self._watch(channel, connection, number, port, addresses)
                 return
-            if self._made(connection, number, result):
+            if self._made(channel, connection, number, result):
                 return
             failed = _worse(failed, result)
-        self._answer(number, failed)
+        self._answer(channel, number, failed)
 
     def _watch(
         self,
+        channel: socket.socket,
         connection: socket.socket,
         number: int,
         port: int,
         addresses: Iterator[tuple[int, str]],
     ) -> None:
         """Waits for the connection, within a time limit."""
-        self._connecting[connection] = number
+        self._connecting[connection] = channel
 
         def settle(error: int) -> None:
             self._forget(connection)
-            if not self._made(connection, number, error):
-                self._connect(number, port, addresses, error or errno.ECONNREFUSED)
+            if not self._made(channel, connection, number, error):
+                self._connect(channel, number, port, addresses, error or errno.ECONNREFUSED)
 
         self._agent.poller.watch(
             connection.fileno(),
@@ -133,36 +145,46 @@ class PortConnector:
             select.POLLOUT,
         )
         self._agent.poller.at(
-            f"port {number}", time.monotonic() + CONNECT_S, lambda: settle(errno.ETIMEDOUT)
+            f"port {connection.fileno()}",
+            time.monotonic() + CONNECT_S,
+            lambda: settle(errno.ETIMEDOUT),
         )
 
     def _forget(self, connection: socket.socket) -> None:
-        number = self._connecting.pop(connection)
+        del self._connecting[connection]
         self._agent.poller.forget(connection.fileno())
-        self._agent.poller.cancel(f"port {number}")
+        self._agent.poller.cancel(f"port {connection.fileno()}")
 
-    def _made(self, connection: socket.socket, number: int, error: int) -> bool:
+    def _made(
+        self, channel: socket.socket, connection: socket.socket, number: int, error: int
+    ) -> bool:
         """Passes a connection on if it is one, and closes it here."""
         with connection:
             # Where nobody listens, a connection may meet itself, if its own port is that one.
             if error or connection.getsockname() == _peer(connection):
                 return False
-            self._answer(number, 0, connection)
+            self._answer(channel, number, 0, connection)
             return True
 
-    def _answer(self, number: int, error: int, connection: socket.socket | None = None) -> None:
+    def _answer(
+        self,
+        channel: socket.socket,
+        number: int,
+        error: int,
+        connection: socket.socket | None = None,
+    ) -> None:
         """Says how it went: the relay's number, and an error or 0 with the connection."""
-        if self._channel is None:
+        if channel not in self._channels:
             return
         passed = [] if connection is None else [connection.fileno()]
         try:
-            socket.send_fds(self._channel, [_answer_of(number, error)], passed)
+            socket.send_fds(channel, [_answer_of(number, error)], passed)
         except OSError as failure:
             # Too many descriptors may be on their way for one user (unix(7), ETOOMANYREFS).
             if passed and failure.errno == errno.ETOOMANYREFS:
-                self._answer(number, errno.ETOOMANYREFS)
+                self._answer(channel, number, errno.ETOOMANYREFS)
             else:  # it does not read, or is gone
-                self._close()
+                self._close(channel)
 
 
 def _answer_of(number: int, error: int) -> bytes:

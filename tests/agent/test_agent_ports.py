@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,11 +113,18 @@ def test_a_backlog_that_is_full_blocks_nobody(agent: AgentProcess) -> None:
             connection.close()
 
 
-def test_a_new_channel_replaces_an_earlier_one(agent: AgentProcess) -> None:
-    with channel_of(agent) as first, channel_of(agent) as second:
-        assert first.recv(1) == b""
-        ask(second, 1, 1)
-        assert answer(second)[:2] == (1, errno.ECONNREFUSED)
+def test_several_channels_work_and_too_many_replace_the_oldest(agent: AgentProcess) -> None:
+    with ExitStack() as stack:
+        channels = [stack.enter_context(channel_of(agent)) for _ in range(8)]
+        for channel in channels:
+            ask(channel, 1, 1)
+        for channel in channels:
+            assert answer(channel)[:2] == (1, errno.ECONNREFUSED)
+        last = stack.enter_context(channel_of(agent))
+        assert channels[0].recv(1) == b""
+        for channel in (channels[1], last):
+            ask(channel, 2, 1)
+            assert answer(channel)[:2] == (2, errno.ECONNREFUSED)
 
 
 def test_a_relay_that_ends_leaves_the_agent_as_it_was(agent: AgentProcess) -> None:

@@ -131,6 +131,23 @@ def test_a_program_is_reached_and_its_session_has_no_network(short_dir: Path, ad
     assert told[0]["client"] == told[1]["client"] == "nsm"
 
 
+def test_ports_are_opened_and_closed_in_quick_succession(short_dir: Path) -> None:
+    """Each relay that has no port any more leaves; its last connections go on."""
+    with supervisor(short_dir) as it, it.client() as client:
+        begin(client)
+        earlier: list[socket.socket] = []
+        for _ in range(20):
+            port = client.ports.open("web", 8000)
+            assert works(port)
+            if len(earlier) < 5:
+                earlier.append(connect(place(port)))
+                assert echoes(earlier[-1])
+            client.ports.close("web", 8000)
+        for connection in earlier:
+            with connection:
+                assert echoes(connection)
+
+
 def test_a_port_that_nobody_listens_on_yet(short_dir: Path) -> None:
     with supervisor(short_dir) as it, it.client() as client:
         client.run("1", env="python", session="web")

@@ -57,7 +57,8 @@ class PortCounts:
         """Add to a count."""
         if self._place is not None:
             field = self._place[8 * which : 8 * which + 8]
-            field[:] = (int.from_bytes(field, sys.byteorder) + number).to_bytes(8, sys.byteorder)
+            known = int.from_bytes(field, sys.byteorder)
+            field[:] = max(0, known + number).to_bytes(8, sys.byteorder)
 
     def leave(self) -> None:
         """Count no more: the port is closed, and the place may become another's."""

@@ -107,7 +107,7 @@ class PortRelay:
         """Return whether this process can end."""
         if self.connections or self.ports or not self.began:
             return bool(self.over_s) and time.monotonic() >= self.over_s
-        return not (self.control is not None and self.hear())  # a port may be opened just now
+        return True
 
     def patience_s(self) -> float | None:
         """Seconds until something is due; None if nothing is."""
@@ -120,27 +120,24 @@ class PortRelay:
 
     # The supervisor.
 
-    def hear(self) -> bool:
-        """Carry out the messages that have come; False if there was none."""
-        heard = False
+    def hear(self) -> None:
+        """Carry out the messages that have come."""
         while self.control is not None:
             try:
                 message, descriptor = receive(self.control)
             except BlockingIOError:
-                return heard
+                return
             except OSError:
                 message, descriptor = b"", None
             if not message:
-                # It has left nobody who could close the ports: they end, and what is under way may
-                # finish.
+                # The supervisor wants nothing more, or has left nobody who could close the ports:
+                # they end, and what is under way may finish.
                 self.poll.unregister(self.control)
                 self.control.close()
                 self.control = None
                 self.close_all()
-                return heard
-            heard = True
+                return
             self.carry_out(message.decode("ascii", "replace").split(), descriptor)
-        return heard
 
     def carry_out(self, words: list[str], descriptor: int | None) -> None:
         """Carry out one message."""

@@ -154,6 +154,11 @@ class RelayProcess:
             except OSError:
                 return ""
 
+    def part(self) -> None:
+        """Leave it alone: it accepts no more, and ends with its last connection."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
     def kill(self) -> None:
         """Kill it; harmless if it has ended."""
         with suppress(ProcessLookupError):

@@ -93,9 +93,10 @@ class SessionPorts:
         self._events = events
         self._nursery = nursery
         self._unused = unused
-        self._serving = False
+        self._relays: set[RelayProcess] = set()
         self._relay: RelayProcess | None = None
         self._counts: int | None = None
+        self._slot = -1
         self._lock = trio.Lock()
         self._problem = ""
         self._pause_s = 0.0
@@ -107,7 +108,7 @@ class SessionPorts:
     @property
     def in_use(self) -> bool:
         """False if there is neither a port nor a relay."""
-        return bool(self.open_ports) or self._relay is not None or self._lock.locked()
+        return bool(self.open_ports or self._relays) or self._lock.locked()
 
     def take_up(self, ports: Sequence[LeftPort], left: LeftRelay | None) -> None:
         """Take over what an earlier supervisor has left."""
@@ -115,9 +116,13 @@ class SessionPorts:
             listener = socket.socket(fileno=each.listener)
             listener.setblocking(False)
             self.open_ports.append(OpenPort(each.record, listener))
-        if left is not None:
-            self._relay, self._counts = RelayProcess.taken_up(left), left.counts
-        self._start_serving()
+        if left is None:
+            self._nursery.start_soon(self._start_again)
+        else:
+            self._counts = left.counts
+            self._begin_with(RelayProcess.taken_up(left))
+            if not self.open_ports:
+                self._part()
 
     async def open(self, number: int, address: Port | UnixPath, client: str) -> OpenPort:
         """Open a port.
@@ -148,13 +153,13 @@ class SessionPorts:
                 port.close()
             else:
                 listener.close()
+            self._part()
             if isinstance(error, OSError):
                 raise OverloadedError(
                     f"There is no room for another port: {error.strerror}.",
                     hint="Close some ports or end some sessions.",
                 ) from error
             raise
-        self._start_serving()
         self._publish("port_opened", port, client=client)
         return port
 
@@ -171,6 +176,7 @@ class SessionPorts:
             self._relay.close_port(port.record.slot)
         self._store.drop(port.name)
         port.close()
+        self._part()
         self._publish("port_closed", port, why=why, **facts)
 
     def session_ended(self) -> None:
@@ -178,15 +184,18 @@ class SessionPorts:
         self._over = True
         for port in list(self.open_ports):
             self.close(port, "its session ended")
-        if self._relay is not None:
-            self._nursery.start_soon(self._kill_late, self._relay)
+        for running in self._relays:
+            self._nursery.start_soon(self._kill_late, running)
 
     def end(self) -> None:
         """End everything now: the supervisor ends with all sessions."""
         self._over = True
         for port in list(self.open_ports):
             self.close(port, "the supervisor was shut down")
-        self._drop_relay()
+        for running in self._relays:
+            running.kill()
+            running.close()
+        self._relays.clear()
         self._forget_counts()
 
     def rows(self) -> list[PortRow]:
@@ -242,53 +251,57 @@ class SessionPorts:
 
     # The relay.
 
-    def _start_serving(self) -> None:
-        if not self._serving:
-            self._serving = True
-            self._nursery.start_soon(self._serve, name=repr(self))
+    def _begin_with(self, running: RelayProcess) -> None:
+        """Use a relay, and watch it to its end."""
+        self._relay = running
+        self._relays.add(running)
+        self._nursery.start_soon(self._watch, running, name=repr(running))
 
-    async def _serve(self) -> None:
-        """Watch the relay, and start another one if it ends while ports are open."""
-        try:
-            while self._relay is not None or self.open_ports:
-                if self._relay is not None:
-                    await self._watch(self._relay)
-                else:
-                    await trio.sleep(self._pause_s)
-                    await self._start_again()
-        finally:
-            self._serving = False
+    def _part(self) -> None:
+        """Leave the relay alone if no port is open: it ends with its last connection."""
+        parted = self._relay
+        if parted is not None and not self.open_ports:
+            self._relay = None
+            self._store.drop(parted.name)
+            parted.part()
+
+    async def _watch(self, running: RelayProcess) -> None:
+        """Wait for the end of a relay, and start another one if it is missed."""
+        while lie := await running.wait():
+            log.warning("session %s: %s", self.session.id, lie)
+            self.session.distrust(lie)
+        self._relays.discard(running)
+        running.close()
+        if self._relay is running:
+            self._relay = None
+            self._store.drop(running.name)
+            short = running.lived_s < SHORT_LIFE_S
+            self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s or 0.1) if short else 0.0
+            log.warning("session %s: the relay of its ports has died", self.session.id)
+            await self._start_again()
         if not self.in_use:
             self._forget_counts()
             self._unused(self)
 
     async def _start_again(self) -> None:
-        if not self.open_ports:
-            return
-        try:
-            async with self._lock:
-                await self._ensure_relay()
-            self._problem = ""
-        except NsmError as error:
-            self._note_problem(error.message)
-        except OSError as error:
-            self._note_problem(error.strerror or str(error))
+        """Start a relay, as soon as that works, unless there is no port to open any more."""
+        while self.open_ports and self._relay is None:
+            await trio.sleep(self._pause_s)
+            try:
+                async with self._lock:
+                    if self.open_ports:
+                        await self._ensure_relay()
+                self._problem = ""
+            except NsmError as error:
+                self._note_problem(error.message)
+            except OSError as error:
+                self._note_problem(error.strerror or str(error))
+        self._part()
 
     async def _kill_late(self, running: RelayProcess) -> None:
         await trio.sleep(END_S)
-        if self._relay is running:
+        if running in self._relays:
             running.kill()
-
-    async def _watch(self, running: RelayProcess) -> None:
-        while lie := await running.wait():
-            log.warning("session %s: %s", self.session.id, lie)
-            self.session.distrust(lie)
-        short = running.lived_s < SHORT_LIFE_S
-        self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s or 0.1) if short else 0.0
-        if self._relay is running:
-            self._drop_relay()
-            if self.open_ports and not self._over:
-                log.warning("session %s: the relay of its ports has died", self.session.id)
 
     def _note_problem(self, problem: str) -> None:
         self._problem = problem
@@ -301,9 +314,8 @@ class SessionPorts:
         Raises:
             NsmError, OSError: there can be none.
         """
-        if self._relay is not None and not self._relay.ended:
-            return
-        self._drop_relay()
+        if self._relay is not None:
+            return  # if it has ended, it is replaced as soon as that is noticed
         channel = await self._channel()
         try:
             self._check_live()
@@ -313,7 +325,7 @@ class SessionPorts:
             started = RelayProcess.start(self.session.id, channel, self._counts)
         finally:
             os.close(channel)
-        self._relay = started
+        self._begin_with(started)
         for port in self.open_ports:
             started.open(port.record.slot, port.record.number, port.listener)
         self._keep(started.name)
@@ -366,12 +378,11 @@ class SessionPorts:
     ) -> OpenPort:
         path = address.path if isinstance(address, UnixPath) else ""
         device, inode = (identity_of(path) or (0, 0)) if path else (0, 0)
-        taken = {port.record.slot for port in self.open_ports}
         record = PortRecord(
             id=names.fresh_id(()),
             session=self.session.id,
             number=number,
-            slot=min(slot for slot in range(counts.SLOTS) if slot not in taken),
+            slot=self._free_slot(),
             address=addresses.shown(addresses.listens_at(address, listener)),
             path=path,
             device=device,
@@ -380,18 +391,19 @@ class SessionPorts:
         )
         return OpenPort(record, listener)
 
+    def _free_slot(self) -> int:
+        """Find a place for counts, a different one each time: an earlier relay may still count."""
+        taken = {port.record.slot for port in self.open_ports}
+        while True:
+            self._slot = (self._slot + 1) % counts.SLOTS
+            if self._slot not in taken:
+                return self._slot
+
     def _keep(self, name: str) -> None:
         """Store what has that name."""
         for found, descriptors in self.everything_kept():
             if found == name and descriptors:
                 self._store.keep(name, descriptors)
-
-    def _drop_relay(self) -> None:
-        ended, self._relay = self._relay, None
-        if ended is not None:
-            ended.kill()
-            self._store.drop(ended.name)
-            ended.close()
 
     def _forget_counts(self) -> None:
         file, self._counts = self._counts, None
