@@ -21,7 +21,7 @@ from isolation.weaken import Weakness
 from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher, open_router
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, Interpreter
 from realjail import (

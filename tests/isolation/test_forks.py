@@ -10,7 +10,7 @@ import pytest
 from isolation.stage import Stage, open_stage
 from isolation.weaken import POWERFUL, Arguments, Weakness
 from isolation.weakjails import WeakLauncher, forking
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from realjail import environments, jail_spec, launched, needs_bwrap, talking_to
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

@@ -22,7 +22,7 @@ from isolation.weaken import MOUNTS_AS_THEY_COME, Weakness, without
 from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, SessionLimits

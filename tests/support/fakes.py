@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -148,7 +149,7 @@ class FakeJail:
         self.socket.setblocking(False)
         self.agent_end.setblocking(False)
         self.pid = pid
-        self.pidfd = -1
+        self.pidfd = os.eventfd(0)
         self.starter_pid = 0
         self.project_copy: ProjectCopy | None = None
         self.killed = False
@@ -166,6 +167,8 @@ class FakeJail:
     def kill(self) -> None:
         self.killed = True
         self._gone.set()
+        if not self.released:
+            os.eventfd_write(self.pidfd, 1)
         with suppress(OSError):  # the agent has let go of it already
             self.agent_end.shutdown(socket.SHUT_RDWR)
 
@@ -176,6 +179,8 @@ class FakeJail:
         return self.words
 
     def release(self) -> None:
+        if not self.released:
+            os.close(self.pidfd)
         self.released = True
         self.socket.close()
 

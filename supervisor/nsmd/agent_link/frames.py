@@ -108,9 +108,13 @@ class _Counted(NamedTuple):
     truncated: Annotated[Mapping[str, Any], at_most(MAX_TRUNCATED, "streams")] = _NOTHING
 
 
+_COUNTED = frozenset(_Counted._fields)
+
+
 def _outcome(told: dict[str, Any]) -> Outcome:
     """Read an outcome, and shorten texts and lists that are too long."""
-    decode(_Counted, told)
+    if told.keys() & _COUNTED:
+        decode(_Counted, told)
     if isinstance(notes := told.get("notes"), list):
         told = {**told, "notes": notes[:MAX_NOTES]}
     return _bounded(decode(Outcome, told))

@@ -70,6 +70,11 @@ class Descriptor:
             os.close(self._number)
 
 
+MAX_FIRST, MAX_FIRST_BYTES = 64, 4096
+_FIRST: dict[bytes, ReadyFrame] = {}
+"""Agents' first messages that were parsed before."""
+
+
 class AgentLinkError(Exception):
     """The channel to the agent is closed, or the agent does not read."""
 
@@ -246,9 +251,27 @@ class AgentLink:
         """
         return self._parse(await self._receive_frame())
 
-    def receive_nowait(self) -> AgentFrame | None:
-        """Return the next frame if it has arrived, else None; raises as `receive` does."""
-        self._receive_more()
+    def receive_first(self) -> AgentFrame | None:
+        """Return the first frame if it has arrived, else None; raises as `receive` does."""
+        data = self._receive_data()
+        known: AgentFrame | None = _FIRST.get(data)
+        if known is None:
+            self._reader.receive_data(data)
+            known = self.next_frame()
+            # Forks of one template say the same.
+            whole = int.from_bytes(data[:4], "big") == len(data) - 4 < MAX_FIRST_BYTES
+            if whole and isinstance(known, ReadyFrame) and not self._last:
+                if len(_FIRST) >= MAX_FIRST:
+                    _FIRST.clear()
+                _FIRST[data] = known
+        return known
+
+    def next_frame(self) -> AgentFrame | None:
+        """Return the next frame of those that were read, else None.
+
+        Raises:
+            AgentProtocolError: it is not valid.
+        """
         frame = self._next_frame()
         return None if frame is None else self._parse(frame)
 
@@ -263,26 +286,31 @@ class AgentLink:
         while (frame := self._next_frame()) is None:
             # Yields even if data is there, so that a flood does not starve other sessions.
             await trio.lowlevel.wait_readable(self._channel)
-            self._receive_more()
+            self.read()
         return frame
 
-    def _receive_more(self) -> None:
-        """Read what the socket has.
+    def read(self) -> None:
+        """Read what the socket has now, for `next_frame`.
 
         Raises:
             AgentLinkError: the channel ended.
         """
+        if data := self._receive_data():
+            self._reader.receive_data(data)
+
+    def _receive_data(self) -> bytes:
+        """Read what the socket has now; empty for nothing. Raises as `read` does."""
         try:
             # recv(2) drops descriptors.
             receive = self._receive_descriptor if self._awaiting else self._receive_bytes
             data = receive()
         except BlockingIOError:
-            return
+            return b""
         except OSError:
             data = b""
         if not data:
             raise AgentLinkError("ended its channel")
-        self._reader.receive_data(data)
+        return data
 
     @property
     def has_ended(self) -> bool:

@@ -45,6 +45,10 @@ ROOM_FOR_ONE = socket.CMSG_LEN(4)
 second.
 """
 
+_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+# Numbers: each operation of an enumeration is four calls, and a fork comes through here.
+_CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+
 MAX_CONNECTIONS = 32
 MESSAGE_BYTES = 4096
 RESERVED = 64
@@ -71,9 +75,8 @@ def receive(
 
     None is inherited further. (`socket.recv_fds` of Python 3.11 takes no notice of its flags.)
     """
-    room = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
-    message, ancillary, found, _ = connection.recvmsg(size, room, flags | socket.MSG_CMSG_CLOEXEC)
-    return message, descriptors_in(ancillary), bool(found & socket.MSG_CTRUNC)
+    message, ancillary, found, _ = connection.recvmsg(size, _ROOM, flags | _CLOSE_ON_EXEC)
+    return message, descriptors_in(ancillary), bool(found & _CUT)
 
 
 def descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:

@@ -10,6 +10,7 @@ package_manager  the command that installs a package here
 paths            checks of paths: may this be run, shown, trusted
 processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc
+poller           one task that waits for the descriptors of all sessions
 timer            one task that waits for the timers of all sessions; a clock that ignores sleep
 unix_listener    the lock and the socket of a supervisor
 monitors         processes that end a program of the host with all that it started

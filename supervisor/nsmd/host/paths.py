@@ -104,7 +104,7 @@ def why_private(path: str, home: str, private: tuple[str, ...] = ()) -> str | No
     if reason := _why_private_by_name(path, home, private):
         return reason
     for mark in _HOME_MARKS:
-        if os.path.lexists(os.path.join(path, mark)):
+        if os.access(f"{path}/{mark}", os.F_OK, follow_symlinks=False):
             return f"holds {mark}, so it seems to be a home directory"
     return None
 

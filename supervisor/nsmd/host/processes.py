@@ -120,11 +120,11 @@ def pid_of(descriptor: int) -> int | None:
     """Process id of a pidfd (proc_pid_fdinfo(5)): -1 if the process is gone, 0 if it is in no
     namespace of ours; None if the descriptor is no pidfd.
     """
-    with suppress(OSError, ValueError):
+    try:
         _, found, rest = read(f"/proc/self/fdinfo/{descriptor}").partition(b"\nPid:")
-        if found:
-            return int(rest.partition(b"\n")[0])
-    return None
+        return int(rest.partition(b"\n")[0]) if found else None
+    except (OSError, ValueError):
+        return None
 
 
 def has_ended(pidfd: int) -> bool:

@@ -44,9 +44,9 @@ class AdoptedJail(JailHandle):
     async def wait(self) -> None:
         if self._released:
             return
-        await trio.lowlevel.wait_readable(self._pidfd)
+        await trio.lowlevel.wait_readable(self.pidfd)
         with suppress(ChildProcessError):
-            _reap(self._pidfd)
+            _reap(self.pidfd)
         await reap_child(self.starter_pid)
 
     def stderr_text(self) -> str:

@@ -29,18 +29,18 @@ class JailHandle:
         project_copy: as in `Jail`; owned from now on.
 
     Attributes:
-        remarks, template_pid, outdated: as in `Jail`.
+        socket, pidfd, pid, remarks, template_pid, outdated: as in `Jail`.
     """
 
     __slots__ = (
-        "_pid",
-        "_pidfd",
         "_released",
-        "_socket",
         "outdated",
+        "pid",
+        "pidfd",
         "policy",
         "project_copy",
         "remarks",
+        "socket",
         "template_pid",
     )
 
@@ -58,39 +58,29 @@ class JailHandle:
         self.remarks: Remarks = tuple
         self.template_pid = 0
         self.outdated = False
-        self._socket = channel
-        self._pidfd = pidfd
-        self._pid = pid
+        self.socket = channel
+        self.pidfd = pidfd
+        self.pid = pid
         self._released = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} pid={self._pid}{' released' if self._released else ''}>"
-
-    @property
-    def socket(self) -> socket.socket:
-        return self._socket
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    @property
-    def pidfd(self) -> int:
-        return self._pidfd
+        return f"<{type(self).__name__} pid={self.pid}{' released' if self._released else ''}>"
 
     def mark_ready(self) -> None:
         """Release what only the start needed."""
 
     def kill(self) -> None:
         if not self._released:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except ProcessLookupError:  # `suppress` would be three calls
+                return
 
     def release(self) -> None:
         if self._released:
             return
         self._released = True
-        self._socket.close()
-        os.close(self._pidfd)
+        self.socket.close()
+        os.close(self.pidfd)
         if self.project_copy is not None:
             self.project_copy.close()

@@ -60,7 +60,7 @@ class BwrapJail(JailHandle):
 
     def __repr__(self) -> str:
         state = "released" if self._released else "ended" if self._ended else "running"
-        return f"<BwrapJail pid={self._pid} starter={self._starter.pid} {state}>"
+        return f"<BwrapJail pid={self.pid} starter={self._starter.pid} {state}>"
 
     @property
     def starter_pid(self) -> int:
@@ -72,7 +72,7 @@ class BwrapJail(JailHandle):
                 return
             # PID 1 of a PID namespace becomes waitable after all others in it are gone
             # (pid_namespaces(7)).
-            await trio.lowlevel.wait_readable(self._pidfd)
+            await trio.lowlevel.wait_readable(self.pidfd)
             self._reap_adopted()
             await wait_for_starter(self._starter)
             self._ended = True
@@ -84,7 +84,7 @@ class BwrapJail(JailHandle):
     def _reap_adopted(self) -> None:
         """Reap PID 1 if it became our child: its parent was killed, and we are a subreaper."""
         with suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
 
     def stderr_text(self) -> str:
         if self._stderr_text is None:

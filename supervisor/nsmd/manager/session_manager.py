@@ -171,7 +171,7 @@ class SessionManager:
     def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = self._make(spec, names.fresh_id(self.index), turn=turn)
         self.events.publish("session_started", session=session.id, subject=session)
-        self._nursery.start_soon(session.run, name=repr(session))
+        self._nursery.start_soon(session.run, name=session.id)
         return session
 
     def _make(

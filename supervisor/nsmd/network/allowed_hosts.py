@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from nsmd.model.host_rules import Address, AllowList, Host
-from nsmd.model.values import NetworkMode, NetworkRule
+from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
 from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
@@ -66,6 +66,8 @@ class AllowedHosts:
     @property
     def rule(self) -> NetworkRule:
         """Present rule."""
+        if self.mode == "off":
+            return NO_NETWORK
         return NetworkRule(mode=self.mode, allow=self._allowed.texts)
 
     @property

@@ -41,7 +41,7 @@ LOW_SHARE = 0.15
 EMPTY_SHARE = 0.04
 """The same share if the kernel does not tell who waits."""
 
-GROWTH: Sequence[EventKind] = ("session_started", "execution_started", "execution_finished")
+GROWTH: Sequence[EventKind] = ("session_started", "execution_finished")
 """Events after which memory may be short where the kernel does not wake us."""
 
 MOST_AT_ONCE = 16

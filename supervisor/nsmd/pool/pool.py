@@ -17,14 +17,14 @@ from typing import Protocol
 
 import trio
 
-from nsm.dataclass import dataclass, field, replace
+from nsm.dataclass import dataclass
 from nsmd.model.events import EventKind, Events
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import Environment, JailSpec
 from nsmd.pool import policy
-from nsmd.pool.demand import Demand, Refills
-from nsmd.pool.policy import KindPlan, KindSeen, MemorySeen, Observation
+from nsmd.pool.kind import Kind
+from nsmd.pool.policy import MemorySeen, Observation
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,6 @@ PLAN_FRESH_S = 0.05
 """Time for which a plan is used while calls come. Each call changes the demand a little, but a new
 plan for each would cost a twentieth of a call.
 """
-
-UNPLANNED = KindPlan(wanted=0, why="it has just come up")
 
 START = Callable[[JailSpec], Session]
 
@@ -78,61 +76,6 @@ class UnknownMemory:
 
     async def watch(self, tell: Callable[[], None]) -> None:
         """Never call `tell`: nothing is measured."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Kind:
-    """Sessions and figures of one kind.
-
-    Attributes:
-        ready: spares, the newest last: it is taken first, since its memory is still in caches.
-        starting: refills that start.
-        hits: calls that found a spare ready.
-        misses: calls that had to wait for a start.
-        used_s, expected_s, failed_s: on trio's clock, minus infinity for never.
-        failures: failures in a row.
-        plan: the last plan.
-    """
-
-    spec: JailSpec
-    ready: list[Session] = field(default_factory=list[Session])
-    starting: list[Session] = field(default_factory=list[Session])
-    demand: Demand = field(default_factory=Demand)
-    refills: Refills = field(default_factory=Refills)
-    hits: int = 0
-    misses: int = 0
-    used_s: float = -math.inf
-    expected_s: float = -math.inf
-    failures: int = 0
-    failed_s: float = -math.inf
-    cost_bytes: int | None = None
-    measured_s: float = -math.inf
-    plan: KindPlan = UNPLANNED
-
-    @property
-    def spares(self) -> int:
-        """Number of spares, starting ones included."""
-        return len(self.ready) + len(self.starting)
-
-    @property
-    def lead_s(self) -> float:
-        """Time that a refill takes, in seconds."""
-        usual = self.refills.usual
-        return policy.UNKNOWN_REFILL_S if usual is None else usual
-
-    def seen(self, now: float) -> KindSeen:
-        """Make the observation for the policy."""
-        return KindSeen(
-            spares=self.spares,
-            rate_per_s=self.demand.rate(now),
-            burst=self.demand.burst(now),
-            refill_s=self.refills.usual,
-            idle_s=now - self.used_s,
-            expected_s=now - self.expected_s,
-            cost_bytes=self.cost_bytes,
-            failures=self.failures,
-            failed_s=now - self.failed_s,
-        )
 
 
 @dataclass(slots=True)
@@ -176,11 +119,13 @@ class Pool:
         self._processors = processors or len(os.sched_getaffinity(0))
         self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
         # For sessions, spares and taken ones.
+        self._kind_of: dict[Session, Kind] = {}
         self._starts: dict[Session, _Start] = {}
         # Taken sessions without an answer yet, the newest last: since when.
         self._unanswered: dict[Session, float] = {}
         self._answered_s = -math.inf
         self._short_s: float | None = None
+        self._closed = False  # sessions still end, and nobody needs others in their place
         self._hurried = False  # calls come faster than refills
         self._budget_bytes: int | None = None
         self.hits = 0
@@ -240,7 +185,7 @@ class Pool:
         else:
             kind.misses += 1
             self.misses += 1
-            session = _oldest(kind.starting) or self._begin(spec, now, refill=False)
+            session = _oldest(kind.starting) or self._begin(kind, now, refill=False)
         taken: EventKind = "pool_miss" if session.state is SessionState.STARTING else "pool_hit"
         self._events.publish(taken, session=session.id, subject=session)
         self._unanswered[session] = now
@@ -257,13 +202,15 @@ class Pool:
         if self._unanswered.pop(session, None) is None:
             return
         now = self._answered_s = self._now()
-        kind = self._kinds.get(session.spec)
+        kind = self._kind_of.get(session)
         if kind is None:
             return
         if self._missing and self._hurried:
             self._refill(now)
-        elif self._short_s is not None or (kind.ready and kind.cost_bytes is None):
+        elif not kind.ready or kind.cost_bytes is None:
             self._look_at(self._refill_at(kind, now))
+        # Else the end of the session is the moment, or the time that `take` has set. To be woken
+        # for a time costs as much as a refill.
 
     def expect(self, spec: JailSpec) -> None:
         """A client connected that will probably ask for that kind."""
@@ -273,7 +220,7 @@ class Pool:
     def ready(self, session: Session) -> None:
         """A session, spare or taken, can run code now."""
         start = self._starts.pop(session, None)
-        kind = self._kinds.get(session.spec)
+        kind = self._kind_of.get(session)
         if kind is None or start is None:
             return
         recovered, kind.failures = kind.failures > 0, 0
@@ -297,7 +244,7 @@ class Pool:
         """Nothing is left of a session, spare or taken."""
         self._starts.pop(session, None)
         self._unanswered.pop(session, None)
-        kind = self._kinds.get(session.spec)
+        kind = self._kind_of.pop(session, None)
         if kind is None:
             return
         for spares in (kind.ready, kind.starting):
@@ -309,6 +256,8 @@ class Pool:
         elif self._short_s is not None:  # its memory may be enough for another spare
             self._outdated = True
             self._look_at(self._planned_s + PLAN_FRESH_S)
+            if not self._unanswered:
+                self._refill(self._now(), calm=True)
 
     def keep_only(self, wanted: Callable[[Environment], bool]) -> None:
         """End spares of other environments, which were removed or replaced: nobody will ask for
@@ -320,7 +269,7 @@ class Pool:
 
     def discard(self, session: Session, why: str) -> None:
         """End a spare that nobody should get."""
-        kind = self._kinds.get(session.spec)
+        kind = self._kind_of.get(session)
         if kind is not None:
             for spares in (kind.ready, kind.starting):
                 if session in spares:
@@ -345,11 +294,14 @@ class Pool:
     # The pool's task.
 
     async def _run(self) -> None:
-        while True:
-            with trio.CancelScope(deadline=self._due_s) as self._sleep:
-                await trio.sleep_forever()
-            self._due_s = math.inf
-            self._look(self._now())
+        try:
+            while True:
+                with trio.CancelScope(deadline=self._due_s) as self._sleep:
+                    await trio.sleep_forever()
+                self._due_s = math.inf
+                self._look(self._now())
+        finally:
+            self._closed = True
 
     def _look_at(self, when_s: float) -> None:
         """Make a plan at that time or earlier."""
@@ -387,9 +339,13 @@ class Pool:
             if not kind.spares and not its.wanted:
                 self._forget_unused(kind, now)
 
-    def _refill(self, now: float) -> None:
-        """Start what is missing, as far as calls and other starts let it."""
-        while self._missing:
+    def _refill(self, now: float, *, calm: bool = False) -> None:
+        """Start what is missing, as far as calls and other starts let it.
+
+        Args:
+            calm: no call waits, and the last one is over.
+        """
+        while self._missing and not self._closed:
             kind = self._missing[0]
             known = self._kinds.get(kind.spec) is kind  # it may have gone since the plan was made
             if known and kind.spares < kind.plan.wanted:
@@ -398,12 +354,12 @@ class Pool:
                     return
                 if self._short_s is None:
                     self._short_s = now
-                due_s = now if self._hurried else self._refill_at(kind, now)
+                due_s = now if self._hurried or calm else self._refill_at(kind, now)
                 if due_s > now:
                     self._look_at(due_s)
                     return
                 self._short_s = now  # the next refill lets calls go first again
-                kind.starting.append(self._begin(kind.spec, now, refill=True))
+                kind.starting.append(self._begin(kind, now, refill=True))
             self._missing.popleft()
         self._short_s = None
 
@@ -425,9 +381,10 @@ class Pool:
             lead_s=kind.lead_s,
         )
 
-    def _begin(self, spec: JailSpec, now: float, *, refill: bool) -> Session:
+    def _begin(self, kind: Kind, now: float, *, refill: bool) -> Session:
         # Under load a rehearsal would take processor time from calls that wait.
-        session = self._start(replace(spec, rehearsed=refill and not self._hurried))
+        session = self._start(kind.variant(rehearsed=refill and not self._hurried))
+        self._kind_of[session] = kind
         self._starts[session] = _Start(now, refill)
         return session
 

@@ -1,7 +1,8 @@
 """One jail from its launch to its last process, and the exchange with its agent meanwhile.
 
-There may be a thousand jails, so one task does all of it: it waits for frames of the agent. A jail
-that dies closes its agent's channel, so nobody has to wait for the jail as well.
+There may be a thousand jails, so one task does all of it. It starts the jail, and sleeps until the
+jail is gone. Meanwhile the event loop's poller calls for the frames of the agent. A jail that dies
+closes its agent's channel, so nobody has to wait for the jail as well.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -17,6 +20,8 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
+from nsmd.host.poller import poller
+from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.jail.cgroups import Confinement, Group, LimitEnforcer
 from nsmd.jail.handle import hang_up
@@ -113,6 +118,7 @@ class AgentSession:
         starts: entered while the jail is launched, but not during the preparation; or while an
             agent that was taken over is asked what it runs.
         nursery: for tasks that write what an agent does not read at once.
+        timers: timers of all sessions.
         enforcer: confines the jail before code runs in it; None for no limits of whole sessions.
         earlier: a jail to take over instead of a launch.
 
@@ -124,16 +130,21 @@ class AgentSession:
     """
 
     __slots__ = (
+        "_broken",
+        "_dead",
         "_earlier",
         "_ended",
         "_enforcer",
         "_group",
-        "_killed",
         "_launcher",
         "_launching",
         "_limits",
+        "_link",
         "_listener",
         "_nursery",
+        "_over",
+        "_patience",
+        "_poller",
         "_session_id",
         "_spec",
         "_starts",
@@ -153,6 +164,7 @@ class AgentSession:
         limits: SessionLimits,
         starts: StartLimiter,
         nursery: trio.Nursery,
+        timers: Timers,
         enforcer: LimitEnforcer | None = None,
         earlier: Earlier | None = None,
     ) -> None:
@@ -170,8 +182,14 @@ class AgentSession:
         self._limits = limits
         self._starts = starts
         self._nursery = nursery
-        self._ended = self._killed = False
-        self._launching = trio.CancelScope()
+        self._poller = poller()
+        self._link: AgentLink | None = None
+        self._ended = False
+        self._dead = False  # nothing is left in the jail
+        self._broken: Exception | None = None  # why no more frames come
+        self._over = trio.Event()
+        self._patience = Timer(timers, self._over.set)
+        self._launching: trio.CancelScope | None = None  # while it starts
 
     def __repr__(self) -> str:
         return f"<AgentSession of session {self._session_id} pid={self.pid}>"
@@ -182,13 +200,28 @@ class AgentSession:
 
     def end(self) -> None:
         """Kill the jail, and launch none. Idempotent."""
+        if self._ended:
+            return
         self._ended = True
-        if self.jail is None:
-            self._launching.cancel()
-        elif not self._killed:  # the task ends by end-of-file, which is cheaper than a cancellation
-            self._killed = True
-            self.jail.kill()
-            hang_up(self.jail.socket)
+        jail = self.jail
+        if jail is None:
+            if self._launching is not None:
+                self._launching.cancel()
+            return
+        jail.kill()
+        if self._link is None:  # the task waits for an answer, if for anything
+            hang_up(jail.socket)
+            return
+        # It wakes up once, when nothing is left.
+        self._poller.forget(jail.socket.fileno())
+        self._poller.watch(jail.pidfd, self._jail_died)
+        self._patience.arm(END_TIMEOUT_S)
+
+    def _jail_died(self) -> None:
+        self._dead = True
+        if self.jail is not None:
+            self._poller.forget(self.jail.pidfd)
+        self._over.set()
 
     async def run(self) -> None:
         """Return when nothing is left of the jail."""
@@ -196,8 +229,11 @@ class AgentSession:
         if earlier is not None:
             jail = earlier.jail
         else:
-            with self._launching:
+            if self._ended:
+                return
+            with trio.CancelScope() as self._launching:
                 jail = await self._launch()
+            self._launching = None
         if jail is None:
             return
         self.jail, self.pid, self.policy = jail, jail.pid, jail.policy
@@ -253,7 +289,7 @@ class AgentSession:
         link = AgentLink(jail.socket, self._nursery)
         ready = False
         try:
-            ready_frame = link.receive_nowait()  # an agent has spoken when its launch returns
+            ready_frame = link.receive_first()  # an agent has spoken when its launch returns
             if ready_frame is None:
                 with trio.fail_after(START_TIMEOUT_S):
                     ready_frame = await link.receive()
@@ -266,8 +302,7 @@ class AgentSession:
             ready = True
             jail.mark_ready()
             self._listener.agent_ready(link)
-            while not self._ended:
-                self._listener.agent_said(await link.receive())
+            await self._listen(link, jail)
         except trio.TooSlowError:
             self._start_failed(jail, f"was not ready after {START_TIMEOUT_S:.0f} s")
         except AgentProtocolError as error:
@@ -307,8 +342,7 @@ class AgentSession:
                 with trio.fail_after(RESUME_TIMEOUT_S):
                     resumed = await link.resume(earlier.token, earlier.capabilities)
             self._listener.agent_resumed(link, resumed)
-            while not self._ended:
-                self._listener.agent_said(await link.receive())
+            await self._listen(link, earlier.jail)
         except trio.TooSlowError:
             self._listener.agent_lost(
                 f"its agent did not answer the new supervisor within {RESUME_TIMEOUT_S:.0f} s"
@@ -328,6 +362,46 @@ class AgentSession:
             self._listener.agent_gone()
             link.close()
 
+    async def _listen(self, link: AgentLink, jail: Jail) -> None:
+        """Take frames until either side is gone.
+
+        Raises:
+            AgentProtocolError, AgentLinkError: as `AgentLink.receive`.
+        """
+        if self._ended:
+            return
+        self._link = link
+        try:
+            self._take_frames(link)  # those that came with the answer to the handshake
+            if self._broken is None and not self._ended:
+                # The log says in which context a line was written.
+                readable = partial(copy_context().run, self._readable)
+                self._poller.watch(jail.socket.fileno(), readable)
+            await self._over.wait()
+        finally:
+            self._link = None
+            self._patience.close()
+            self._poller.forget(jail.socket.fileno())
+            self._poller.forget(jail.pidfd)
+        if self._broken is not None:
+            raise self._broken
+
+    def _readable(self) -> None:
+        if (link := self._link) is not None:
+            self._take_frames(link, read=True)
+
+    def _take_frames(self, link: AgentLink, *, read: bool = False) -> None:
+        try:
+            if read:
+                link.read()
+            while not self._ended and (frame := link.next_frame()) is not None:
+                self._listener.agent_said(frame)
+        except Exception as error:  # noqa: BLE001  # the task raises it
+            self._broken = error
+            if self.jail is not None:
+                self._poller.forget(self.jail.socket.fileno())
+            self._over.set()
+
     def _start_failed(self, jail: Jail, what: str) -> None:
         words = jail.stderr_text().strip()
         error = StartFailedError(
@@ -338,12 +412,13 @@ class AgentSession:
         self._listener.agent_lost(error.message, error)
 
     async def _see_off(self, jail: Jail) -> None:
-        if not self._killed:
+        if not self._dead:
             jail.kill()
-        with trio.move_on_after(END_TIMEOUT_S, shield=True) as patience:
-            await jail.wait()
-        if patience.cancelled_caught:
-            log.error("jail of session %s (pid %d) is still there", self._session_id, self.pid)
+        if not self._dead or jail.starter_pid:
+            with trio.move_on_after(END_TIMEOUT_S, shield=True) as patience:
+                await jail.wait()
+            if patience.cancelled_caught:
+                log.error("jail of session %s (pid %d) is still there", self._session_id, self.pid)
         if self.confinement is not None:
             self.confinement.close()
         jail.release()

@@ -1,8 +1,8 @@
 """A session: one task that owns one jail, in which executions run.
 
 The table of `nsmd.model.lifecycle` says what happens when. This module carries out its effects, and
-`nsmd.sessions.execution_queue` runs the executions. Nothing here polls: the task sleeps until the
-agent sends a frame, the jail ends, a timer fires or somebody submits code.
+`nsmd.sessions.execution_queue` runs the executions. Nothing here polls: the task sleeps from
+the start of the jail to its end. Frames of the agent, timers and clients call the session.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ class Session:
             limits=limits,
             starts=start_limiter,
             nursery=nursery,
+            timers=timers,
             enforcer=enforcer,
             earlier=earlier,
         )

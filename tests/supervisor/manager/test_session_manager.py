@@ -49,6 +49,17 @@ async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(
             assert trio.current_time() - start_s < 1
 
 
+async def test_sessions_that_end_with_the_supervisor_are_not_replaced(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench(Settings(pool=PoolSettings(min_spares=0))) as it:
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(partial(it.run, session=f"s{number}"))
+        jails = len(it.launcher.jails)
+    assert len(it.launcher.jails) == jails
+
+
 async def test_the_session_limit_names_what_could_be_ended(
     autojump_clock: trio.abc.Clock,
 ) -> None:

@@ -167,7 +167,24 @@ async def test_refills_do_not_wait_when_calls_come_faster(
         await trio.sleep(START_S / 10)
         session, before = it.pool.take(spec()), it.starting()
         it.pool.answered(session)
-        assert it.starting() == before + 1
+        assert it.starting() == before + 2  # also for the call before, whose session goes on
+
+
+async def test_the_end_of_a_session_is_the_moment_to_refill(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        for _ in range(3):
+            await it.serve(spec())
+        await trio.sleep(FILLED_S)
+        full, now = it.pool.spares, trio.current_time()
+        session = it.pool.take(spec())
+        it.pool.answered(session)
+        assert it.pool.spares == full - 1
+        session.end("one-shot finished")
+        await session.wait_ended()
+        assert it.pool.spares == full
+        assert trio.current_time() == now
 
 
 async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.Clock) -> None:

@@ -22,6 +22,7 @@ from nsm.wire.errors import (
     UnknownOperationError,
 )
 from nsmd.agent_link.frames import MAX_STREAM_BYTES, CheckedFrame
+from nsmd.host.poller import poller
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.agent_session import START_TIMEOUT_S
@@ -408,6 +409,7 @@ async def test_a_session_ends_while_its_agent_reads_nothing(
 
 async def test_a_session_is_one_task(autojump_clock: trio.abc.Clock) -> None:
     """A thousand sessions are usual, and each task takes the supervisor some 4 KiB."""
+    poller()  # one more that all share
     before = trio.lowlevel.current_statistics().tasks_living
     async with bench() as it:
         await it.submit("x").wait()

@@ -7,7 +7,8 @@ from typing import Any
 import trio
 
 from nsmd.control.call import Call
-from nsmd.pool.pool import Kind, Pool
+from nsmd.pool.kind import Kind
+from nsmd.pool.pool import Pool
 
 
 async def pool(call: Call) -> dict[str, Any]:

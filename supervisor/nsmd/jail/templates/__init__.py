@@ -2,6 +2,7 @@
 
 spec            choice of the template for a session, and the request to it (pure)
 freshness       changes of the files that a template consists of
+fork            one fork, from the request to the first byte of its agent
 template        one template: its jail, its control socket, its forks
 template_store  stored templates, for the next supervisor
 launcher        all templates; a jail of its own if forking does not work

@@ -22,17 +22,16 @@ from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.project_copy import NoCopyError
-from nsmd.jail.templates.freshness import Files, look
-from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_of
-from nsmd.jail.templates.template import (
+from nsmd.jail.templates.fork import (
     ForkedJail,
     ForkEndedError,
     ShortageError,
-    Template,
     TemplateError,
     TemplateGoneError,
-    start_template,
 )
+from nsmd.jail.templates.freshness import Files, look
+from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_of
+from nsmd.jail.templates.template import Template, start_template
 from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
 from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec
 
@@ -389,8 +388,10 @@ class TemplateLauncher:
             return template
 
     def _line(self, spec: TemplateSpec) -> _Line:
+        if (found := self._lines.get(spec)) is not None:
+            return found
         # Lines of projects that come and go must not pile up.
-        if spec not in self._lines and len(self._lines) > 4 * MAX_TEMPLATES:
+        if len(self._lines) > 4 * MAX_TEMPLATES:
             now = trio.current_time()
             self._lines = {
                 other: line
@@ -399,7 +400,8 @@ class TemplateLauncher:
                 or line.retry_s > now
                 or line.starting.locked()
             }
-        return self._lines.setdefault(spec, _Line())
+        found = self._lines[spec] = _Line()
+        return found
 
     def _make_room(self) -> None:
         templates = self.templates

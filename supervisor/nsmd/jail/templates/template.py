@@ -7,7 +7,6 @@ of them.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -15,19 +14,22 @@ import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import trio
 
-from nsm.jail.failure import EXHAUSTED
 from nsm.wire.decode import decode
 from nsmd.fdstore.holder import receive
-from nsmd.host.processes import pid_of
 from nsmd.host.timer import Timer, Timers
-from nsmd.jail import ColdLauncher, Jail, ProjectCopy
-from nsmd.jail.handle import JailHandle, hang_up
+from nsmd.jail import ColdLauncher, Jail
 from nsmd.jail.interface import TemplateSpec, discard
+from nsmd.jail.templates.fork import (
+    MESSAGE_BYTES,
+    Birth,
+    ForkedJail,
+    TemplateError,
+    TemplateGoneError,
+)
 from nsmd.jail.templates.freshness import host_paths
 
 FORK_TIMEOUT_S = 10.0
@@ -35,88 +37,15 @@ FORK_TIMEOUT_S = 10.0
 swaps.
 """
 
-SPEAK_TIMEOUT_S = 20.0
-"""Time from there to the agent's first byte: 1 ms, plus Node's start if Node is prestarted."""
-
 KEEP_S = 900.0
 """How long an unused template stays."""
 
 END_TIMEOUT_S = 10.0
 
-MESSAGE_BYTES = 64 * 1024
 MAX_TEXT = 300
 
 PROTOCOL = 2
 """Version of the templates' protocol (agent-protocol.md)."""
-
-COPY_DESCRIPTORS = 2
-"""Descriptors of an overlay: the changes, and the directory that code sees."""
-
-WENT_WELL = b"+"
-WENT_WRONG = b"-"
-
-
-class TemplateError(Exception):
-    """No fork could be made; the message says why, for people."""
-
-
-class TemplateGoneError(TemplateError):
-    """The template has ended; another one may work."""
-
-
-class ForkEndedError(TemplateError):
-    """The fork ended without a message: it was killed, and another one may live."""
-
-
-class ShortageError(TemplateError):
-    """Processes, memory or descriptors are short just now; a jail would need more of them."""
-
-
-SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
-"""Errors of a shortage. clone(2) also fails with the removed one if namespaces may not
-be nested.
-"""
-
-
-def refusal(text: str) -> TemplateError:
-    """Make the error for a fork's message about its failure, ``STEP: WHAT THE KERNEL SAID``."""
-    short = text.rpartition(": ")[2] in SHORTAGES
-    return ShortageError(text) if short else TemplateError(text)
-
-
-class ForkedJail(JailHandle):
-    """Forked session in namespaces of its own, in a template's jail.
-
-    Args:
-        channel: the supervisor's end of the agent's socket; owned from now on.
-        pidfd: pidfd of the session's PID 1; owned from now on.
-        pid: host process id of the same process.
-        project_copy: descriptors of its overlay; owned from now on.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        channel: socket.socket,
-        pidfd: int,
-        pid: int,
-        project_copy: ProjectCopy | None = None,
-    ) -> None:
-        super().__init__(channel, pidfd, pid, project_copy=project_copy)
-
-    @property
-    def starter_pid(self) -> int:
-        return 0
-
-    async def wait(self) -> None:
-        if not self._released:
-            # PID 1 of a PID namespace becomes waitable after all others in it are gone
-            # (pid_namespaces(7)).
-            await trio.lowlevel.wait_readable(self._pidfd)
-
-    def stderr_text(self) -> str:
-        return ""
 
 
 class TemplateJail(Jail, Protocol):
@@ -139,6 +68,7 @@ class Template:
         state: state of these files when it was made (`nsmd.jail.templates.freshness`).
         suspect: something there has changed, and nobody has checked it yet.
         unwatched: nobody would notice a change.
+        is_open: it can be forked, as far as known.
         on_closed: called once it can no longer be asked for forks.
     """
 
@@ -161,20 +91,17 @@ class Template:
         self.jail = jail
         self.on_closed: Callable[[Template], None] = lambda _: None
         self._pidfd = pidfd
+        self.is_open = True
         self._closed = trio.Event()
         # A cancel scope for each wait would take a tenth of the time that a session takes.
         self._timers = Timers()
-        self._waiting: set[socket.socket] = set()
+        self._patience = Timer(self._timers, self._too_slow)
+        self._births: set[Birth] = set()
         self._asking = trio.Lock()
-        self._hung: socket.socket | None = None
+        self._hung: Birth | None = None
 
     def __repr__(self) -> str:
         return f"<Template pid={self.jail.pid} forks={self.forks} open={self.is_open}>"
-
-    @property
-    def is_open(self) -> bool:
-        """True if it can be forked, as far as known."""
-        return not self._closed.is_set()
 
     @property
     def pid(self) -> int:
@@ -193,9 +120,11 @@ class Template:
         self._note_end()
 
     def _note_end(self) -> None:
+        self.is_open = False
         self._closed.set()
-        for channel in self._waiting:
-            hang_up(channel)
+        for birth in self._births:
+            if birth.waits_for_template:
+                birth.hang_up()
 
     async def run(self) -> None:
         """Watch it; returns once nothing of its jail is left, forks included.
@@ -227,7 +156,7 @@ class Template:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_dead)
             while self.is_open:
-                if self._waiting:
+                if any(birth.waits_for_template for birth in self._births):
                     self.used_s = trio.current_time()
                 left_s = self.used_s + KEEP_S - trio.current_time()
                 if left_s <= 0:
@@ -258,42 +187,40 @@ class Template:
         """
         self.used_s = trio.current_time()
         channel, theirs = socket.socketpair()
-        patience = Timer(self._timers, partial(self._too_slow, channel))
-        self._waiting.add(channel)
+        birth = Birth(channel, self._timers.now, FORK_TIMEOUT_S)
+        self._births.add(birth)
+        if self._patience.due_s == math.inf:
+            self._patience.arm(FORK_TIMEOUT_S)
         try:
             channel.setblocking(False)
-            patience.arm(FORK_TIMEOUT_S)
             with theirs:
                 await self._ask(request, [theirs.fileno(), *self._taken(group)])
-            jail = await _adopt(channel, copies=self._copies)
+            jail = await birth.jail(copies=self._copies, announced=self._announced)
         except BaseException as error:
-            channel.close()
-            patience.close()
-            if isinstance(error, TemplateGoneError) and self._hung is channel:
+            birth.give_up()
+            if isinstance(error, TemplateGoneError) and self._hung is birth:
                 what = f"the template did not fork within {FORK_TIMEOUT_S:g} s"
                 raise TemplateError(what) from error
             raise
         finally:
-            self._waiting.discard(channel)
-        jail.template_pid = self.pid
-        self.forks += 1
-        patience.arm(SPEAK_TIMEOUT_S)
-        try:
-            await _until_it_speaks(channel, patience)
-        except BaseException:
-            jail.kill()
-            jail.release()
-            raise
-        finally:
-            patience.close()
+            self._births.discard(birth)
         return jail
 
-    def _too_slow(self, channel: socket.socket) -> None:
-        if channel in self._waiting:  # the template hangs, while its forks live on without it
-            self._hung = channel
-            self.close()
-        else:
-            hang_up(channel)
+    def _announced(self, jail: ForkedJail) -> None:
+        jail.template_pid = self.pid
+        self.forks += 1
+
+    def _too_slow(self) -> None:
+        now = self._timers.now()
+        late = [birth for birth in self._births if birth.due_s <= now]
+        for birth in late:
+            if birth.waits_for_template:  # it hangs, while its forks live on without it
+                self._hung = birth
+                self.close()
+            else:
+                birth.hang_up()
+        if due_s := [birth.due_s for birth in self._births if birth not in late]:
+            self._patience.arm(min(due_s) - now)
 
     def _taken(self, group: int | None) -> Sequence[int]:
         return () if group is None else (group,)
@@ -364,75 +291,3 @@ class _Told(NamedTuple):
     error: str = ""
     failed: dict[str, str] | None = None
     loaded: dict[str, list[str]] | None = None
-
-
-async def _adopt(channel: socket.socket, *, copies: bool) -> ForkedJail:
-    """Receive a fork's PID 1, which announces itself, and its overlay.
-
-    Args:
-        copies: it was asked to make an overlay.
-    """
-    expected = 1 + COPY_DESCRIPTORS * copies
-    while True:
-        await trio.lowlevel.wait_readable(channel)
-        try:
-            message, fds, cut = receive(channel, size=1)
-            if cut:
-                _close(fds)
-                # Our fault, not the template's.
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            break
-        except BlockingIOError:
-            continue
-        except ConnectionError:
-            message, fds = b"", []
-            break
-    if message == WENT_WELL and len(fds) == expected:
-        try:
-            copy = ProjectCopy(fds[1], fds[2]) if copies else None
-            if (pid := pid_of(fds[0])) is None:
-                raise OSError(errno.EMFILE, "none is left to look with")  # noqa: TRY301 - see below
-            return ForkedJail(channel, fds[0], max(0, pid), copy)
-        except OSError:
-            _close(fds)
-            raise
-    _close(fds)
-    if message == WENT_WRONG:
-        raise refusal(await _read_text(channel))
-    raise TemplateGoneError("the template ended, or the fork did, before there was a session")
-
-
-def _close(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
-async def _until_it_speaks(channel: socket.socket, patience: Timer) -> None:
-    """Wait for the agent's first byte; no frame begins with `WENT_WRONG`."""
-    await trio.lowlevel.wait_readable(channel)
-    if patience.due_s == math.inf:  # the time is over
-        raise TemplateError(f"the fork's agent said nothing for {SPEAK_TIMEOUT_S:g} s")
-    try:
-        first = channel.recv(1, socket.MSG_PEEK)
-    except OSError:
-        first = b""
-    if first == WENT_WRONG:
-        channel.recv(1)
-        raise refusal(await _read_text(channel))
-    if not first:
-        raise ForkEndedError("the fork ended before its agent was ready")
-
-
-async def _read_text(channel: socket.socket) -> str:
-    """Read a fork's message about its failure; no code has run in it."""
-    text = b""
-    while len(text) < MESSAGE_BYTES:
-        await trio.lowlevel.wait_readable(channel)
-        try:
-            piece = channel.recv(MESSAGE_BYTES)
-        except OSError:
-            piece = b""
-        if not piece:
-            break
-        text += piece
-    return text.decode(errors="replace")

@@ -14,7 +14,8 @@ from nsmd.environments.artifacts.metadata import TEMPLATE_PROTOCOL
 from nsmd.jail import open_router, process, starting
 from nsmd.jail.program_code import source_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.template import PROTOCOL, ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
+from nsmd.jail.templates.template import PROTOCOL
 from nsmd.model.values import Environment
 from realjail import environments, mount_of, needs_bwrap, new_launcher, open_directory, open_session
 from sandbox.template import server as template_server

@@ -19,7 +19,7 @@ from nsmd.jail import BwrapLauncher, ProjectCopy, open_router
 from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
 from nsmd.jail.mounts import PrivateMounts
 from nsmd.jail.templates import TemplateLauncher, open_templates, template
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, Settings
 from nsmd.model.values import Environment, ProjectMount
 from realjail import (

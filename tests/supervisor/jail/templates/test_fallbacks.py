@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import select
 import signal
-import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -18,8 +18,8 @@ from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates import spec as template_spec
+from nsmd.jail.templates.fork import ForkedJail, TemplateError
 from nsmd.jail.templates.spec import request_for
-from nsmd.jail.templates.template import ForkedJail
 from nsmd.model.policy import Policy, policy_of
 from nsmd.model.values import Environment, JailSpec, ProjectMount, SessionLimits
 from realjail import (
@@ -82,7 +82,7 @@ async def test_pauses_have_an_end(python: Environment, monkeypatch: pytest.Monke
     broken = replace(python, name="broken", preload=("nonesuch_module",))
 
     async def fail(*_: object) -> object:
-        raise template.TemplateError("still broken")
+        raise TemplateError("still broken")
 
     monkeypatch.setattr(launcher, "start_template", fail)
 
@@ -207,24 +207,23 @@ async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Envir
 async def test_a_fork_that_is_killed_is_replaced(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adopt = template._adopt  # pyright: ignore[reportPrivateUsage]
+    announced = template.Template._announced  # pyright: ignore[reportPrivateUsage]
     killed: list[ForkedJail] = []
 
-    async def adopt_and_kill(channel: socket.socket, *, copies: bool) -> ForkedJail:
-        jail = await adopt(channel, copies=copies)
+    def kill(self: template.Template, jail: ForkedJail) -> None:
+        announced(self, jail)
         if not killed:
             killed.append(jail)
             jail.kill()
-            await jail.wait()
+            select.select([jail.pidfd], [], [])
             # What it may have said already is not to be heard.
             with suppress(BlockingIOError, ConnectionError):
-                while channel.recv(4096):
+                while jail.socket.recv(4096):
                     pass
-        return jail
 
     async with open_launcher() as forking:
         with monkeypatch.context() as patched:
-            patched.setattr(template, "_adopt", adopt_and_kill)
+            patched.setattr(template.Template, "_announced", kill)
             async with open_session(python, launcher=forking) as session:
                 assert isinstance(session.jail, ForkedJail)
                 assert (await session.run("print(1)")).stdout == "1\n"

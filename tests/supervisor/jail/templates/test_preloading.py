@@ -11,7 +11,7 @@ import pytest
 
 from e2e_support import run, supervisor, variables_for
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
 from sandbox.template.preloading import fill_gaps

@@ -20,7 +20,7 @@ from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment, ProjectMount
 from realjail import (
     ANSWER_TIMEOUT_S,

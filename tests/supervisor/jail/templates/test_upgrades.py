@@ -16,7 +16,7 @@ import trio.testing
 import nsm
 from e2e_support import run, supervisor, variables_for
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates
-from nsmd.jail.templates.template import ForkedJail
+from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
 from venvs import in_venv, make_venv
