@@ -2,6 +2,7 @@
 
 - `shim`: `nsm-mcp`, its start, its memory, and calls through it
 - `control_socket`: calls in a live session by the control socket
+- `jobs`: short programs in a live session
 - `fresh`: calls that have a jail of their own
 - `costs`: processor time and page faults of such a call
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
@@ -28,6 +29,7 @@ Part = Callable[[Bench], Findings]
 PARTS: Mapping[str, str] = {
     "shim": "parts.shim",
     "exec": "parts.control_socket",
+    "jobs": "parts.jobs",
     "fresh": "parts.fresh",
     "costs": "parts.costs",
     "rules": "parts.rules",
