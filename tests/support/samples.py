@@ -28,6 +28,7 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "taken_up": 0,
         "outdated": False,
         "ports": [],
+        "labels": {},
     }
     return row | changes
 

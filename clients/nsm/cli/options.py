@@ -75,6 +75,12 @@ class Parser(argparse.ArgumentParser):
         """Add ``-y``."""
         self.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
+    def add_labels(self, what: str) -> None:
+        """Add ``--label``."""
+        self.add_argument(
+            "--label", action="append", type=label, metavar="NAME=VALUE", default=[], help=what
+        )
+
     def add_json(self, what: str) -> None:
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
@@ -220,6 +226,15 @@ def add_network(add: Callable[..., object], what: str, kind: Callable[[str], obj
     """
     for option, told in (("--network", what), ("--net", argparse.SUPPRESS)):
         add(option, dest="network", metavar="NETWORK", type=kind, help=told)
+
+
+def label(text: str) -> tuple[str, str]:
+    """A name and a value, with ``=`` between them."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        message = f"{text!r} is not NAME=VALUE"
+        raise argparse.ArgumentTypeError(message)
+    return name, value
 
 
 def seconds(text: str) -> float:

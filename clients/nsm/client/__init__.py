@@ -8,6 +8,7 @@ files.py, async_files.py  the part of each that reads and writes files of sessio
 job_calls.py, async_jobs.py   the part of each that starts and finds programs in sessions
 jobs.py                   handle of such a program, and what both clients do alike
 transfers.py              such a transfer, as steps that both carry out
+sandbox.py, async_sandbox.py   ``client.sandbox(...)``
 session_files.py          ``client.files(session)``
 file_steps.py             operations on files, as steps that both carry out
 local_trees.py            directories here, as archives on their way

@@ -49,6 +49,7 @@ class AsyncJobCalls(AsyncProjectCalls):
         mount_point: str | None = None,
         project_mode: str | None = None,
         network: str | None = None,
+        existing: bool = False,
     ) -> AsyncJob:
         """Start a program in a session, beside its interpreter; see `nsm.Client.exec`.
 
@@ -62,6 +63,7 @@ class AsyncJobCalls(AsyncProjectCalls):
                 mount_point=mount_point,
                 project_mode=project_mode,
                 network=network,
+                existing=existing,
                 inherit=self.server.inherit if self.server else (),
                 **given,
             )

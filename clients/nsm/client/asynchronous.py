@@ -43,15 +43,17 @@ from nsm.wire.messages import CONNECTION_ID, Event
 from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, Self
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Self, Unpack
 
+    from nsm.client.async_sandbox import AsyncSandbox
     from nsm.client.boxes import AsyncBoxes
     from nsm.client.bridge import AsyncBridge
     from nsm.client.builds import AsyncBuilds
     from nsm.client.operations import NetworkAction, OnEntry, OnOutput
     from nsm.client.ports import AsyncPorts
     from nsm.client.projects import ProjectArgument
+    from nsm.client.sandbox import SandboxSettings
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
@@ -166,6 +168,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls):
         project_mode: str | None = None,
         network: str | None = None,
         reset: bool = False,
+        existing: bool = False,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it; see `nsm.Client.run`.
@@ -183,12 +186,19 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls):
             project_mode=project_mode,
             network=network,
             reset=reset,
+            existing=existing,
             stream=on_output is not None,
             inherit=self.server.inherit if self.server else (),
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         call = partial(self.call, "run", on_event=on_event)
         return read(RunResult, await self.call_in(project, project_mode, call, arguments))
+
+    def sandbox(self, **settings: Unpack[SandboxSettings]) -> AsyncSandbox:
+        """Make a session when the block begins, which ends with it; see `nsm.Client.sandbox`."""
+        from nsm.client.async_sandbox import AsyncSandbox  # noqa: PLC0415  # few programs ask
+
+        return AsyncSandbox(self, settings)
 
     async def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come."""
@@ -267,6 +277,10 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls):
     async def kill_all(self) -> KillReport:
         """End every session."""
         return read(KillReport, await self.call("kill", {"all": True}))
+
+    async def kill_labelled(self, labels: Mapping[str, str]) -> KillReport:
+        """End the sessions that have all these labels."""
+        return read(KillReport, await self.call("kill", {"labels": dict(labels)}))
 
     async def kill_idle(self, idle_s: float) -> KillReport:
         """End the sessions that have been idle for `idle_s` seconds or longer."""

@@ -30,8 +30,8 @@ from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
-    from typing import Any, Self
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Self, Unpack
 
     from nsm.client.boxes import Boxes
     from nsm.client.bridge import Bridge
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nsm.client.operations import NetworkAction, OnEntry, OnOutput
     from nsm.client.ports import Ports
     from nsm.client.projects import ProjectArgument
+    from nsm.client.sandbox import Sandbox, SandboxSettings
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
@@ -146,6 +147,7 @@ class Client(FileCalls, JobCalls):
         project_mode: str | None = None,
         network: str | None = None,
         reset: bool = False,
+        existing: bool = False,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code and wait for what comes of it.
@@ -176,6 +178,7 @@ class Client(FileCalls, JobCalls):
                 (docs/how-to/network.md); None for the configured one.
             reset: run the code in a fresh interpreter of the session. State and background
                 processes are gone, files stay.
+            existing: fail where there is no such session, rather than make one.
             on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a preview
                 of the result's own text. What it raises cancels the run.
 
@@ -194,12 +197,40 @@ class Client(FileCalls, JobCalls):
             project_mode=project_mode,
             network=network,
             reset=reset,
+            existing=existing,
             stream=on_output is not None,
             inherit=self.server.inherit,
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         call = partial(self.call, "run", on_event=on_event, interruptible=True)
         return read(RunResult, self.call_in(project, project_mode, call, arguments))
+
+    def sandbox(self, **settings: Unpack[SandboxSettings]) -> Sandbox:
+        """Make a session with settings of its own, which ends with the block.
+
+        Example::
+
+            with nsm.Client() as client:
+                with client.sandbox(files={"in.txt": "6"}, labels={"job": "7"}) as box:
+                    result = box.run("print(int(open('in.txt').read()) * 7)")
+                    assert result.stdout == "42\\n"
+
+        Args:
+            env: the environment's name, which is also that of its interpreter.
+            name: name of the session; None for a fresh one.
+            project, project_mode, network: as in `run`.
+            memory_mb: memory limit, MiB: at most that of the environment.
+            idle_s: seconds without use after which it ends by itself: at most what is configured.
+            env_vars: variables for all that runs in it.
+            files: contents by path, to be there when it begins.
+            labels: up to 16 names and values, for `nsm ps --label` and `nsm kill --label`.
+
+        Raises:
+            NsmError: it can't be made; the message says why.
+        """
+        from nsm.client.sandbox import Sandbox  # noqa: PLC0415  # few programs ask
+
+        return Sandbox(self, settings)
 
     def result(self, execution_id: str) -> RunResult:
         """The result of an execution, once more or still to come.
@@ -304,6 +335,10 @@ class Client(FileCalls, JobCalls):
     def kill_all(self) -> KillReport:
         """End every session."""
         return read(KillReport, self.call("kill", {"all": True}))
+
+    def kill_labelled(self, labels: Mapping[str, str]) -> KillReport:
+        """End the sessions that have all these labels."""
+        return read(KillReport, self.call("kill", {"labels": dict(labels)}))
 
     def kill_idle(self, idle_s: float) -> KillReport:
         """End the sessions that have been idle for `idle_s` seconds or longer."""

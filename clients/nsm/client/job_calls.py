@@ -45,6 +45,7 @@ class JobCalls(ProjectCalls):
         mount_point: str | None = None,
         project_mode: str | None = None,
         network: str | None = None,
+        existing: bool = False,
     ) -> Job:
         """Start a program in a session, beside its interpreter.
 
@@ -69,7 +70,7 @@ class JobCalls(ProjectCalls):
             timeout_s: seconds until it is stopped; None for no limit.
             wait_s: seconds to wait, at most one, for its first output or its end. What comes then
                 needs no other exchange, which makes short programs faster.
-            project, mount_point, project_mode, network: of a new session, as in `run`.
+            project, mount_point, project_mode, network, existing: as in `run`.
 
         Raises:
             JobError: the program cannot be started; the message says why.
@@ -85,6 +86,7 @@ class JobCalls(ProjectCalls):
                 mount_point=mount_point,
                 project_mode=project_mode,
                 network=network,
+                existing=existing,
                 inherit=self.server.inherit,
                 **given,
             )

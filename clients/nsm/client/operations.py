@@ -55,6 +55,7 @@ def run_arguments(
     inherit: Iterable[str] = (),
     language: str = "",
     reset: bool = False,
+    existing: bool = False,
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
 
@@ -78,6 +79,7 @@ def run_arguments(
         network=network,
         inherit=inherit,
         language=language,
+        existing=existing,
     )
     arguments["code"] = code
     if stream:
@@ -98,6 +100,7 @@ def where_arguments(
     network: str | None = None,
     inherit: Iterable[str] = (),
     language: str = "",
+    existing: bool = False,
 ) -> dict[str, Any]:
     """The arguments that say in which session something runs, as in `run_arguments`."""
     arguments: dict[str, Any] = {"env": env} if env else {}
@@ -105,6 +108,8 @@ def where_arguments(
         arguments["language"] = language
     if session is not None:
         arguments["session"] = session
+    if existing:
+        arguments["existing"] = True
     if network is not None:
         from nsm.wire.network import network_argument  # noqa: PLC0415  # few programs say
 

@@ -15,6 +15,7 @@ and a module for what each operation answers:
     live.py         sessions, kill: live sessions, and those that were ended
     sessions.py     complete, check, files of a session
     jobs.py         programs in sessions
+    sandbox.py      sessions with settings of their own
     transcripts.py  logs; sessions that have ended
     inspection.py, network.py, changes.py   of one session: all, network, changed files
     ports.py        ports of sessions that are open on the host

@@ -28,6 +28,7 @@ class SessionRow(NamedTuple):
         taken_up: how many restarts of the supervisor it has outlived.
         outdated: its interpreter, libraries or preloaded modules have changed on disk meanwhile.
         ports: its ports that are open on the host.
+        labels: what its client calls it.
     """
 
     id: str
@@ -50,6 +51,7 @@ class SessionRow(NamedTuple):
     taken_up: int = 0
     outdated: bool = False
     ports: tuple[PortAddress, ...] = ()
+    labels: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
 
 
 class KilledSession(NamedTuple):

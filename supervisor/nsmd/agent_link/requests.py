@@ -103,6 +103,18 @@ class Requests:
             await self._settled.wait()
         return await self.begin(capability, frame, kinds).wait(timeout_s)
 
+    async def settled(self) -> None:
+        """Wait until the agent is ready.
+
+        Raises:
+            NsmError: the session has ended.
+        """
+        if self._unsettled:
+            self._settled = self._settled or trio.Event()
+            await self._settled.wait()
+        if self._failure is not None:
+            raise copy(self._failure)
+
     def begin(
         self, capability: str, frame: Mapping[str, Any], kinds: tuple[type[AnswerFrame], ...]
     ) -> Question:

@@ -34,7 +34,7 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "interrupt": ("target",),
     "job_signal": ("target", "job", "signal"),
     "job_stop": ("target", "job"),
-    "kill": ("targets", "idle_s", "all"),
+    "kill": ("targets", "idle_s", "all", "labels"),
     "net": ("target", "action", "hosts"),
 }
 """Arguments of operations that are recorded. Never code, and never the content of files."""

@@ -28,6 +28,7 @@ from nsmd.control.ops import (
     ports,
     reload,
     run,
+    sandbox,
     telemetry,
 )
 from nsmd.environments.catalog import CatalogEntry
@@ -101,6 +102,7 @@ def _request(call: Call, code: str) -> RunRequest:
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
         reset=arguments.flag(args, "reset"),
+        existing=arguments.flag(args, "existing"),
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
         project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )
@@ -197,11 +199,11 @@ async def _kill(call: Call) -> dict[str, Any]:
     run_service, args = call.services.run_service, call.args
     targets = arguments.texts(args, "targets")
     idle_s = arguments.optional_number(args, "idle_s")
-    everything = arguments.flag(args, "all")
-    if (bool(targets), idle_s is not None, everything).count(True) != 1:
+    everything, labels = arguments.flag(args, "all"), sandbox.labels_of(args)
+    if (bool(targets), idle_s is not None, everything, bool(labels)).count(True) != 1:
         raise BadRequestError(
-            "`kill` takes exactly one of `targets`, `idle_s` and `all`.",
-            hint="Name sessions, or say `all` or `idle_s`.",
+            "`kill` takes exactly one of `targets`, `idle_s`, `all` and `labels`.",
+            hint="Name sessions, or say `all`, `idle_s` or `labels`.",
         )
     errors: list[dict[str, Any]] = []
     chosen: dict[str, Session] = {}
@@ -209,6 +211,13 @@ async def _kill(call: Call) -> dict[str, Any]:
         chosen = {s.id: s for s in run_service.live_sessions()}
     elif idle_s is not None:
         chosen = {s.id: s for s in run_service.idle_longer_than(idle_s)}
+    elif labels:
+        live = run_service.live_sessions()
+        chosen = {s.id: s for s in live if sandbox.has_labels(s, labels)}
+    if call.confined:
+        chosen = {
+            id_: s for id_, s in chosen.items() if s.tenancy and s.tenancy.scope == call.scope
+        }
     for target in targets:
         try:
             session = call.find(target)
@@ -323,6 +332,7 @@ OPERATIONS: Mapping[str, Row] = {
         "run", run.streaming(_submit), run.not_streaming(_submit), waits_for=_session_of_run
     ),
     "result": Row("run", _result_of),
+    "session_open": Row("run", sandbox.opening(_request), waits_for=_no_session),
     "job_start": Row("run", jobs.starting(_session_for_job), waits_for=_session_of_run),
     "job_list": Row("manage", jobs.job_list, own=True, waits_for=_target),
     "job_read": Row("manage", jobs.job_read, own=True, waits_for=_target),
@@ -332,7 +342,7 @@ OPERATIONS: Mapping[str, Row] = {
     "job_resize": Row("manage", jobs.job_resize, own=True, waits_for=_target),
     "find": Row("read", _find, own=True),
     "interrupt": Row("manage", _interrupt, own=True),
-    "kill": Row("manage", _kill),
+    "kill": Row("manage", _kill, own=True),
     "drain": Row("manage", drain.drain),
     "metrics": Row("read", telemetry.metrics),
     "stats": Row("read", telemetry.stats),

@@ -64,6 +64,7 @@ def live_row(
         queued=session.runs.queued,
         taken_up=session.taken_up,
         outdated=session.jail is not None and session.jail.outdated,
+        labels=dict(session.tenancy.labels),
     )
 
 

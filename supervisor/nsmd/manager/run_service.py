@@ -42,6 +42,7 @@ from nsmd.model.limits import (
     check_keeps_state,
     check_same,
     jail_sizes,
+    no_session,
     time_limit,
     wrong_environment,
 )
@@ -172,6 +173,10 @@ class RunService:
         """
         return self._projects.check(path, point, project_mode(mode))
 
+    @property
+    def longest_idle_s(self) -> float:
+        return self._settings.session.idle_timeout_seconds
+
     # New clients.
 
     @asynccontextmanager
@@ -279,6 +284,8 @@ class RunService:
             request = replace(request, env=env)
         live = session or self._meant(request)
         self._check_open(live=live is not None)
+        if live is None and request.existing:
+            raise no_session(request.session)
         if live is None:
             return request, None, self.provider.find(request.client, request.env)
         if session is None:
@@ -430,12 +437,14 @@ class RunService:
         return session if meant else None
 
     def session_for(
-        self, request: RunRequest, environment: Environment
+        self, request: RunRequest, environment: Environment, *, pooled: bool = True
     ) -> tuple[Session, str | None]:
-        """Make a session. Returns it, and how an earlier one of the name ended."""
+        """Make a session. Returns it, and how an earlier one of the name ended. `pooled` is as for
+        `SessionManager.take`.
+        """
         client, name = request.client, request.session
         if name is None:
-            return self._new_session(client, environment, None), None
+            return self._new_session(client, environment, None, pooled=True), None
         check_keeps_state(environment)
         if name == names.NEW:
             name = names.fresh(
@@ -445,7 +454,7 @@ class RunService:
         session = self._index.named(client.scope, name)
         if session is not None and session.live:
             raise wrong_environment(name, session.spec.environment, environment)
-        created = self._new_session(client, environment, name)
+        created = self._new_session(client, environment, name, pooled=pooled)
         if session is not None:  # it is just ending, and has not reported that yet
             self.session_manager.ended.add(
                 client.scope, name, session.end_reason, lost=session.lost
@@ -454,7 +463,7 @@ class RunService:
         return created, self.session_manager.ended.begin(client.scope, name)
 
     def _new_session(
-        self, client: ClientIdentity, environment: Environment, name: str | None
+        self, client: ClientIdentity, environment: Environment, name: str | None, *, pooled: bool
     ) -> Session:
         spec = self._spec(environment, client.project)
         if client.network is not None:
@@ -471,8 +480,11 @@ class RunService:
             idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
             max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
             own=self.provider.catalog.own_of(client, environment),
+            labels=client.labels,
         )
-        session = self.session_manager.take(spec, tenancy, confined=client.bound is not None)
+        session = self.session_manager.take(
+            spec, tenancy, confined=client.bound is not None, pooled=pooled
+        )
         self._prewarm.used(client, environment.name)
         return session
 

@@ -147,18 +147,23 @@ class SessionManager:
         """
         self._slots.check_share(scope)
 
-    def take(self, spec: JailSpec, tenancy: Tenancy, *, confined: bool) -> Session:
+    def take(
+        self, spec: JailSpec, tenancy: Tenancy, *, confined: bool, pooled: bool = True
+    ) -> Session:
         """Take a session for a client: a ready one, or one that starts, now or in its turn.
 
         Args:
             confined: the caller knows nothing beyond its scope.
+            pooled: others may want one of this kind, so that some are kept ready.
 
         Raises:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
         if self._slots.has_room(spec, len(self.index), self.index.descriptors):
-            session = self.pool.take(spec)
+            session = (
+                self.pool.take(spec) if pooled else self._start(replace(spec, rehearsed=False))
+            )
         else:
             turn = self._slots.turn(tenancy.scope, confined=confined)
             session = self._start(replace(spec, rehearsed=False), turn)

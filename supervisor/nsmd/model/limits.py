@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nsm.dataclass import dataclass
-from nsm.wire.errors import BadRequestError, CodeTooLargeError, WrongEnvironmentError
+from nsm.wire.errors import (
+    BadRequestError,
+    CodeTooLargeError,
+    UnknownSessionError,
+    WrongEnvironmentError,
+)
 from nsmd.host.descriptors import PER_SESSION, Shares
 from nsmd.model.settings import Settings
 from nsmd.model.values import (
@@ -297,3 +302,11 @@ def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, 
     if asked_s > environment.timeout_s:
         return environment.timeout_s, asked_s
     return asked_s, None
+
+
+def no_session(name: str | None) -> UnknownSessionError:
+    """Make the error for a session that should be there already."""
+    return UnknownSessionError(
+        f"No session {(name or '')[:200]!r}; nothing was run.",
+        hint="It has ended. Make another one.",
+    )

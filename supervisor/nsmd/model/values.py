@@ -254,6 +254,10 @@ class JailSpec:
         return hash((self.environment.name, self.project and self.project.path))
 
 
+Labels = tuple[tuple[str, str], ...]
+"""Labels of a session: names and values, sorted by name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientIdentity:
     """Client of a request, with what decides about names and projects.
@@ -266,6 +270,7 @@ class ClientIdentity:
             ones.
         sources: sources of environments that are only for clients with this entry.
         inherited: its variables for its project's development shell.
+        labels: labels of its new sessions.
         network: network of its new sessions, in place of the configured one; None for that.
         peer: process and user id of the peer, from the kernel; None if unknown.
         bound: upper bound of its new sessions' network, in any configuration; None for none. A
@@ -282,6 +287,7 @@ class ClientIdentity:
     network: NetworkRule | None = None
     peer: tuple[int, int] | None = field(default=None, compare=False)
     bound: NetworkRule | None = None
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +347,7 @@ class Tenancy:
         name: name of the session; None for a one-shot.
         scope, client: as in `ClientIdentity`.
         idle_timeout_s, max_lifetime_s: seconds.
+        labels: what its client calls it, for lists and `kill`.
         own: sources of its environment, if only its client has it; None if everybody has it.
     """
 
@@ -350,6 +357,7 @@ class Tenancy:
     idle_timeout_s: float
     max_lifetime_s: float
     own: Sources | None = None
+    labels: Labels = ()
 
     def is_for(self, client: ClientIdentity) -> bool:
         """Return whether a client of its scope may run code in it: it must have its environment."""
@@ -377,6 +385,7 @@ class RunRequest:
         again: it was sent before with the same id, over a lost connection. It runs only if it is
             known that it never ran; else its result is the answer.
         reset: a fresh interpreter of the session runs it.
+        existing: the session must be there.
     """
 
     client: ClientIdentity
@@ -391,6 +400,7 @@ class RunRequest:
     again: bool = False
     language: str = ""
     reset: bool = False
+    existing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ RECORD = SessionRecord(
         idle_timeout_s=60,
         max_lifetime_s=3600.5,
         own=Sources(directory="/d", flakes=("nixpkgs#hello",)),
+        labels=(("job", "7"), ("owner", "me")),
     ),
     token="00" * 16,
     capabilities=("notes", "sequence"),

@@ -51,6 +51,9 @@ def life(found: Inspection) -> list[tuple[str, str]]:
     if text := _start(found.start or {}):
         lines.append(("start", text))
     lines.append(("age", _age(found)))
+    if row.labels:
+        told = (f"{name}={value}" for name, value in sorted(row.labels.items()))
+        lines.append(("labels", formats.visible(" ".join(told))))
     if row.state == "running":
         lines.append(("running", f"for {formats.duration(row.running_s or 0)}"))
     if row.queued:

@@ -33,6 +33,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--idle", type=seconds, metavar="SECONDS", help="sessions idle for that long or longer"
     )
+    parser.add_labels("sessions that have this label; several must all be there")
     parser.add_yes()
     parser.add_json("an array of the sessions that were ended")
     return parser
@@ -42,8 +43,11 @@ def main(arguments: list[str]) -> int:
     """End sessions."""
     verb = parser()
     options = verb.parse_args(arguments)
-    if [bool(options.sessions), options.all, options.idle is not None].count(True) != 1:
-        verb.error("say which sessions: their ids or names, --all, or --idle SECONDS")
+    given = [bool(options.sessions), options.all, options.idle is not None, bool(options.label)]
+    if given.count(True) != 1:
+        verb.error(
+            "say which sessions: their ids or names, --all, --idle SECONDS, or --label NAME=VALUE"
+        )
     client = connection.connect(options, "[]")
     if client is None:
         return EXIT_OK
@@ -69,6 +73,8 @@ def _kill(client: Client, options: argparse.Namespace) -> KillReport | None:
         return client.kill_all()
     if options.idle is not None:
         return client.kill_idle(options.idle)
+    if options.label:
+        return client.kill_labelled(dict(options.label))
     chosen: list[str] = []
     left: list[KillError] = []
     for session in options.sessions:

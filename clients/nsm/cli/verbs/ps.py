@@ -33,6 +33,7 @@ def parser() -> Parser:
     parser.add_argument(
         "-s", "--sort", choices=SORTS, metavar="COLUMN", help=f"{', '.join(SORTS)}; else by age"
     )
+    parser.add_labels("only sessions that have this label; several must all be there")
     parser.add_json("an array of objects; with --all an object of two arrays,")
     return parser
 
@@ -48,6 +49,9 @@ def main(arguments: list[str]) -> int:
         rows: Sequence[SessionRow] = client.sessions()
         if options.all:
             ended = client.ended_sessions()
+    if options.label:
+        rows = [row for row in rows if dict(options.label).items() <= row.labels.items()]
+        ended = []
     if options.sort is not None:
         rows = _sorted(rows, options.sort)
     if options.json and options.all:

@@ -13,6 +13,7 @@ network          show and change what a session may reach
 pool             what the pool holds, and why
 ports            open, close and list ports of sessions on the host
 reload           replace the supervisor by the program that is installed now
+sandbox          make a session with settings and labels of its own
 run              run code, and send its output and result
 telemetry        metrics, percentiles and events
 """

@@ -1,0 +1,128 @@
+"""``client.sandbox(...)`` of the client on trio."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm.client.projects import DEFAULT
+from nsm.client.sandbox import open_arguments
+from nsm.wire.answers import read
+from nsm.wire.errors import NsmError
+from nsm.wire.sandbox import OpenedSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from nsm.client.async_jobs import AsyncJob
+    from nsm.client.asynchronous import AsyncClient
+    from nsm.client.jobs import TerminalSize
+    from nsm.client.operations import OnOutput
+    from nsm.client.sandbox import SandboxSettings
+    from nsm.client.session_files import AsyncSessionFiles
+    from nsm.wire.results import RunResult
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long the end of a sandbox may take if the block was cancelled."""
+
+
+class AsyncSandbox:
+    """A session of its own, which ends with the block. `nsm.AsyncClient.sandbox` makes it; the
+    session begins with the block. Attributes are those of `Sandbox`.
+    """
+
+    id: str
+    name: str
+    env: str
+    labels: Mapping[str, str]
+    files: AsyncSessionFiles
+
+    def __init__(self, client: AsyncClient, settings: SandboxSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._project = settings.get("project", DEFAULT)
+        self._project_mode = settings.get("project_mode")
+
+    def __repr__(self) -> str:
+        return f"<nsm sandbox {getattr(self, 'name', 'not begun')}>"
+
+    async def __aenter__(self) -> Self:
+        """Make the session.
+
+        Raises:
+            NsmError: it can't be made.
+        """
+        client, settings = self._client, self._settings
+        wire = await client.call_in(
+            self._project,
+            self._project_mode,
+            lambda args: client.call("session_open", args),
+            partial(open_arguments, settings),
+        )
+        self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
+        self.files = client.files(self.id)
+        try:
+            for path, content in (settings.get("files") or {}).items():
+                await self.files.write(path, content, parents=True)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the session, with all that runs in it, even if this is cancelled."""
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S), suppress(NsmError):
+            await self._client.kill(self.id)
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code, as `nsm.AsyncClient.run`."""
+        return await self._client.run(
+            code,
+            env=self.env,
+            session=self.name,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            project=self._project,
+            project_mode=self._project_mode,
+            existing=True,
+            on_output=on_output,
+        )
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        stdin: bytes | bool = False,
+        tty: TerminalSize | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncJob:
+        """Start a program, as `nsm.AsyncClient.exec`."""
+        return await self._client.exec(
+            self.name,
+            argv,
+            env=self.env,
+            cwd=cwd,
+            environ=environ,
+            stdin=stdin,
+            tty=tty,
+            timeout_s=timeout_s,
+            project=self._project,
+            project_mode=self._project_mode,
+            existing=True,
+        )

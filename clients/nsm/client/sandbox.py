@@ -1,0 +1,155 @@
+"""``client.sandbox(...)``: a session that ends with a block."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypedDict
+
+from nsm.client import operations
+from nsm.client.projects import DEFAULT
+from nsm.wire.answers import read
+from nsm.wire.errors import NsmError
+from nsm.wire.sandbox import OpenedSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from nsm.client.blocking import Client
+    from nsm.client.jobs import Job, TerminalSize
+    from nsm.client.operations import OnOutput
+    from nsm.client.projects import Project, ProjectArgument
+    from nsm.client.session_files import SessionFiles
+    from nsm.wire.results import RunResult
+
+
+class SandboxSettings(TypedDict, total=False):
+    """Settings of a sandbox; `nsm.Client.sandbox` describes them."""
+
+    env: str
+    name: str | None
+    project: ProjectArgument
+    project_mode: str | None
+    network: str | None
+    memory_mb: int | None
+    idle_s: float | None
+    env_vars: Mapping[str, str] | None
+    files: Mapping[str, bytes | str] | None
+    labels: Mapping[str, str] | None
+
+
+def open_arguments(settings: SandboxSettings, *, project: Project) -> dict[str, Any]:
+    """The arguments of `session_open`."""
+    arguments = operations.where_arguments(
+        env=settings.get("env", "python"),
+        session=settings.get("name"),
+        project=project,
+        project_mode=settings.get("project_mode"),
+        network=settings.get("network"),
+    )
+    optional = {
+        "memory_mb": settings.get("memory_mb"),
+        "idle_s": settings.get("idle_s"),
+        "environ": dict(settings.get("env_vars") or {}) or None,
+        "labels": dict(settings.get("labels") or {}) or None,
+    }
+    return arguments | {key: value for key, value in optional.items() if value is not None}
+
+
+class Sandbox:
+    """A session of its own, which ends with the block. `nsm.Client.sandbox` makes it.
+
+    Attributes:
+        id, name, env: of the session.
+        labels: its labels.
+        files: its files.
+
+    Raises:
+        UnknownSessionError: from each method, once the session has ended.
+    """
+
+    id: str
+    name: str
+    env: str
+    labels: Mapping[str, str]
+    files: SessionFiles
+
+    def __init__(self, client: Client, settings: SandboxSettings) -> None:
+        self._client = client
+        self._project = settings.get("project", DEFAULT)
+        self._project_mode = settings.get("project_mode")
+        wire = client.call_in(
+            self._project,
+            self._project_mode,
+            lambda args: client.call("session_open", args),
+            partial(open_arguments, settings),
+        )
+        self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
+        self.files = client.files(self.id)
+        try:
+            for path, content in (settings.get("files") or {}).items():
+                self.files.write(path, content, parents=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<nsm sandbox {self.name} {self.id}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session, with all that runs in it."""
+        with suppress(NsmError):  # the supervisor may be gone, and this with it
+            self._client.kill(self.id)
+
+    def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code, as `nsm.Client.run`."""
+        return self._client.run(
+            code,
+            env=self.env,
+            session=self.name,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            project=self._project,
+            project_mode=self._project_mode,
+            existing=True,
+            on_output=on_output,
+        )
+
+    def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        stdin: bytes | bool = False,
+        tty: TerminalSize | None = None,
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Start a program, as `nsm.Client.exec`."""
+        return self._client.exec(
+            self.name,
+            argv,
+            env=self.env,
+            cwd=cwd,
+            environ=environ,
+            stdin=stdin,
+            tty=tty,
+            timeout_s=timeout_s,
+            project=self._project,
+            project_mode=self._project_mode,
+            existing=True,
+        )

@@ -1,0 +1,154 @@
+"""Operations on sessions that a program makes with settings of its own, and their labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from nsm.dataclass import replace
+from nsm.wire.errors import BadRequestError
+from nsmd.control import arguments
+from nsmd.control.call import Call
+from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.manager.run_service import RunService
+from nsmd.model import names
+from nsmd.model.values import Environment, Labels, RunRequest
+from nsmd.sessions.session import Session
+
+MAX_LABELS = 16
+MAX_LABEL_CHARS = 200
+LEAST_MEMORY_MB = 16
+
+MAX_VARIABLES = 200
+MAX_VARIABLE_CHARS = 128 * 1024
+"""Characters of all variables together."""
+
+_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], Any]:
+    """Make the operation that makes a session.
+
+    Args:
+        request_of: makes a request of a call and code.
+    """
+
+    async def session_open(call: Call) -> dict[str, Any]:
+        asked = _asked(call, request_of(call, ""))
+        run_service = call.services.run_service
+        make = partial(_make, run_service, asked, call.args)
+        try:
+            session = make()
+        except NO_ENVIRONMENT:
+            await run_service.look(call.as_client())
+            session = await patiently(make, call.on_cancel)
+        try:
+            await session.requests.settled()
+        finally:
+            run_service.session_manager.pool.answered(session)
+        return {
+            "id": session.id,
+            "name": session.name,
+            "env": session.spec.environment.name,
+            "labels": dict(asked.client.labels),
+        }
+
+    return session_open
+
+
+def _asked(call: Call, request: RunRequest) -> RunRequest:
+    """The request with what it says of its session."""
+    configured = call.services.run_service.longest_idle_s
+    idle_s = arguments.optional_number(call.args, "idle_s")
+    if idle_s is not None and not 0 < idle_s <= configured:
+        raise BadRequestError(
+            f"Argument 'idle_s' is {idle_s:g}; it may be up to {configured:g}.",
+            hint="`idle_timeout_seconds` in [session] of config.toml is the most.",
+        )
+    client = replace(request.client, idle_timeout_s=idle_s, labels=labels_of(call.args))
+    return replace(request, client=client, session=request.session or names.NEW)
+
+
+def _make(run_service: RunService, request: RunRequest, args: Mapping[str, Any]) -> Session:
+    request, live, environment = run_service.place(request, None)
+    if live is not None:
+        raise BadRequestError(
+            f"A session {request.session!r} is there already.",
+            hint="Choose another name, or none for a fresh one.",
+        )
+    own = _tightened(environment, args)
+    session, _ = run_service.session_for(request, own, pooled=own is environment)
+    return session
+
+
+def _tightened(environment: Environment, args: Mapping[str, Any]) -> Environment:
+    """The environment with less memory and more variables, as far as asked for."""
+    variables = _variables(args)
+    if variables:
+        known = [pair for pair in environment.variables if pair[0] not in variables]
+        environment = replace(environment, variables=(*known, *variables.items()))
+    memory_mb = arguments.optional_count(args, "memory_mb")
+    if memory_mb is None:
+        return environment
+    if not LEAST_MEMORY_MB <= memory_mb <= environment.memory_mb:
+        raise BadRequestError(
+            f"Argument 'memory_mb' is {memory_mb}; for {environment.name!r} it may be "
+            f"{LEAST_MEMORY_MB} to {environment.memory_mb}.",
+            hint="`memory_mb` in [defaults] or [environments.NAME] of config.toml is the most.",
+        )
+    return replace(environment, memory_mb=memory_mb)
+
+
+def _variables(args: Mapping[str, Any]) -> dict[str, str]:
+    found = _texts(args, "environ")
+    size = sum(len(name) + len(value) for name, value in found.items())
+    if len(found) > MAX_VARIABLES or size > MAX_VARIABLE_CHARS:
+        raise BadRequestError(
+            f"Argument 'environ' has {len(found)} variables of {size} characters; at most "
+            f"{MAX_VARIABLES} of {MAX_VARIABLE_CHARS} are taken.",
+            hint="Put large values into files.",
+        )
+    for name, value in found.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise BadRequestError(f"Argument 'environ' has {name!r:.80}, which is no variable.")
+    return found
+
+
+def labels_of(args: Mapping[str, Any]) -> Labels:
+    """Read labels.
+
+    Raises:
+        BadRequestError: they are none, or too many.
+    """
+    found = _texts(args, "labels")
+    if len(found) > MAX_LABELS:
+        raise BadRequestError(f"{len(found)} labels are too many; a session has {MAX_LABELS}.")
+    for key, value in found.items():
+        if not _KEY.fullmatch(key):
+            raise BadRequestError(
+                f"{key!r:.80} is no name of a label.",
+                hint="It has 1 to 63 letters, digits, '.', '_', '/' and '-', and begins and ends "
+                "with a letter or digit.",
+            )
+        if len(value) > MAX_LABEL_CHARS or not value.isprintable():
+            raise BadRequestError(
+                f"The label {key!r} has a value that is longer than {MAX_LABEL_CHARS} characters, "
+                "or has control characters."
+            )
+    return tuple(sorted(found.items()))
+
+
+def _texts(args: Mapping[str, Any], key: str) -> dict[str, str]:
+    found = arguments.optional_map(args, key) or {}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise BadRequestError(f"Argument {key!r} has {name!r:.80}, whose value is no text.")
+    return dict(found)
+
+
+def has_labels(session: Session, wanted: Labels) -> bool:
+    """Return whether a session has all these labels."""
+    return session.tenancy is not None and set(wanted) <= set(session.tenancy.labels)
