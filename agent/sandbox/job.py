@@ -75,6 +75,9 @@ class JobProcess:
         pid: leader of the job's session and process group; 0 when it has ended.
         leader: the same, also later: what it has left behind may be in that session.
         written: pieces of input by their keys, and how many bytes were taken of each.
+        told: output that those who read on were told, by their keys: where it begins and ends.
+        told_to: offset of what they are told next.
+        file: the code that it runs, if it was started with code.
         wait_status: as of wait(2); None while it runs.
 
     Raises:
@@ -112,6 +115,9 @@ class JobProcess:
         self.pipes: dict[str, JobStream] = {}
         self.stdin_bytes = 0
         self.written: dict[str, int] = {}
+        self.told: dict[str, tuple[int, int]] = {}
+        self.told_to = 0
+        self.file: str | None = None
         self._poller = poller
         self._changed = changed
         self._on_paused = paused

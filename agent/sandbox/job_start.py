@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from typing import Any
 
+    from sandbox.interpreters.base import Interpreter
+
 
 WHY_NOT_STARTED = {
     errno.ENOENT: "no such program, or the interpreter that its first line names is missing",
@@ -96,6 +98,37 @@ def not_started(name: str, number: int) -> JobRefusal:
     """Make the error for a program that the kernel does not start."""
     why = WHY_NOT_STARTED.get(number, os.strerror(number))
     return JobRefusal(f"{name!r:.300}: {why}", number)
+
+
+SUFFIXES = {"python": ".py", "bash": ".sh", "node": ".js"}
+
+UNBUFFERED = {"python": ("-u",)}
+"""Options with which output comes as it is printed."""
+
+
+def write_program(interpreter: Interpreter, code: str, directory: str) -> tuple[str, ...]:
+    """Write code as a program for an interpreter; returns its arguments, the file last.
+
+    The set-up of the interpreter comes first, as in its own process.
+
+    Args:
+        directory: where it looks for modules that belong to the code.
+
+    Raises:
+        JobRefusal: the file cannot be written.
+    """
+    name = interpreter.name
+    path = os.path.join(directory, f".nsm-job-{os.urandom(4).hex()}{SUFFIXES[name]}")
+    text = "\n".join((*(step.code for step in interpreter.setup), code))
+    try:
+        with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        number = error.errno or 0
+        raise JobRefusal(f"the code cannot be written: {os.strerror(number)}", number) from None
+    return (interpreter.program, *UNBUFFERED.get(name, ()), path)
 
 
 def find_program(name: str, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import os
 import signal
@@ -11,8 +12,8 @@ import time
 from sandbox.execution import GRACE_S, LAG_BYTES
 from sandbox.fields import as_object, as_texts, is_seconds, is_whole
 from sandbox.job import JobProcess
-from sandbox.job_output import OutputStore
-from sandbox.job_start import JobRefusal
+from sandbox.job_output import OutputStore, cut_character
+from sandbox.job_start import JobRefusal, write_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandbox.agent import Agent
+    from sandbox.interpreters.base import Interpreter
 
 
 MAX_JOBS = 256
@@ -34,6 +36,9 @@ KEPT_KEYS = 10_000
 
 KEPT_WRITES = 32
 """Pieces of input of a job that are known by their keys, likewise."""
+
+KEPT_READS = 32
+"""Requests that read on, likewise."""
 
 MAX_READ = 256 * 1024
 """Bytes of output in one answer, before base64."""
@@ -111,6 +116,9 @@ class Jobs:
 
     def _start(self, message: Mapping[str, Any]) -> JobProcess:
         argv: Any = message.get("argv")
+        code, interpreter = message.get("code"), message.get("interpreter")
+        if code is not None:
+            argv = [self._interpreter(code, interpreter).program]
         cwd, env = message.get("cwd"), as_texts(message.get("env"))
         timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
         if type(argv) is not list or not argv or not all(map(_is_argument, argv)):
@@ -130,12 +138,17 @@ class Jobs:
         if not self._count and len(others := self._agent.live_interpreters()) == 1:
             # As long as there was nothing else, every orphan was its own, and nobody had to look.
             self._agent.trees.note_orphans(others[0])
+        cwd = os.path.join(self._agent.workspace, cwd) if cwd else self._agent.workspace
+        file = None
+        if code is not None:
+            *argv, file = write_program(self._interpreter(code, interpreter), code, cwd)
+            argv.append(file)
         log = self._store.open_log(time.monotonic)
         try:
             job = JobProcess(
                 str(self._count + 1),
                 argv,
-                cwd=os.path.join(self._agent.workspace, cwd) if cwd else self._agent.workspace,
+                cwd=cwd,
                 env=env,
                 stdin=message.get("stdin") is True,
                 tty=size,
@@ -147,7 +160,9 @@ class Jobs:
             )
         except JobRefusal:
             self._store.forget(log)
+            _remove(file)
             raise
+        job.file = file
         self._count += 1
         self._jobs[job.id] = self._live[job.pid] = job
         if isinstance(key := message.get("key"), str):
@@ -159,6 +174,12 @@ class Jobs:
                 f"job {job.id} limit", job.started + timeout_s, lambda: self._on_limit(job, grace_s)
             )
         return job
+
+    def _interpreter(self, code: object, name: object) -> Interpreter:
+        found = self._agent.interpreters.get(name) if isinstance(name, str) else None
+        if not isinstance(code, str) or found is None:
+            raise JobRefusal("code must be a text, for an interpreter of this session")
+        return found
 
     def _on_limit(self, job: JobProcess, grace_s: float) -> None:
         job.timed_out = True
@@ -197,6 +218,7 @@ class Jobs:
         else:
             self._agent.trees.note_orphans(job)
         job.has_ended(wait_status, usage)
+        _remove(job.file)
         # Behind the answers to those who wait.
         self._agent.poller.at(f"job {job.id} told", 0.0, lambda: self._tell_end(job))
 
@@ -315,7 +337,11 @@ class Jobs:
             waiting.clear()
 
     def _read(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
-        offset, count = message.get("offset", 0), message.get("bytes", MAX_READ)
+        count, reader = message.get("bytes", MAX_READ), message.get("reader")
+        if isinstance(reader, str):
+            self._read_on(job, message, reader)
+            return True
+        offset = message.get("offset", 0)
         if not is_whole(count) or not 0 <= count <= MAX_READ:
             raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
         if not is_whole(offset) or not 0 <= offset <= job.log.size:
@@ -326,7 +352,30 @@ class Jobs:
         has_news = job.wait_status is not None or (count > 0 and offset < job.log.size)
         if not last and (lags or not has_news):
             return False
-        begin, pieces, data = job.log.read(offset, 0 if lags else count)
+        self._tell_output(job, message, offset, 0 if lags else count)
+        return True
+
+    def _read_on(self, job: JobProcess, message: Mapping[str, Any], reader: str) -> None:
+        """Tell what follows what all such requests were told, and that again to who asks again."""
+        count: Any = message.get("bytes", MAX_READ)
+        if not is_whole(count) or not 0 <= count <= MAX_READ:
+            raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
+        offset, told = job.told.get(reader, (job.told_to, count))
+        begin, _, data = job.log.read(offset, min(count, told))
+        follows = job.wait_status is None or begin + len(data) < job.log.size
+        whole = len(data) - (cut_character(data) if follows else 0)
+        end = self._tell_output(job, message, offset, whole)
+        if reader not in job.told:
+            job.told[reader] = offset, whole
+            job.told_to = end
+            if len(job.told) > KEPT_READS:
+                del job.told[next(iter(job.told))]
+
+    def _tell_output(
+        self, job: JobProcess, message: Mapping[str, Any], offset: int, count: int
+    ) -> int:
+        """Answer with output; returns the offset of its end."""
+        begin, pieces, data = job.log.read(offset, count)
         answer: dict[str, Any] = {
             "type": "job_output",
             "id": message["id"],
@@ -339,7 +388,7 @@ class Jobs:
         if "known" in message:
             answer["known"] = message["known"]
         self._agent.send(answer)
-        return True
+        return begin + len(data)
 
     def _hold(self, job: JobProcess, offset: int) -> None:
         job.log.hold(offset, time.monotonic() + READER_S)
@@ -387,6 +436,12 @@ def _unknown(job_id: str) -> JobRefusal:
     return JobRefusal(
         f"job {job_id} has ended, and is forgotten: the last {KEPT_JOBS} are kept", errno.ESRCH
     )
+
+
+def _remove(file: str | None) -> None:
+    if file is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(file)
 
 
 def _is_argument(value: object) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import NsmError
+from nsmd.manager.job_starts import CodeJobs
 from nsmd.model.values import (
     ClientIdentity,
     Environment,
-    Interpreter,
     Outcome,
     Output,
     OutputSink,
@@ -41,7 +41,7 @@ def a_result(
     clamped_from_s: float | None = None,
     notes: tuple[str, ...] = (),
     longest_s: float | None = None,
-    background: Interpreter | None = None,
+    keeps_state: bool = False,
 ) -> RunOutcome:
     """A result with every field that a test does not care about."""
     return RunOutcome(
@@ -57,7 +57,7 @@ def a_result(
         clamped_from_s=clamped_from_s,
         denials=notes,
         longest_s=longest_s,
-        background=background,
+        keeps_state=keeps_state,
     )
 
 
@@ -136,6 +136,10 @@ class FakeRunner:
         self.expected: list[ProjectMount | None] = []
         self.asked_projects: list[tuple[Mapping[str, str], str | None, str | None]] = []
         self._submitted, self._executions = trio.open_memory_channel[FakeExecution](1000)
+
+    @property
+    def code_jobs(self) -> CodeJobs:
+        raise NotImplementedError("jobs need a real session")
 
     async def next(self) -> FakeExecution:
         """The next execution that was submitted."""

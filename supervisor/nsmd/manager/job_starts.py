@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
-from nsmd.agent_link.job_frames import JobFrame, JobOutputFrame
-from nsmd.manager.run_service import RunService
+from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
+from nsmd.manager import code_fences
+from nsmd.model.limits import check_code
 from nsmd.model.values import RunRequest
 from nsmd.sessions.jobs import JobStarted, start_job
 from nsmd.sessions.session import Session
+
+if TYPE_CHECKING:
+    from nsmd.manager.run_service import RunService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +59,15 @@ def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJ
 async def start_in(
     run_service: RunService,
     found: SessionForJob,
-    argv: Sequence[str],
+    command: str,
     options: Mapping[str, Any],
-    *,
-    wait_s: float,
+    wait_s: float = 0.0,
 ) -> JobFrame | JobOutputFrame:
     """Start a program in a session.
 
     Args:
-        options, wait_s: further arguments of `start_job`.
+        command: the program, for people.
+        options, wait_s: arguments of `start_job`.
 
     Raises:
         JobError: it cannot be started.
@@ -72,10 +75,57 @@ async def start_in(
     """
     session = found.session
     try:
-        answer = await start_job(session, {**options, "argv": list(argv)}, wait_s)
+        answer = await start_job(session, options, wait_s)
     finally:
         run_service.session_manager.pool.answered(session)
     if not answer.known:
-        started = JobStarted(found.request.client, answer.job, shlex.join(argv))
+        started = JobStarted(found.request.client, answer.job, command)
         run_service.events.publish("job_started", session=session.id, subject=(session, started))
     return answer
+
+
+class CodeJobs:
+    """Jobs that run code of models: how they are started and found."""
+
+    def __init__(self, run_service: RunService) -> None:
+        self._run_service = run_service
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds between the interrupt of a job that is stopped and its kill."""
+        return self._run_service.session_manager.grace_s
+
+    def session_for_job(self, request: RunRequest) -> SessionForJob:
+        """Find or make the session for a job, as for code.
+
+        Raises:
+            NsmError: the request cannot be carried out; the type says why.
+        """
+        return session_for_job(self._run_service, request)
+
+    def session(self, scope: str, name: str) -> Session | None:
+        """Find the live session of that name."""
+        return self._run_service.named(scope, name)
+
+    async def start(self, found: SessionForJob) -> tuple[JobFacts, str]:
+        """Start the code of the request that found the session.
+
+        Returns:
+            The job, and how the code was changed before; empty if it was not.
+
+        Raises:
+            NsmError: it cannot be started.
+        """
+        request, interpreter = found.request, found.session.spec.environment.interpreter
+        check_code(request.code)
+        code, note = code_fences.take_off(request.code, interpreter)
+        options: dict[str, Any] = {
+            "interpreter": interpreter,
+            "code": code,
+            "grace_s": self.grace_s,
+        }
+        if request.timeout_s is not None:
+            options["timeout_s"] = request.timeout_s
+        if request.execution_id is not None:
+            options["key"] = f"{request.client.scope} {request.execution_id}"
+        return (await start_in(self._run_service, found, code, options)).job, note

@@ -30,6 +30,7 @@ from nsmd.jail.cgroups import memory_of
 from nsmd.manager import code_fences
 from nsmd.manager.deduplication import Deduplication
 from nsmd.manager.env_choice import env_left_open
+from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.listing import ROWS_AT_ONCE, Measure, ended_row, live_row, measure_in_threads
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
@@ -81,6 +82,7 @@ class RunService:
 
     Attributes:
         events: events of sessions and executions.
+        code_jobs: jobs that run code of models.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class RunService:
         self.retries = Deduplication(session_manager.executions, session_manager.fates)
         self._measure = measure or measure_in_threads()
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
+        self.code_jobs = CodeJobs(self)
         provider.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:

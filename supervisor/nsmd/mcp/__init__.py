@@ -12,6 +12,7 @@ arguments      a call's arguments, checked by hand so that a model can act on mi
 describe       the tool's description and schema, from the present configuration
 bridge_schema  the same for the bridge's tools
 text           valid Unicode, bounded, with the middle cut out
+jobs           jobs that run code, and what they have printed since
 displays       displayed values as text and images, checked and bounded
 render         a result or an error as the text that a model reads
 progress       output of a running call as notifications
@@ -24,5 +25,6 @@ roots          the directories that a client says it works in           (heavy)
 outcomes       wait for a call's result while the client gets progress  (heavy)
 listed         the environments that a client knows, and changes        (heavy)
 bridge_tools   calls of the bridge's tools                              (heavy)
+tasks          the same jobs as tasks of MCP's extension                (heavy)
 endpoint       the handlers: project, scope, tool list, tool call       (heavy)
 """

@@ -6,27 +6,51 @@ import difflib
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import cast
+from typing import NamedTuple, cast
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
 from nsmd.model import names
 from nsmd.model.values import MAX_CODE_BYTES
 
-_NAMES = ("code", "env", "session", "timeout_seconds")
+_NAMES = ("code", "env", "session", "timeout_seconds", "background", "job", "stop", "reset")
 _DIRECTORIES = ("cwd", "directory", "workdir", "working_dir", "working_directory")
 _NOTHING = ("", "null", "none", "undefined")
+_FLAGS = {"true": True, "false": False, **dict.fromkeys(_NOTHING, False)}
 _SHOWN_CHARS = 60
+_JOB_DIGITS = 9
+
+
+class JobId(NamedTuple):
+    """Id of a job for a model: `SESSION/NUMBER`."""
+
+    session: str
+    number: str
+
+    def __str__(self) -> str:
+        return f"{self.session}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
-    """Checked arguments of `run` (`nsmd.model.values.RunRequest`)."""
+    """Checked arguments of `run` (`nsmd.model.values.RunRequest`).
 
-    code: str
-    env: str
-    session: str | None
-    timeout_s: float | None
+    Attributes:
+        code, env: empty if they are left out, as a call about a job or a reset may.
+        background: run the code as a job of the session.
+        job: id of a job to tell of; None for none.
+        stop: end that job.
+        reset: run the code in a fresh interpreter of the session.
+    """
+
+    code: str = ""
+    env: str = ""
+    session: str | None = None
+    timeout_s: float | None = None
+    background: bool = False
+    job: JobId | None = None
+    stop: bool = False
+    reset: bool = False
 
 
 def parse_arguments(arguments: object) -> RunArguments:
@@ -50,14 +74,39 @@ def parse_arguments(arguments: object) -> RunArguments:
     for name, value in given.items():
         if name not in _NAMES and value is not None:
             raise _unknown(name)
+    session, timeout_s = _session(given.get("session")), _timeout(given.get("timeout_seconds"))
+    background, stop, reset = (
+        _flag(name, given.get(name)) for name in ("background", "stop", "reset")
+    )
+    job = job_id(given.get("job"), session)
+    code, env = given.get("code"), given.get("env")
+    if job is not None:
+        if code not in (None, "") or background or reset:
+            raise BadRequestError(
+                "`job` asks about a job, so the call can run no code.",
+                hint="Make two calls. The code was not run.",
+            )
+        return RunArguments(job=job, stop=stop, timeout_s=timeout_s)
+    if stop:
+        raise BadRequestError("`stop` needs `job`: the id of the job to end.", hint=_JOB_EXAMPLE)
+    if background or reset:
+        _check_session(session, "background" if background else "reset", fresh=not background)
+    if background and reset:
+        raise BadRequestError(
+            "`reset` is about the session's interpreter, which `background` does not use.",
+            hint="Make two calls. The code was not run.",
+        )
     return RunArguments(
-        code=_code(given.get("code")),
-        env=_env(given.get("env")),
-        session=_session(given.get("session")),
-        timeout_s=_timeout(given.get("timeout_seconds")),
+        code="" if reset and code is None else _code(code),
+        env="" if reset and env is None else _env(env),
+        session=session,
+        timeout_s=timeout_s,
+        background=background,
+        reset=reset,
     )
 
 
+_JOB_EXAMPLE = 'Example: {"job": "work/1", "stop": true}.'
 _EXAMPLE = 'Example: {"env": "python", "code": "print(\'hi\')"}.'
 
 
@@ -128,6 +177,49 @@ def _session(session: object) -> str | None:
             hint="Leave it out for a fresh jail that is thrown away.",
         )
     return names.check(session)
+
+
+def _check_session(session: str | None, name: str, *, fresh: bool) -> None:
+    """Check that a call names a session.
+
+    Args:
+        name: the argument that needs it.
+        fresh: a session may be asked for under a fresh name.
+
+    Raises:
+        BadRequestError: it does not.
+    """
+    if session is None or (session == names.NEW and not fresh):
+        raise BadRequestError(
+            f"`{name}` needs `session`: a name that you choose.",
+            hint="A session that does not exist is made. The code was not run.",
+        )
+
+
+def job_id(job: object, session: str | None) -> JobId | None:
+    """Read the id of a job, which may leave out its session if the call names that."""
+    if isinstance(job, int) and not isinstance(job, bool):
+        job = str(job)
+    if job is None or _is_nothing(job):
+        return None
+    if not isinstance(job, str):
+        raise BadRequestError(f"`job` must be a string, not {_kind(job)}.", hint=_JOB_EXAMPLE)
+    own, _, number = job.strip().rpartition("/")
+    own = own or session or ""
+    if not own or not number.isdecimal() or len(number) > _JOB_DIGITS:
+        raise BadRequestError(
+            f"`job` must be an id like work/1, not {_shown(job)}.",
+            hint="A call with `background` gives it.",
+        )
+    return JobId(names.check(own), number)
+
+
+def _flag(name: str, value: object) -> bool:
+    if value is None or isinstance(value, bool):
+        return value is True
+    if isinstance(value, str) and (word := value.strip().casefold()) in _FLAGS:
+        return _FLAGS[word]
+    raise BadRequestError(f"`{name}` must be true or false, not {_kind(value)}.", hint=_EXAMPLE)
 
 
 def _timeout(timeout: object) -> float | None:

@@ -63,9 +63,11 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
     lines.append(f"Writable: /workspace (start directory), /tmp.{_network_sentence(usable)}")
     lines.append(
         "Without `session`, a fresh jail that is thrown away. With one, variables and files "
-        'last until a later call; "new" opens one under a fresh name. Longer work: in the '
-        "background of a session (bash `cmd > log 2>&1 &`, Python threads or Popen). Plots come "
-        "back as images."
+        'last until a later call; "new" opens one under a fresh name; `reset` restarts its '
+        "interpreter. Longer work: `background` runs `code` as a job, a process of its own in the "
+        "session, and returns its id. `job` without code: what it has printed since, and its "
+        "state; waits `timeout_seconds` for its end, or with `stop` ends it. Plots come back as "
+        "images."
     )
     lines.append(
         "`code` goes to the interpreter as it is: print('hi'), not python -c \"print('hi')\"."
@@ -104,8 +106,11 @@ def schema(environments: Sequence[Environment]) -> dict[str, Any]:
                 "type": "number",
                 "description": "At most, and by default, the environment's limit",
             },
+            "background": {"type": "boolean"},
+            "job": {"type": "string"},
+            "stop": {"type": "boolean"},
+            "reset": {"type": "boolean"},
         },
-        "required": ["code", "env"],
         "additionalProperties": False,
     }
 

@@ -28,9 +28,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from nsm._version import __version__
 from nsm.wire.errors import BadProjectError, NsmError
 from nsmd.bridge.values import Caller, Way
-from nsmd.environments.pending import NO_ENVIRONMENT
-from nsmd.mcp import bridge_schema, describe, wire
-from nsmd.mcp.arguments import RunArguments, parse_arguments
+from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.mcp import bridge_schema, describe, jobs, tasks, wire
+from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.bridge_tools import ProgramTools
 from nsmd.mcp.callers import (
@@ -51,6 +51,7 @@ from nsmd.mcp.roots import ClientRoots
 from nsmd.mcp.router import Era, McpRequest, Router
 from nsmd.mcp.text import clean
 from nsmd.model.values import ClientIdentity, ProjectMount, RunOutcome, RunRequest
+from nsmd.sessions.session import Session
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """Key of the tool's metadata that lifts the limit which some clients set on results."""
@@ -160,6 +161,8 @@ class Endpoint:
         modern = call.era is Era.MODERN
         try:
             arguments = parse_arguments(params.get("arguments"))
+            if arguments.background or arguments.job is not None:
+                return False
             request = self._request(client, arguments, call.number)
             execution = self._runner.submit(request, None)
         except BadProjectError:
@@ -193,6 +196,9 @@ class Endpoint:
         server.add_notification_handler(
             "notifications/roots/list_changed", NotificationParams, self._roots_changed
         )
+        tasks.Tasks(
+            self._session_of, lambda: self._runner.code_jobs.grace_s, self._max_result_chars
+        ).add_to(server)
         # Replaces the SDK's tracing, which nothing here uses.
         server.middleware = [self._answer_calls]
         return server
@@ -241,7 +247,11 @@ class Endpoint:
         if ctx.method != "tools/call" or not known or not isinstance(name, str):
             return await call_next(ctx)
         reply = await self._reply(ctx, name, params.get("arguments"))
-        return self._result(reply, ctx.protocol_version in MODERN_PROTOCOL_VERSIONS)
+        modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if reply.started is not None and modern and tasks.are_taken(ctx):
+            stamp = {SERVER_INFO_META_KEY: self._info}
+            return {"resultType": "task", **tasks.task_of(*reply.started), "_meta": stamp}
+        return self._result(reply, modern)
 
     def _result(self, reply: ToolReply, modern: bool) -> dict[str, Any]:
         result = wire.result_map(reply)
@@ -299,6 +309,10 @@ class Endpoint:
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
         forgotten = self._forgotten
         client = await self._client(ctx)
+        if arguments.job is not None:
+            return await self._tell_of_job(ctx, arguments, arguments.job)
+        if arguments.background:
+            return await self._start_job(self._request(client, arguments, number_of(ctx)))
         feed = ProgressFeed(began_before_s(ctx)) if wants_progress(ctx) else None
         request = self._request(client, arguments, number_of(ctx))
         on_output = feed.take if feed else None
@@ -317,6 +331,33 @@ class Endpoint:
             self._passed = call.meta, client
         return self._render(await outcome_of(execution, ctx, feed), arguments)
 
+    async def _start_job(self, request: RunRequest) -> ToolReply:
+        find = partial(self._runner.code_jobs.session_for_job, request)
+        try:
+            found = find()
+        except NO_ENVIRONMENT:
+            await self._runner.look(request.client)
+            found = await patiently(find)
+        return await jobs.start(self._runner.code_jobs, found)
+
+    async def _session_of(self, ctx: Context, job: JobId) -> Session:
+        client = await self._client(ctx)
+        session = self._runner.code_jobs.session(client.scope, job.session)
+        if session is None:
+            raise jobs.no_job(job)
+        return session
+
+    async def _tell_of_job(self, ctx: Context, arguments: RunArguments, job: JobId) -> ToolReply:
+        number = number_of(ctx)
+        return await jobs.tell(
+            await self._session_of(ctx, job),
+            job,
+            key=None if number is None else number.execution_id,
+            wait_s=arguments.timeout_s or 0.0,
+            stop_grace_s=self._runner.code_jobs.grace_s if arguments.stop else None,
+            max_bytes=self._max_result_chars,
+        )
+
     def _request(
         self, client: ClientIdentity, arguments: RunArguments, number: Number | None
     ) -> RunRequest:
@@ -329,6 +370,7 @@ class Endpoint:
             reply_bytes=self._max_result_chars - LEFT_OUT_CHARS,
             execution_id=None if number is None else number.execution_id,
             again=number is not None and number.again_s is not None,
+            reset=arguments.reset,
         )
 
     def _render(self, outcome: RunOutcome | NsmError, arguments: RunArguments) -> ToolReply:

@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol, TypeVar
 from nsm.wire.errors import NsmError, UnknownProgramError
 from nsmd.bridge.values import Caller, OnLine, Program, ProgramEnd
 from nsmd.bridge.wording import program_not_found
+from nsmd.manager.job_starts import CodeJobs
 from nsmd.model.values import (
     ClientIdentity,
     Environment,
@@ -73,6 +74,11 @@ class Runner(Protocol):
         Raises:
             NsmError: the request cannot be carried out; message and hint are for the model.
         """
+        ...
+
+    @property
+    def code_jobs(self) -> CodeJobs:
+        """Jobs that run code."""
         ...
 
     def environments(self, client: ClientIdentity) -> Sequence[Environment]:

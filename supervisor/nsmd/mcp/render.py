@@ -14,10 +14,12 @@ from nsm.dataclass import dataclass
 from nsm.jsonlines import MAX_LINE_BYTES
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError
 from nsm.wire.images import Image
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.mcp import displays
+from nsmd.mcp.arguments import JobId
 from nsmd.mcp.displays import ShownDisplays
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size
-from nsmd.model.values import Interpreter, Outcome, RunOutcome
+from nsmd.model.values import Outcome, RunOutcome
 
 MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""
@@ -50,12 +52,6 @@ _JSON_BEGINNINGS = '-0123456789"[tfn'
 _JSON_ENDS = '0123456789"]el'
 """First and last characters of JSON that is no object. Most texts begin or end otherwise."""
 
-_BACKGROUND: Mapping[Interpreter, str] = {
-    "bash": "start `COMMAND > log 2>&1 &`",
-    "python": "start a subprocess.Popen or a thread",
-    "node": "start a child_process.spawn",
-}
-
 _MAX_ESCAPED_BYTES = 6
 """Largest size of one character in JSON: ``\\u0000``."""
 
@@ -72,12 +68,14 @@ class ToolReply:
         is_error: the code failed, or could not be run.
         meta: plain values for programs.
         images: images for the model, after the text.
+        started: the job that the call has started.
     """
 
     text: str
     is_error: bool
     meta: Mapping[str, Any]
     images: tuple[Image, ...] = ()
+    started: tuple[JobId, JobFacts] | None = None
 
 
 def render_result(
@@ -234,11 +232,10 @@ def _longer(result: RunOutcome) -> list[str]:
         return []
     if result.timeout_s < longest_s:
         return [f"timeout_seconds may be up to {_seconds(longest_s).removesuffix(' s')}"]
-    if result.background is None:
+    if not result.keeps_state:
         return []
     where = "this session" if result.session_name is not None else "a session"
-    how = _BACKGROUND[result.background]
-    return [f"for longer work {how} in {where}, and look at it in later calls"]
+    return [f"longer work: `background` in {where}, then ask with `job`"]
 
 
 def _truncation(result: RunOutcome, omitted_chars: int) -> list[str]:

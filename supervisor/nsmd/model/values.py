@@ -455,7 +455,7 @@ class RunOutcome:
         limit_events: limits that the session reached meanwhile.
         denials: rules of the jail that stopped the code, for models and people; mostly none.
         longest_s: longest possible time limit, seconds; None if unknown.
-        background: interpreter, if its session could do longer work in the background.
+        keeps_state: its environment has sessions, which could do longer work as a job.
     """
 
     outcome: Outcome
@@ -471,7 +471,7 @@ class RunOutcome:
     limit_events: tuple[LimitEvent, ...] = ()
     denials: tuple[str, ...] = ()
     longest_s: float | None = None
-    background: Interpreter | None = None
+    keeps_state: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:

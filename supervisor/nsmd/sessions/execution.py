@@ -282,7 +282,7 @@ class Execution:
             limit_events=self.limit_events,
             denials=self._denials(outcome),
             longest_s=environment.timeout_s,
-            background=environment.interpreter if environment.keeps_state else None,
+            keeps_state=environment.keeps_state,
         )
 
     def _denials(self, outcome: Outcome) -> tuple[str, ...]:

@@ -91,6 +91,26 @@ async def read_job(
     return answer
 
 
+async def read_on(session: Session, job: str, *, reader: str, count: int) -> JobOutputFrame:
+    """Read what follows the output that was read on before.
+
+    Args:
+        reader: who reads; with a name that has read on before, the same is read again.
+        count: bytes at most; a character is not cut.
+    """
+    frame = {"type": "job_read", "job": job, "reader": reader, "bytes": count}
+    answer = await _ask(session, frame, JobOutputFrame)
+    if len(answer.data) > count:
+        raise session.distrust("more output of a job came than was asked for")
+    return answer
+
+
+async def await_end(session: Session, job: str, *, wait_s: float) -> JobFacts:
+    """Wait for the end of a job; returns what it is like then, or when the time is over."""
+    read = await read_job(session, job, offset=0, count=0, wait_s=wait_s, hold=False)
+    return read.job
+
+
 async def write_job(
     session: Session, job: str, data: bytes, *, key: str | None, eof: bool, wait_s: float
 ) -> JobWrittenFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, NsmError
-from nsmd.mcp.arguments import RunArguments, parse_arguments
+from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments
 from nsmd.model.values import MAX_CODE_BYTES
 
 
@@ -42,9 +42,53 @@ def test_a_number_may_come_as_text() -> None:
     assert parse_arguments(given).timeout_s == 2.5
 
 
+def test_a_job_needs_no_code() -> None:
+    assert parse_arguments({"job": "work/3"}) == RunArguments(job=JobId("work", "3"))
+    nothing = {"code": "", "env": "", "background": False, "reset": None, "timeout_seconds": 5}
+    expected = RunArguments(job=JobId("work", "3"), stop=True, timeout_s=5.0)
+    for job, session in (("work/3", ""), ("3", "work"), (3, "work"), (" work/3", "other")):
+        given = {**nothing, "job": job, "session": session, "stop": "true"}
+        assert parse_arguments(given) == expected
+
+
+def test_a_reset_needs_no_code() -> None:
+    expected = RunArguments(session="work", reset=True)
+    assert parse_arguments({"session": "work", "reset": True}) == expected
+    assert parse_arguments({"session": "work", "reset": True, "code": "", "env": ""}) == expected
+
+
+def test_a_job_may_be_started() -> None:
+    given = {"code": "1", "env": "python", "session": "work", "background": True}
+    expected = RunArguments(code="1", env="python", session="work", background=True)
+    assert parse_arguments(given) == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ({"job": "work/3", "code": "1"}, "can run no code"),
+        ({"job": "work/3", "reset": True}, "can run no code"),
+        ({"job": "3"}, "must be an id like work/1, not '3'"),
+        ({"job": "work/x"}, "must be an id like work/1"),
+        ({"job": "work/" + "1" * 10}, "must be an id like work/1"),
+        ({"job": "../../3"}, "'../..' is not allowed"),
+        ({"job": ["work/3"]}, "must be a string, not an array"),
+        ({"job": True}, r"must be a string, not a boolean"),
+        ({"stop": True}, "`stop` needs `job`"),
+        ({"stop": True, "code": "1", "env": "python"}, "`stop` needs `job`"),
+        ({"reset": True, "code": "1", "env": "python"}, "`reset` needs `session`"),
+        ({"background": True, "code": "1", "env": "python"}, "`background` needs `session`"),
+        (
+            {"background": True, "code": "1", "env": "python", "session": "new"},
+            "a name that you choose",
+        ),
+        ({"background": True, "session": "work"}, "`code` is missing"),
+        (
+            {"background": True, "reset": True, "session": "a", "code": "1", "env": "bash"},
+            "which `background` does not use",
+        ),
+        ({"background": "perhaps", "code": "1", "env": "python"}, "must be true or false"),
+        ({"background": 1, "code": "1", "env": "python"}, "must be true or false"),
         (None, "`code` is missing"),
         ({}, "`code` is missing"),
         ([], "must be an object, not an array"),

@@ -44,7 +44,7 @@ def test_everything_a_model_needs_is_there() -> None:
     text = describe.describe(ENVS, a_project("/home/user/src/x"), "")
     assert "- python: Python 3.11.2; 30 s; numpy, pandas, matplotlib, scipy, requests\n" in text
     assert "- bash: GNU bash 5.2.15; 30 s\n- node: Node.js 20.11.1; 30 s\n" in text
-    assert "`cmd > log 2>&1 &`" in text
+    assert "`background` runs `code` as a job" in text
     assert "Plots come back as images" in text
     assert "/home/user/src/x is at /project, read-only" in text
     assert "Network is off" in text
@@ -78,8 +78,9 @@ def test_a_description_takes_one_line_whatever_is_in_it() -> None:
 
 def test_schema_lists_what_is_checked_by_hand() -> None:
     schema = describe.schema(ENVS)
-    assert list(schema["properties"]) == ["code", "env", "session", "timeout_seconds"]
-    assert schema["required"] == ["code", "env"]
+    first, then = ["code", "env", "session", "timeout_seconds"], ["background", "job", "stop"]
+    assert list(schema["properties"]) == [*first, *then, "reset"]
+    assert "required" not in schema  # a call about a job has no code
     assert schema["additionalProperties"] is False
     assert schema["properties"]["env"]["enum"] == ["python", "bash", "node"]
 

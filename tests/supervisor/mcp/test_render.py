@@ -49,25 +49,25 @@ GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
     ),
     (
         "timed out, with room for a longer limit",
-        a_result(TIMED_OUT, session="a", timeout_s=5, longest_s=30, background="python"),
+        a_result(TIMED_OUT, session="a", timeout_s=5, longest_s=30, keeps_state=True),
         "[timed out after 5 s; exit code 124]\n[timeout_seconds may be up to 30]",
         True,
     ),
     (
         "timed out at the longest limit",
-        a_result(TIMED_OUT, session="a", longest_s=30, background="bash"),
+        a_result(TIMED_OUT, session="a", longest_s=30, keeps_state=True),
         (
-            "[timed out after 30 s; exit code 124]\n[for longer work start `COMMAND > log 2>&1 &` "
-            "in this session, and look at it in later calls]"
+            "[timed out after 30 s; exit code 124]\n[longer work: `background` in this "
+            "session, then ask with `job`]"
         ),
         True,
     ),
     (
         "timed out in a one-shot",
-        a_result(TIMED_OUT, longest_s=30, background="python"),
+        a_result(TIMED_OUT, longest_s=30, keeps_state=True),
         (
-            "[timed out after 30 s; exit code 124]\n[for longer work start a subprocess.Popen or a "
-            "thread in a session, and look at it in later calls]"
+            "[timed out after 30 s; exit code 124]\n[longer work: `background` in a "
+            "session, then ask with `job`]"
         ),
         True,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -56,7 +57,7 @@ def starting(find_session: FindSession) -> Callable[[Call], Any]:
         with trio.CancelScope() as scope:
             call.on_cancel(scope.cancel)
             wait_s = min(_wait_s(call), jobs.MAX_START_WAIT_S)
-            answer = await start_in(run_service, found, argv, options, wait_s=wait_s)
+            answer = await start_in(run_service, found, shlex.join(argv), options, wait_s)
             session = found.session
             told: dict[str, Any] = {
                 "session": {
@@ -94,6 +95,7 @@ def _options(call: Call) -> dict[str, Any]:
             hint="Put large values into files, or send them as input.",
         )
     wanted: dict[str, Any] = {
+        "argv": argv,
         "env": dict(env),
         "stdin": arguments.flag(args, "stdin"),
         "grace_s": call.services.run_service.session_manager.grace_s,
