@@ -46,12 +46,13 @@ from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
 from nsmd.environments.builds import builder
 from nsmd.environments.nix import monitor
-from nsmd.host.descriptors import MAX_CONNECTIONS
+from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_PORTS
 from nsmd.manager import session_slots
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.model import read_rate, values
 from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.ports import relay, session_ports
 from nsmd.sessions import ended
 from nsmd.sessions.transcripts import live, record, store, transcript
 from nsmd.telemetry.ring import MAX_KEPT
@@ -248,6 +249,9 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         frames.MAX_FRAME_BYTES,
         connection.MAX_IN_FLIGHT,
         MAX_CONNECTIONS,
+        MAX_PORTS,
+        session_ports.MAX_PORTS,
+        relay.MAX_CONNECTIONS,
         session_slots.MAX_WAITING,
         outgoing.MAX_WAITING_BYTES,
         output_stream.MAX_PENDING_CHARS,

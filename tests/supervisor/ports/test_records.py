@@ -1,0 +1,117 @@
+"""Ports and relays that an earlier supervisor has left: what is taken up, and what is dropped."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
+from nsmd.ports.records import PORT, RELAY, LeftPorts, PortRecord, RelayRecord, sort_out
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+PORT_RECORD = PortRecord(id="p1", session="s1", number=8000, slot=3, address="127.0.0.1:4000")
+
+
+class Kept:
+    """Descriptors as a store gives them back: `sort_out` owns them."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def record(self, record: object) -> int:
+        return memory_file(records.encode(record))
+
+    def socket(self) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        return listener.detach()
+
+    def relay(self, *, ended: bool = False) -> list[int]:
+        """Descriptors of a relay: record, process, channel, counts."""
+        process = self._stack.enter_context(
+            subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+        )
+        self._stack.callback(process.kill)
+        pidfd = os.pidfd_open(process.pid)
+        if ended:
+            process.kill()
+            process.wait()
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        its.close()
+        control, counts = ours.detach(), os.memfd_create("counts")
+        record = RelayRecord(
+            id="r1",
+            session="s1",
+            control=records.identity(control),
+            counts=records.identity(counts),
+        )
+        return [counts, self.record(record), control, pidfd]
+
+
+@pytest.fixture
+def kept() -> Generator[Kept]:
+    before = set(os.listdir("/proc/self/fd"))
+    with ExitStack() as stack:
+        yield Kept(stack)
+    assert set(os.listdir("/proc/self/fd")) <= before, "descriptors are left open"
+
+
+def close(left: LeftPorts) -> None:
+    for port in left.ports:
+        os.close(port.listener)
+    for relay in left.relays:
+        for descriptor in (relay.pidfd, relay.control, relay.counts):
+            os.close(descriptor)
+
+
+def test_a_port_and_its_relay(kept: Kept) -> None:
+    listener = kept.socket()
+    left = sort_out(
+        {
+            PORT + "p1": [listener, kept.record(PORT_RECORD)],
+            RELAY + "r1": kept.relay(),
+            "session-1.1": [],
+        }
+    )
+    (port,), (relay,) = left.ports, left.relays
+    assert (port.record, port.listener) == (PORT_RECORD, listener)
+    assert relay.record.session == "s1"
+    assert left.over == []
+    close(left)
+
+
+def test_a_relay_that_has_ended(kept: Kept) -> None:
+    left = sort_out({RELAY + "r1": kept.relay(ended=True)})
+    assert (left.relays, left.over) == ([], [RELAY + "r1"])
+
+
+def test_what_is_incomplete_or_damaged_is_dropped(kept: Kept) -> None:
+    relay = kept.relay()
+    os.close(relay.pop())  # its process
+    left = sort_out(
+        {
+            PORT + "alone": [kept.record(PORT_RECORD)],
+            PORT + "none": [kept.socket()],
+            PORT + "empty": [],
+            PORT + "damaged": [memory_file(b"nsm-record 1 0\n{}"), kept.socket()],
+            PORT + "other": [kept.record(RelayRecord(id="", session="", control="", counts=""))],
+            RELAY + "r1": relay,
+        }
+    )
+    assert (left.ports, left.relays) == ([], [])
+    assert sorted(left.over) == sorted(
+        [*(PORT + name for name in ("alone", "none", "empty", "damaged", "other")), RELAY + "r1"]
+    )
+
+
+def test_what_a_newer_nsm_has_left_stays(kept: Kept) -> None:
+    data = records.encode(PORT_RECORD).replace(b"nsm-record 1 ", b"nsm-record 9 ", 1)
+    left = sort_out({PORT + "newer": [memory_file(data), kept.socket()]})
+    assert (left.ports, left.over) == ([], [])
