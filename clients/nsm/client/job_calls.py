@@ -62,7 +62,7 @@ class JobCalls(ProjectCalls):
             session: its name; it is made where there is none. ``new`` for a fresh name.
             argv: the program and its arguments. No shell sees them; for a line of shell, use
                 ``["sh", "-c", line]``.
-            env: environment of a new session; empty for the configured one.
+            env: environment of a new session; empty for the configured one, or else ``bash``.
             cwd: working directory in the session; relative to its workspace, which is the default.
             environ: variables besides the session's.
             stdin: the program's whole input, or True to `Job.write` it; without, it is empty.

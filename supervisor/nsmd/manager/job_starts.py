@@ -17,6 +17,9 @@ from nsmd.sessions.session import Session
 if TYPE_CHECKING:
     from nsmd.manager.run_service import RunService
 
+ENVIRONMENT = "bash"
+"""Environment of a session that is made for a program where nothing says which: any will do."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionForJob:
@@ -47,7 +50,7 @@ def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJ
             "A job needs a session: it belongs to one, and is found by its name.",
             hint="Name one, or say `new` for a session with a fresh name.",
         )
-    request, live, environment = run_service.place(request, None)
+    request, live, environment = run_service.place(request, None, otherwise=ENVIRONMENT)
     if live is not None:
         return SessionForJob(session=live, request=request, created=False, replaced=None)
     if request.again:

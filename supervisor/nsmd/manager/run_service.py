@@ -266,12 +266,13 @@ class RunService:
         return execution
 
     def place(
-        self, request: RunRequest, session: Session | None
+        self, request: RunRequest, session: Session | None, *, otherwise: str | None = None
     ) -> tuple[RunRequest, Session | None, Environment]:
         """Find where a request is carried out.
 
         Args:
             session: a live session, in place of the one that `request` names.
+            otherwise: environment where nothing says which; None to refuse that.
 
         Returns:
             The request with its environment, the live session if there is one, and the environment.
@@ -282,7 +283,7 @@ class RunService:
         if session is None and not request.env:
             own = request.session and self.named(request.client.scope, request.session)
             usable = self.provider.environments(request.client)
-            default = self._settings.defaults.env
+            default = self._settings.defaults.env or otherwise
             env = env_left_open(request, own or None, usable, default)
             request = replace(request, env=env)
         live = session or self._meant(request)

@@ -71,7 +71,12 @@ def parser() -> Parser:
         "--timeout", type=seconds, metavar="SECONDS", help="time limit; none if not given"
     )
     where = parser.add_argument_group("a session that has to be made")
-    where.add_argument("-e", "--env", metavar="ENV", help="its environment, see `nsm env`")
+    where.add_argument(
+        "-e",
+        "--env",
+        metavar="ENV",
+        help="its environment, see `nsm env`; else that of [defaults] in config.toml, or bash",
+    )
     project = where.add_mutually_exclusive_group()
     project.add_argument("--project", metavar="DIR", help="mount DIR, not the current directory")
     project.add_argument("--no-project", action="store_true", help="mount no project")
