@@ -35,12 +35,15 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
 if TYPE_CHECKING:
     from nsm._version import __version__
+    from nsm.client.async_jobs import AsyncJob
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
+    from nsm.client.jobs import Job, JobResult
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.inspection import Inspection
+    from nsm.wire.jobs import JobChunk, JobInfo, JobOutput
     from nsm.wire.live import KillReport, SessionRow
     from nsm.wire.network import NetworkDecision, NetworkReport
     from nsm.wire.pool import PoolReport
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AsyncJob",
     "Check",
     "Client",
     "Completions",
@@ -84,6 +88,11 @@ __all__ = [
     "FileEvents",
     "FileInfo",
     "Inspection",
+    "Job",
+    "JobChunk",
+    "JobInfo",
+    "JobOutput",
+    "JobResult",
     "KillReport",
     "LogEnd",
     "NetworkDecision",
@@ -123,6 +132,12 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.environments"
         case "Status":
             module = "nsm.wire.status"
+        case "Job" | "JobResult":
+            module = "nsm.client.jobs"
+        case "AsyncJob":
+            module = "nsm.client.async_jobs"
+        case "JobChunk" | "JobInfo" | "JobOutput":
+            module = "nsm.wire.jobs"
         case "Inspection":
             module = "nsm.wire.inspection"
         case "NetworkDecision" | "NetworkReport":
