@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 import nsm
 from e2e_support import Supervisor, supervisor, wait_gone
@@ -207,6 +208,24 @@ def test_what_cannot_be_opened(short_dir: Path) -> None:
             client.ports.open("web", 8000)
         client.ports.close("web", 8000)
         assert client.ports.list() == []
+
+
+def test_ports_of_a_sandbox(short_dir: Path) -> None:
+    async def use_async(it: Supervisor) -> None:
+        async with (
+            nsm.AsyncClient(socket_path=it.socket, autostart=False) as client,
+            client.sandbox(env="python") as sandbox,
+        ):
+            port = await sandbox.port(8000)
+            assert [row.address for row in await client.ports.list(sandbox.id)] == [port.address]
+            await client.ports.close(sandbox.id, 8000)
+            assert await client.ports.list() == []
+
+    with supervisor(short_dir) as it:
+        with it.client() as client, client.sandbox(env="python") as sandbox:
+            begin(client, sandbox.name)
+            assert works(sandbox.port(8000))
+        trio.run(use_async, it)
 
 
 def test_ports_of_the_configuration(short_dir: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsm.client.operations import OnOutput
     from nsm.client.sandbox import SandboxSettings
     from nsm.client.session_files import AsyncSessionFiles
+    from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
 
 CLOSE_TIMEOUT_S = 5.0
@@ -126,3 +127,7 @@ class AsyncSandbox:
             project_mode=self._project_mode,
             existing=True,
         )
+
+    async def port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
+        """Open one of its ports on the host, as `client.ports.open`."""
+        return await self._client.ports.open(self.id, port, listen=listen, public=public)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsm.client.operations import OnOutput
     from nsm.client.projects import Project, ProjectArgument
     from nsm.client.session_files import SessionFiles
+    from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
 
 
@@ -153,3 +154,7 @@ class Sandbox:
             project_mode=self._project_mode,
             existing=True,
         )
+
+    def port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
+        """Open one of its ports on the host, as `client.ports.open`."""
+        return self._client.ports.open(self.id, port, listen=listen, public=public)
