@@ -9,6 +9,7 @@
 - `memory`: what one more session takes
 - `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
+- `files`: a gigabyte in and out of a session, and small files
 - `ports`: bytes and connections through open ports of sessions
 - `box`: how long a box takes to start
 - `restart`: how long a restart of the supervisor interrupts its clients
@@ -36,6 +37,7 @@ PARTS: Mapping[str, str] = {
     "memory": "parts.memory",
     "clients": "parts.clients",
     "commands": "parts.commands",
+    "files": "parts.files",
     "ports": "parts.ports",
     "box": "parts.box",
     "restart": "parts.restart",
