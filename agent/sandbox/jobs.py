@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, TypeGuard
 
     from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
@@ -121,7 +121,7 @@ class Jobs:
             argv = [self._interpreter(code, interpreter).program]
         cwd, env = message.get("cwd"), as_texts(message.get("env"))
         timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
-        if type(argv) is not list or not argv or not all(map(_is_argument, argv)):
+        if not _are_arguments(argv):
             raise JobRefusal("argv must be a list of texts without NUL, the program first")
         if env is None:
             raise JobRefusal("env must have names of variables, and values without NUL")
@@ -442,6 +442,11 @@ def _remove(file: str | None) -> None:
     if file is not None:
         with contextlib.suppress(OSError):
             os.unlink(file)
+
+
+def _are_arguments(value: Any) -> TypeGuard[list[str]]:
+    items: list[Any] = value
+    return isinstance(value, list) and bool(items) and all(map(_is_argument, items))
 
 
 def _is_argument(value: object) -> bool:
