@@ -443,9 +443,7 @@ class RunService:
     def session_for(
         self, request: RunRequest, environment: Environment, *, pooled: bool = True
     ) -> tuple[Session, str | None]:
-        """Make a session. Returns it, and how an earlier one of the name ended. `pooled` is as for
-        `SessionManager.take`.
-        """
+        """Make a session (`SessionManager.take`). Returns it, and how an earlier one ended."""
         client, name = request.client, request.session
         if name is None:
             return self._new_session(client, environment, None, pooled=True), None
