@@ -36,7 +36,7 @@ from sandbox.processes import send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from tarfile import TarFile, TarInfo
     from typing import Any
 
@@ -136,12 +136,12 @@ class ArchiveProcess:
             TransferError: it failed.
         """
         said = os.pread(self._answer, os.fstat(self._answer).st_size, 0)
-        answer = from_json(said.decode()) if self._status == 0 and said else {}
+        answer: dict[str, Any] = from_json(said.decode()) if self._status == 0 and said else {}
         if "size" not in answer:
             number = answer.get("errno", 0)
             reason = answer.get("error") or "its process was ended in the session"
             raise TransferError(f"{self.path}: {reason}", number)
-        return dict(answer)
+        return answer
 
     def close(self) -> None:
         """Ends the process, if it still works."""
@@ -348,7 +348,7 @@ class DirectoryTree:
         self._entries += 1
 
     @contextlib.contextmanager
-    def _parent_of(self, names: list[str]) -> Iterator[int]:
+    def _parent_of(self, names: list[str]) -> Generator[int, None, None]:
         """The directory that a name is in, which is made where it is missing."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         here = os.dup(self._directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
@@ -95,7 +95,7 @@ class AsyncFileCalls:
                         # What is cancelled still closes its file: a session has few of them.
                         limit_s = CLOSE_TIMEOUT_S if closing else math.inf
                         with trio.move_on_after(limit_s, shield=closing):
-                            answer = await self.call(*step)
+                            answer = await self.call(*cast("tuple[str, dict[str, Any]]", step))
                     elif step is not None:
                         # If it is abandoned, it ends when its pipe breaks.
                         await trio.to_thread.run_sync(step, abandon_on_cancel=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from nsm.wire.answers import read
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
@@ -53,7 +53,7 @@ def carry_out(
             answer: dict[str, Any] = {}
             try:
                 if isinstance(step, tuple):
-                    answer = call(*step)
+                    answer = call(*cast("tuple[str, dict[str, Any]]", step))
                 elif step is not None:
                     step()
             except BaseException as error:  # noqa: BLE001  # the transfer raises it again
