@@ -29,7 +29,7 @@ def test_a_sandbox_from_its_beginning_to_its_end(client: nsm.Client) -> None:
         labels={"job": "7"},
         memory_mb=128,
         idle_s=60,
-        env_vars={"FOO": "bar"},
+        environ={"FOO": "bar"},
         network="off",
     ) as box:
         code = "import os; print(int(open('in.txt').read()) * 7, os.environ['FOO'])"
@@ -70,8 +70,8 @@ def test_the_end_of_the_block_is_its_end_whatever_happens(client: nsm.Client) ->
         {"labels": {"a": "\n"}},
         {"labels": {"a": "x" * 201}},
         {"labels": {f"l{number}": "" for number in range(17)}},
-        {"env_vars": {"A=": "c"}},
-        {"env_vars": {"A": "x" * 200_000}},
+        {"environ": {"A=": "c"}},
+        {"environ": {"A": "x" * 200_000}},
     ],
 )
 def test_more_than_is_configured_is_refused(client: nsm.Client, wrong: dict[str, Any]) -> None:
@@ -83,7 +83,10 @@ def test_more_than_is_configured_is_refused(client: nsm.Client, wrong: dict[str,
 def test_a_name_that_is_taken(client: nsm.Client) -> None:
     with client.sandbox(name="mine") as box:
         assert box.name == "mine"
-        with pytest.raises(BadRequestError, match="there already"), client.sandbox(name="mine"):
+        with (
+            pytest.raises(BadRequestError, match="There is a session"),
+            client.sandbox(name="mine"),
+        ):
             pass
         assert box.run("print(1)").stdout == "1\n"
 
@@ -107,7 +110,7 @@ def test_labels_choose_sessions(shared: Supervisor, client: nsm.Client) -> None:
 def test_sandboxes_with_variables_of_their_own_are_not_kept_ready(client: nsm.Client) -> None:
     kinds = len(client.pool().kinds)
     for number in range(3):
-        with client.sandbox(env_vars={"SECRET": str(number)}) as box:
+        with client.sandbox(environ={"SECRET": str(number)}) as box:
             assert box.run("import os; print(os.environ['SECRET'])").stdout == f"{number}\n"
     assert len(client.pool().kinds) <= kinds + 1
 

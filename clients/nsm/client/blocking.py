@@ -211,8 +211,8 @@ class Client(FileCalls, JobCalls):
         Example::
 
             with nsm.Client() as client:
-                with client.sandbox(files={"in.txt": "6"}, labels={"job": "7"}) as box:
-                    result = box.run("print(int(open('in.txt').read()) * 7)")
+                with client.sandbox(files={"in.txt": "6"}, labels={"batch": "7"}) as sandbox:
+                    result = sandbox.run("print(int(open('in.txt').read()) * 7)")
                     assert result.stdout == "42\\n"
 
         Args:
@@ -221,7 +221,7 @@ class Client(FileCalls, JobCalls):
             project, project_mode, network: as in `run`.
             memory_mb: memory limit, MiB: at most that of the environment.
             idle_s: seconds without use after which it ends by itself: at most what is configured.
-            env_vars: variables for all that runs in it.
+            environ: variables for all that runs in it.
             files: contents by path, to be there when it begins.
             labels: up to 16 names and values, for `nsm ps --label` and `nsm kill --label`.
 

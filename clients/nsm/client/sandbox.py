@@ -35,7 +35,7 @@ class SandboxSettings(TypedDict, total=False):
     network: str | None
     memory_mb: int | None
     idle_s: float | None
-    env_vars: Mapping[str, str] | None
+    environ: Mapping[str, str] | None
     files: Mapping[str, bytes | str] | None
     labels: Mapping[str, str] | None
 
@@ -52,7 +52,7 @@ def open_arguments(settings: SandboxSettings, *, project: Project) -> dict[str, 
     optional = {
         "memory_mb": settings.get("memory_mb"),
         "idle_s": settings.get("idle_s"),
-        "environ": dict(settings.get("env_vars") or {}) or None,
+        "environ": dict(settings.get("environ") or {}) or None,
         "labels": dict(settings.get("labels") or {}) or None,
     }
     return arguments | {key: value for key, value in optional.items() if value is not None}

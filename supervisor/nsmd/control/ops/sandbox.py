@@ -60,7 +60,7 @@ def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], A
 
 
 def _asked(call: Call, request: RunRequest) -> RunRequest:
-    """The request with what it says of its session."""
+    """Add the idle time and the labels that a call asks for to its request."""
     configured = call.services.run_service.longest_idle_s
     idle_s = arguments.optional_number(call.args, "idle_s")
     if idle_s is not None and not 0 < idle_s <= configured:
@@ -76,7 +76,7 @@ def _make(run_service: RunService, request: RunRequest, args: Mapping[str, Any])
     request, live, environment = run_service.place(request, None)
     if live is not None:
         raise BadRequestError(
-            f"A session {request.session!r} is there already.",
+            f"There is a session {request.session!r} already.",
             hint="Choose another name, or none for a fresh one.",
         )
     own = _tightened(environment, args)
@@ -85,7 +85,7 @@ def _make(run_service: RunService, request: RunRequest, args: Mapping[str, Any])
 
 
 def _tightened(environment: Environment, args: Mapping[str, Any]) -> Environment:
-    """The environment with less memory and more variables, as far as asked for."""
+    """Return the environment with the memory limit and the variables that a call asks for."""
     variables = _variables(args)
     if variables:
         known = [pair for pair in environment.variables if pair[0] not in variables]
@@ -113,7 +113,9 @@ def _variables(args: Mapping[str, Any]) -> dict[str, str]:
         )
     for name, value in found.items():
         if not _VARIABLE.fullmatch(name) or "\0" in value:
-            raise BadRequestError(f"Argument 'environ' has {name!r:.80}, which is no variable.")
+            raise BadRequestError(
+                f"Argument 'environ' has {name!r:.80}, which is not a variable's name."
+            )
     return found
 
 
@@ -121,7 +123,7 @@ def labels_of(args: Mapping[str, Any]) -> Labels:
     """Read labels.
 
     Raises:
-        BadRequestError: they are none, or too many.
+        BadRequestError: they are not labels, or too many.
     """
     found = _texts(args, "labels")
     if len(found) > MAX_LABELS:
@@ -129,7 +131,7 @@ def labels_of(args: Mapping[str, Any]) -> Labels:
     for key, value in found.items():
         if not _KEY.fullmatch(key):
             raise BadRequestError(
-                f"{key!r:.80} is no name of a label.",
+                f"{key!r:.80} is not a valid name of a label.",
                 hint="It has 1 to 63 letters, digits, '.', '_', '/' and '-', and begins and ends "
                 "with a letter or digit.",
             )
