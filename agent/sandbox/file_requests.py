@@ -75,15 +75,15 @@ class FileRequests:
         if kind == "file_put":
             return self._put(path, message)
         if kind == "file_stat":
-            return self._stat(path, follow=told_flag(message, "follow", default=False))
+            return self._stat(path, follow=flag_of(message, "follow", default=False))
         if kind == "file_entries":
             return self._entries(path, message)
         if kind == "file_remove":
-            return self._remove(path, recursive=told_flag(message, "recursive", default=False))
+            return self._remove(path, recursive=flag_of(message, "recursive", default=False))
         if kind == "file_rename":
             return self._rename(path, message)
         if kind == "file_mkdir":
-            if told_flag(message, "parents", default=False):
+            if flag_of(message, "parents", default=False):
                 make_directories(path)
             else:
                 make_directory(path)
@@ -143,12 +143,12 @@ class FileRequests:
     @staticmethod
     def _put(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
         data, permissions = data_of(message), permissions_of(message)
-        if told_flag(message, "parents", default=False):
+        if flag_of(message, "parents", default=False):
             make_directories(os.path.dirname(path) or "/")
-        if told_flag(message, "append", default=False):
+        if flag_of(message, "append", default=False):
             where, size = append_to(path, data, permissions)
             return {"type": "file_closed", "path": where, "size": size}
-        overwrite = told_flag(message, "overwrite", default=True)
+        overwrite = flag_of(message, "overwrite", default=True)
         file = FileWriter(path, permissions, overwrite=overwrite)
         try:
             file.write(data)
@@ -208,7 +208,7 @@ class FileRequests:
 
     def _rename(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
         target = absolute_path(self._workspace, message.get("to"))
-        overwrite = told_flag(message, "overwrite", default=True)
+        overwrite = flag_of(message, "overwrite", default=True)
         here, name = open_parent(path)
         try:
             there, new_name = open_parent(target)
@@ -238,7 +238,7 @@ def rename_to_free(here: int, name: str, there: int, new_name: str) -> None:
         fail_with(ctypes.get_errno())
 
 
-def told_flag(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def flag_of(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
     """
     Raises:
         TransferError: the field is neither true nor false.

@@ -14,7 +14,7 @@ import time
 from sandbox.capture import FIONREAD, NO_BYTES
 from sandbox.framing import READ_BYTES
 from sandbox.job_output import STREAMS
-from sandbox.job_start import JobRefusal, goes_before_agent, not_started, start_program
+from sandbox.job_start import JobRefusal, choose_for_oom_kill, not_started, start_program
 from sandbox.linux import identity_of
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ class JobStream:
 
 
 class JobProcess:
-    """A program that was started, from its start until it is forgotten.
+    """The process of a job, from its start until the job is forgotten.
 
     Args:
         job_id: short, unique in the session.
@@ -69,14 +69,14 @@ class JobProcess:
         stdin: input follows; else it is empty at once.
         tty: rows and columns of a terminal; None for pipes.
         changed: called when there is more output, or the job has ended.
-        paused: called when it has to wait for its reader.
+        paused: called when the job has to wait for its reader.
 
     Attributes:
         pid: leader of the job's session and process group; 0 when it has ended.
-        leader: the same, also later: what it has left behind may be in that session.
-        written: pieces of input by their keys, and how many bytes were taken of each.
-        told: output that those who read on were told, by their keys: where it begins and ends.
-        told_to: offset of what they are told next.
+        leader: the same, and kept after the end, to find processes that the job left behind.
+        written: how many bytes were taken of each piece of input, by the piece's key.
+        told: offset and size of the output that each reader got, by the reader's name.
+        told_to: offset of the output for the next reader.
         file: the code that it runs, if it was started with code.
         wait_status: as of wait(2); None while it runs.
 
@@ -155,8 +155,8 @@ class JobProcess:
     # Start.
 
     def _mark_for_killing(self, retry_s: float) -> None:
-        """Have it go before the agent when memory runs out."""
-        if self.pid and not goes_before_agent(self.pid) and retry_s < 1.0:
+        """Have the kernel kill it before the agent when memory runs out; try again if need be."""
+        if self.pid and not choose_for_oom_kill(self.pid) and retry_s < 1.0:
             self._poller.at(
                 f"job {self.id} oom",
                 time.monotonic() + retry_s,

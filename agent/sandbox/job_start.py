@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 WHY_NOT_STARTED = {
     errno.ENOENT: "no such program, or the interpreter that its first line names is missing",
     errno.EACCES: "not executable: a directory, or its permissions do not allow it",
-    errno.ENOEXEC: "no program that this machine runs: a script needs a first line like #!/bin/sh",
-    errno.ETXTBSY: "somebody still writes to it: close the file first",
-    errno.E2BIG: "its arguments and variables are too long together",
-    errno.EAGAIN: "the session has as many processes as it may: end some",
-    errno.ENOMEM: "there is no memory left for another process",
-    errno.EMFILE: "the session has as many files open as it may: end some jobs",
+    errno.ENOEXEC: "not a program for this machine: a script needs a first line like #!/bin/sh",
+    errno.ETXTBSY: "a process has it open to write: close the file first",
+    errno.E2BIG: "its arguments and variables together are too long",
+    errno.EAGAIN: "the session has reached its limit of processes: end some",
+    errno.ENOMEM: "no memory is left for another process",
+    errno.EMFILE: "the session has reached its limit of open files: end some jobs",
 }
 
 
 class JobRefusal(Exception):  # noqa: N818  # clients have a JobError
-    """Nothing can be done as asked; `number` is an errno."""
+    """A request about a job cannot be carried out; `number` is an errno."""
 
     def __init__(self, message: str, number: int = errno.EINVAL) -> None:
         super().__init__(message)
@@ -45,10 +45,10 @@ def start_program(
     actions: Sequence[Any],
     limits: Mapping[str, int],
 ) -> int:
-    """Start a program without a fork, which would copy the agent's memory for nothing.
+    """Start a program with posix_spawn(3): a fork would copy the agent's memory for nothing.
 
-    It is the leader of a session and of a process group. Everything that the agent has open is
-    close-on-exec.
+    The program is the leader of a session and of a process group. Everything that the agent has
+    open is close-on-exec.
 
     Args:
         cwd: absolute.
@@ -78,8 +78,8 @@ def start_program(
         os.chdir("/")
 
 
-def goes_before_agent(pid: int) -> bool:
-    """Have a program go before the agent when memory runs out; False to try again soon.
+def choose_for_oom_kill(pid: int) -> bool:
+    """Have the kernel kill a program before the agent when memory runs out; False to try again.
 
     The kernel wakes us a moment before it opens /proc/PID to us, and before the program runs. It
     stays closed for a program that we may not read.

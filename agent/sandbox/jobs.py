@@ -32,13 +32,13 @@ KEPT_JOBS = 1000
 """Jobs that have ended and are still known, with their output; the oldest is forgotten first."""
 
 KEPT_KEYS = 10_000
-"""Jobs that are known by their keys, for who asks again whether one was started."""
+"""Jobs that are known by their keys, for clients that repeat a request to start one."""
 
 KEPT_WRITES = 32
-"""Pieces of input of a job that are known by their keys, likewise."""
+"""Pieces of input of a job that are known by their keys, for the same reason."""
 
 KEPT_READS = 32
-"""Requests that read on, likewise."""
+"""Readers of a job that are known by their names, for the same reason."""
 
 MAX_READ = 256 * 1024
 """Bytes of output in one answer, before base64."""
@@ -132,11 +132,11 @@ class Jobs:
         size = _size_of(message["tty"]) if message.get("tty") is not None else None
         if len(self._live) >= MAX_JOBS:
             raise JobRefusal(
-                f"{MAX_JOBS} jobs run in this session, as many as may: stop one first",
+                f"{MAX_JOBS} jobs run in this session, which is the limit: stop one first",
                 errno.EAGAIN,
             )
         if not self._count and len(others := self._agent.live_interpreters()) == 1:
-            # As long as there was nothing else, every orphan was its own, and nobody had to look.
+            # Until now every orphan was that of the one interpreter, and nobody had to look.
             self._agent.trees.note_orphans(others[0])
         cwd = os.path.join(self._agent.workspace, cwd) if cwd else self._agent.workspace
         file = None
@@ -186,8 +186,7 @@ class Jobs:
         self._stop(job, grace_s)
 
     def _stop(self, job: JobProcess, grace_s: float) -> None:
-        """Interrupt a job; end it if it goes on, and kill it and all that it has started if that
-        does not help either."""
+        """Interrupt a job; if it goes on, send SIGTERM, then kill it with all that it started."""
         if not job.pid or job.stopping:
             return
         job.stopping = True
@@ -207,7 +206,7 @@ class Jobs:
             self._agent.trees.kill(job)
 
     def on_exit(self, pid: int, wait_status: int, usage: resource.struct_rusage) -> None:
-        """Handle the end of a process of the agent's, if it is a job's."""
+        """Handle the end of a child of the agent, if the child is a job."""
         job = self._live.pop(pid, None)
         if job is None:
             return
@@ -293,7 +292,7 @@ class Jobs:
         self._settle(job, message, last=True)
 
     def _changed(self, job: JobProcess) -> None:
-        """A job has printed or read something, or has ended: tell who waits, in this turn."""
+        """Answer requests that wait, in this turn: a job has printed, read or ended."""
         if self._waiting.get(job.id):
             self._agent.poller.at(f"job {job.id} news", 0.0, lambda: self._on_news(job))
 
@@ -356,7 +355,9 @@ class Jobs:
         return True
 
     def _read_on(self, job: JobProcess, message: Mapping[str, Any], reader: str) -> None:
-        """Tell what follows what all such requests were told, and that again to who asks again."""
+        """Answer a new reader with the output after that of all earlier ones; a known reader gets
+        the same output again.
+        """
         count: Any = message.get("bytes", MAX_READ)
         if not is_whole(count) or not 0 <= count <= MAX_READ:
             raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
@@ -396,7 +397,7 @@ class Jobs:
             self._resume_output()
 
     def _on_paused(self, job: JobProcess) -> None:
-        """A job waits for its reader, or until that no longer counts."""
+        """Note that a job waits for its reader; it goes on when the reader's time is over."""
         self._paused.add(job)
         self._agent.poller.at(f"job {job.id} hold", job.log.held_until, self._resume_output)
 
@@ -434,7 +435,7 @@ def _timer(message: Mapping[str, Any]) -> str:
 
 def _unknown(job_id: str) -> JobRefusal:
     return JobRefusal(
-        f"job {job_id} has ended, and is forgotten: the last {KEPT_JOBS} are kept", errno.ESRCH
+        f"job {job_id} has ended, and only the last {KEPT_JOBS} such jobs are kept", errno.ESRCH
     )
 
 

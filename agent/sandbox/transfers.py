@@ -13,9 +13,9 @@ from sandbox.file_requests import (
     FILE_REQUESTS,
     FileRequests,
     data_of,
+    flag_of,
     permissions_of,
     text_of_data,
-    told_flag,
 )
 from sandbox.files import FileReader, FileWriter
 from sandbox.paths import WORDS, TransferError, absolute_path
@@ -145,7 +145,7 @@ class Transfers:
             self._send({"type": "file_closed", "id": request_id, "path": "", "size": 0})
             return
         path = absolute_path(self._workspace, message.get("path"))
-        recursive = told_flag(message, "recursive", default=False)
+        recursive = flag_of(message, "recursive", default=False)
         if self._watches is None:
             if self._make_watches is None:
                 raise TransferError("nothing can be watched here", errno.ENOSYS)
@@ -178,7 +178,7 @@ class Transfers:
 
     def _open(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         self._check_room(request_id)
-        mode, passes = message.get("mode"), told_flag(message, "descriptor", default=False)
+        mode, passes = message.get("mode"), flag_of(message, "descriptor", default=False)
         whole = absolute_path(self._workspace, message.get("path"))
         limit = message.get("limit")
         if limit is not None and not is_whole(limit):
@@ -197,7 +197,7 @@ class Transfers:
             file = FileWriter(
                 whole,
                 permissions_of(message),
-                overwrite=told_flag(message, "overwrite", default=True),
+                overwrite=flag_of(message, "overwrite", default=True),
                 limit=limit,
             )
         else:

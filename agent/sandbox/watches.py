@@ -33,7 +33,7 @@ MAX_EVENTS = 500
 
 
 GATHER_S = 0.05
-"""Time in which what happens several times is told once."""
+"""Time in which equal changes become one event."""
 
 
 # Of linux/inotify.h.
@@ -116,10 +116,10 @@ class FileWatch:
         os.close(self.fd)
 
     def _add(self, found: int, path: str, *, first: bool = False) -> None:
-        """Watches what a descriptor leads to, and the directories in it.
+        """Watch what a descriptor leads to, and the directories in it.
 
         Args:
-            first: it is what was asked for, and may be a file.
+            first: it is the path that was asked for, which may be a file.
         """
         import ctypes
 
@@ -141,7 +141,7 @@ class FileWatch:
             self._add_below(found, name, below)
 
     def _add_below(self, around: int, name: str, path: str) -> None:
-        """Watches a directory in another one, if it is one and still there."""
+        """Watch a directory in another one, if it is a directory and still there."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             found = os.open(name, flags, dir_fd=around)
@@ -214,14 +214,14 @@ class FileWatch:
             self._events[event] = None
 
     def _forget(self, path: str) -> None:
-        """Forgets the watches below a directory that is elsewhere now."""
+        """Forget the watches below a directory that was moved away."""
         for number, known in list(self._paths.items()):
             if known == path or known.startswith(f"{path}/"):
                 c_library().inotify_rm_watch(self.fd, number)
                 del self._paths[number]
 
     def _follow(self, path: str) -> None:
-        """Watches a directory that is new, and tells what is in it already."""
+        """Watch a new directory, and note what is in it already."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             here = open_path(self.path)
@@ -239,7 +239,7 @@ class FileWatch:
             self._overflow = True
 
     def tell(self) -> None:
-        """Sends what has happened, if that may be."""
+        """Send what has happened, unless the supervisor lags behind."""
         events = [list(event) for event in self._events]
         if not events and not self._overflow and not self._ended:
             self._scheduled = False
@@ -270,13 +270,17 @@ class FileWatches:
         self._watches: dict[str | int, FileWatch] = {}
 
     def begin(self, request_id: str | int, path: str, *, recursive: bool) -> dict[str, Any]:
-        """Watches a path; the answer, without its id.
+        """Watch a path; returns the answer, without its id.
 
         Raises:
             TransferError, OSError: that cannot be done.
         """
-        if request_id in self._watches or len(self._watches) >= MAX_WATCHES:
-            raise TransferError(f"{MAX_WATCHES} paths are watched already", errno.EMFILE)
+        if request_id in self._watches:
+            raise TransferError("a path is watched under this id already", errno.EEXIST)
+        if len(self._watches) >= MAX_WATCHES:
+            raise TransferError(
+                f"{MAX_WATCHES} paths are watched already: end a watch first", errno.EMFILE
+            )
 
         def tell(events: list[list[str]], overflow: bool, ended: bool) -> bool:
             if not self._may_send():
@@ -292,7 +296,7 @@ class FileWatches:
         return {"type": "file_watching", "path": watch.path}
 
     def end(self, request_id: str | int) -> None:
-        """Stops watching; a watch that is not there is no error."""
+        """Stop watching; an unknown id is no error."""
         watch = self._watches.pop(request_id, None)
         if watch is not None:
             watch.close()

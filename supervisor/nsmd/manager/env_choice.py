@@ -42,11 +42,11 @@ def env_left_open(
             default = None  # the default cannot run it
     if named := default or request.language:
         return named
-    unsaid = "othing says which environment to run the code in."
+    message = "Nothing says which environment to run the code in."
+    if request.session:
+        message = f"There is no session {request.session!r} here, and n{message[1:]}"
     raise BadRequestError(
-        f"There is no session {request.session!r} here, and n{unsaid}"
-        if request.session
-        else f"N{unsaid}",
+        message,
         hint="Name one with -e, or set `env` in [defaults] of config.toml. Available: "
         f"{', '.join(usable) or 'none'}.",
     )

@@ -18,7 +18,7 @@ from nsmd.jail import ProjectCopy
 from nsmd.jail.handle import JailHandle, hang_up
 
 SPEAK_TIMEOUT_S = 20.0
-"""Time from there to the agent's first byte: 1 ms, plus Node's start if Node is prestarted."""
+"""Time from the fork's announcement to its agent's first byte: 1 ms, plus Node's start."""
 
 MESSAGE_BYTES = 64 * 1024
 
@@ -46,8 +46,8 @@ class ShortageError(TemplateError):
 
 
 SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
-"""Errors of a shortage. clone(2) also fails with the removed one if namespaces may not
-be nested.
+"""Errors of a shortage; not ENOSPC, since clone(2) also fails with it if namespaces may not be
+nested.
 """
 
 
