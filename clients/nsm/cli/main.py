@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 GROUPS = {
     "Run code": {
         "run": "run code in a session, or in a fresh jail",
-        "exec": "start a program in a session",
-        "jobs": "list the programs that run in sessions, and end them",
-        "attach": "join a session, or a program in it",
+        "exec": "start a program in a session, as a job",
+        "jobs": "list and stop the jobs of sessions",
+        "attach": "join a session, or one of its jobs",
         "interrupt": "stop what runs in a session, and keep the session",
     },
     "Sessions": {

@@ -4,14 +4,14 @@ blocking.py               `Client`: one call at a time
 asynchronous.py           `AsyncClient`: many calls at once, on trio
 blocking_connection.py, async_connection.py   the connection of each
 operations.py             arguments of operations, the same for both
+job_calls.py, async_jobs.py   the part of each that starts and finds jobs
+jobs.py                   handles of jobs, and what both clients need for them
 files.py, async_files.py  the part of each that reads and writes files of sessions
-job_calls.py, async_jobs.py   the part of each that starts and finds programs in sessions
-jobs.py                   handle of such a program, and what both clients do alike
-transfers.py              such a transfer, as steps that both carry out
-sandbox.py, async_sandbox.py   ``client.sandbox(...)``
 session_files.py          ``client.files(session)``
-file_steps.py             operations on files, as steps that both carry out
-local_trees.py            directories here, as archives on their way
+file_steps.py             operations on files, as steps that both clients carry out
+transfers.py              transfers of files, as such steps
+local_trees.py            local directories as tar archives, made and unpacked
+sandbox.py, async_sandbox.py   ``client.sandbox(...)``
 passing.py                descriptors that come with answers
 boxes.py, bridge.py, builds.py, ports.py   ``client.boxes``, ``client.bridge``, ...
 projects.py               the directory that code of a client sees

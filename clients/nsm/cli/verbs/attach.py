@@ -26,8 +26,8 @@ keys:
 
 Exits 0 when you left, 1 when the session ended.
 
-With --job, you see what that program has printed so far and prints from now on, and it gets what
-you type; in other respects as with `nsm exec`, whose exit codes this has, too.
+With --job, you see what that job has printed so far and what it prints from now on, and it gets
+what you type. Keys and exit codes are those of `nsm exec`.
 """
 
 
@@ -46,7 +46,7 @@ def parser() -> Parser:
     parser.add_argument(
         "-t", "--timeout", type=seconds, metavar="SECONDS", help="limit of each execution of yours"
     )
-    parser.add_argument("--job", metavar="ID", help="join a program of the session, see `nsm jobs`")
+    parser.add_argument("--job", metavar="ID", help="join a job of the session, see `nsm jobs`")
     parser.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
     return parser
 

@@ -1,4 +1,4 @@
-"""`nsm exec`: start a program in a session, and be its terminal."""
+"""`nsm exec`: start a program as a job of a session, and wait for it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
 
 _EPILOG = """\
 The program is a job of the session: it runs beside the session's interpreter, sees the same files
-and the same network, and ends with the session. No shell sees its arguments; for a line of shell,
-use `sh -c 'LINE'`. The session is made where there is none, as `nsm run -s` makes it.
+and the same network, and ends with the session. No shell reads its arguments; for a line of shell,
+use `sh -c 'LINE'`. If there is no such session, it is made, as by `nsm run -s`.
 
-Standard input is the program's; with -n, and with -d, it is empty. Ctrl-C interrupts the program,
-which goes on if it likes; three times, it leaves it. The job goes on without this command, too:
-`nsm attach SESSION --job ID` comes back to it.
+The program gets this command's standard input; with -n or -d it gets none. Ctrl-C interrupts the
+program. The third Ctrl-C ends this command and not the program: `nsm attach SESSION --job ID` comes
+back to it.
 
-With -t, the program has a terminal of the size of this one, and every key is for it. Ctrl-] three
-times within a second leaves it.
+With -t, the program has a terminal of the size of this one, and gets every key. Press Ctrl-] three
+times within a second to leave; the program goes on.
 
 exit codes:
   the program's own, 128+n if signal n has ended it, else
-  124  its time limit was over
+  124  it was stopped at its time limit
   125  nsm could not start it
   126  it is not executable
   127  there is no such program
+  130  you left it with Ctrl-C; 0 with Ctrl-]
   2    wrong usage
 
 examples:
@@ -55,9 +56,9 @@ def parser() -> Parser:
     how = parser.add_argument_group("how it runs")
     how.add_argument("-t", "--tty", action="store_true", help="give it a terminal")
     how.add_argument(
-        "-d", "--detach", action="store_true", help="print the job's id, and do not wait"
+        "-d", "--detach", action="store_true", help="print the job's id, and do not wait for it"
     )
-    how.add_argument("-n", "--no-stdin", action="store_true", help="its input is empty")
+    how.add_argument("-n", "--no-stdin", action="store_true", help="give it no input")
     how.add_argument("-w", "--cwd", metavar="DIR", help="its working directory in the session")
     how.add_argument(
         "--var",

@@ -1,4 +1,4 @@
-"""`nsm jobs`: programs that run in sessions."""
+"""`nsm jobs`: the jobs of sessions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser(
         "jobs",
-        "List the jobs: programs that `nsm exec` has started in sessions. Starts no supervisor.",
-        "Jobs that have ended are listed, too, for as long as their session knows them: the last\n"
-        "1000 of each. `nsm attach SESSION --job ID` shows their output.",
+        "List and stop jobs: programs that run in sessions. Starts no supervisor.",
+        "`nsm exec`, Python clients and models start jobs. Jobs that have ended are listed, too:\n"
+        "the last 1000 of each session. `nsm attach SESSION --job ID` shows the output of a job.",
     )
     parser.add_argument(
         "session", nargs="?", metavar="SESSION", help="an id, a name, or SCOPE/NAME; else all"
     )
     parser.add_argument("-r", "--running", action="store_true", help="only those that run")
     parser.add_argument(
-        "--stop", metavar="ID", help="end that job: interrupt it, then SIGTERM, then kill it"
+        "--stop", metavar="ID", help="stop that job: interrupt it, then SIGTERM, then kill it"
     )
     parser.add_json("an array of objects")
     return parser

@@ -33,7 +33,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--idle", type=seconds, metavar="SECONDS", help="sessions idle for that long or longer"
     )
-    parser.add_labels("sessions that have this label; several must all be there")
+    parser.add_labels("sessions with this label; may be repeated, and then all must match")
     parser.add_yes()
     parser.add_json("an array of the sessions that were ended")
     return parser

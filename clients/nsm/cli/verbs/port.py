@@ -47,7 +47,7 @@ def parser() -> Parser:
         help="HOST:PORT of this machine's loopback, or unix:PATH; else 127.0.0.1 and any free port",
     )
     parser.add_argument(
-        "--public", action="store_true", help="permit an address that other machines reach"
+        "--public", action="store_true", help="permit an address that other machines can reach"
     )
     parser.add_argument(
         "--close", metavar="PORT", type=whole_number, help="close a port; open connections go on"

@@ -33,7 +33,7 @@ def parser() -> Parser:
     parser.add_argument(
         "-s", "--sort", choices=SORTS, metavar="COLUMN", help=f"{', '.join(SORTS)}; else by age"
     )
-    parser.add_labels("only sessions that have this label; several must all be there")
+    parser.add_labels("only sessions with this label; may be repeated, and then all must match")
     parser.add_json("an array of objects; with --all an object of two arrays,")
     return parser
 
