@@ -324,6 +324,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
         ],
         "decisions": [],
         "ports": [],
+        "jobs": [],
     }
 
 
