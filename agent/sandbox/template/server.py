@@ -61,9 +61,9 @@ NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_N
 class TemplateServer:
     """Waits for requests and forks.
 
-    Where there are many cores, it forks helpers that do the same, the forkers, once it cannot keep
-    up. All read the same control socket, so that whichever is free takes the next request. They end
-    when the first of them ends.
+    Where there are many cores, it forks itself once it cannot keep up. All these processes, the
+    forkers, read the same control socket, so that whichever is free takes the next request. They
+    end when the first of them ends.
 
     Attributes:
         agent: the module `sandbox_agent`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -85,17 +85,19 @@ class AsyncFileCalls:
 
     async def carry_out(self, transfer: Generator[Step, dict[str, Any], T]) -> T:
         """Carry out steps (`nsm.client.transfers`)."""
+        from nsm.client.transfers import is_operation  # noqa: PLC0415  # as above
+
         closing = False
         try:
             step = next(transfer)
             while True:
                 answer: dict[str, Any] = {}
                 try:
-                    if isinstance(step, tuple):
+                    if is_operation(step):
                         # What is cancelled still closes its file: a session has few of them.
                         limit_s = CLOSE_TIMEOUT_S if closing else math.inf
                         with trio.move_on_after(limit_s, shield=closing):
-                            answer = await self.call(*cast("tuple[str, dict[str, Any]]", step))
+                            answer = await self.call(*step)
                     elif step is not None:
                         # If it is abandoned, it ends when its pipe breaks.
                         await trio.to_thread.run_sync(step, abandon_on_cancel=True)

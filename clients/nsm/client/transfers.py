@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from nsm.wire.answers import read
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
 
+    from typing_extensions import TypeIs
+
     Step: TypeAlias = tuple[str, dict[str, Any]] | Callable[[], object] | None
     """An operation and its arguments; a function that takes its time; or None, after each piece,
     for others to have a turn.
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+def is_operation(step: Step) -> TypeIs[tuple[str, dict[str, Any]]]:
+    """Return whether a step is an operation with its arguments."""
+    return isinstance(step, tuple)
 
 
 def carry_out(
@@ -52,8 +59,8 @@ def carry_out(
         while True:
             answer: dict[str, Any] = {}
             try:
-                if isinstance(step, tuple):
-                    answer = call(*cast("tuple[str, dict[str, Any]]", step))
+                if is_operation(step):
+                    answer = call(*step)
                 elif step is not None:
                     step()
             except BaseException as error:  # noqa: BLE001  # the transfer raises it again
