@@ -186,10 +186,17 @@ class Jobs:
         self._stop(job, grace_s)
 
     def _stop(self, job: JobProcess, grace_s: float) -> None:
-        """Interrupt a job; if it goes on, send SIGTERM, then kill it with all that it started."""
+        """Interrupt a job; if it goes on, send SIGTERM, then kill it with all that it started.
+
+        Of a job that has ended, kill what it has left behind.
+        """
+        if not job.pid:
+            self._agent.trees.kill_left(job)
         if not job.pid or job.stopping:
             return
         job.stopping = True
+        # What becomes an orphan from now on is the job's.
+        self._agent.trees.note_others_orphans(job)
         now = time.monotonic()
         self._agent.poller.at(f"job {job.id} term", now + grace_s / 2, lambda: self._end(job))
         self._agent.poller.at(f"job {job.id} kill", now + grace_s, lambda: self._kill(job))
@@ -207,15 +214,15 @@ class Jobs:
 
     def on_exit(self, pid: int, wait_status: int, usage: resource.struct_rusage) -> None:
         """Handle the end of a child of the agent, if the child is a job."""
-        job = self._live.pop(pid, None)
+        job = self._live.get(pid)
         if job is None:
             return
         for timer in ("limit", "term", "kill", "oom"):
             self._agent.poller.cancel(f"job {job.id} {timer}")
+        self._agent.trees.note_orphans(job)
         if job.stopping:
             self._agent.trees.kill(job)
-        else:
-            self._agent.trees.note_orphans(job)
+        del self._live[pid]
         job.has_ended(wait_status, usage)
         _remove(job.file)
         # Behind the answers to those who wait.

@@ -78,13 +78,19 @@ class ProcessTrees:
         ):
             self.orphans[pid] = self._recognise(pid) or owner
 
+    def note_others_orphans(self, job: Interpreter | JobProcess) -> None:
+        """Remember whose the orphans are that nobody has seen yet: the job's if they are
+        recognised, since nothing else tells them from those of an interpreter.
+        """
+        self.note_orphans(next((each for each in self.owners() if each is not job), job))
+
     def _recognise(self, pid: int) -> Interpreter | JobProcess | None:
         """The interpreter or job in whose session an orphan is, or whose pipes it has."""
         owners = self.owners()
         with contextlib.suppress(OSError):
             session = os.getsid(pid)
             for each in owners:
-                if each.pid == session:
+                if each.leader == session:
                     return each
         pipes = {pipe.identity: each for each in owners for pipe in each.pipes.values()}
         for fd in (1, 2):
@@ -113,8 +119,10 @@ class ProcessTrees:
                 os.kill(-1, signal.SIGKILL)
             # A process that is being killed starts no other one, so these are all.
             return set(read_processes()) - {self._agent.pid}
-        # Nothing tells that an orphan is a job's, unless it is recognised.
-        self.note_orphans(next((each for each in others if owner.is_job), owner))
+        if owner.is_job:
+            self.note_others_orphans(owner)
+        else:
+            self.note_orphans(owner)
         killed: set[int] = set()
         for attempt in range(KILL_ROUNDS):
             freeze = self._agent.pid == 1 and attempt == FREEZE_ROUND
@@ -135,6 +143,11 @@ class ProcessTrees:
             if not fresh:
                 break
         return killed
+
+    def kill_left(self, job: JobProcess) -> None:
+        """Kill what a job that has ended left behind."""
+        if any(each is job for each in self.orphans.values()):
+            self.kill(job)
 
     def await_end(self, killed: Iterable[int]) -> None:
         """Waits until processes that were killed are gone, for `END_S` at most.

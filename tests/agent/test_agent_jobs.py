@@ -283,6 +283,46 @@ def test_stop_ends_all_that_a_job_has_started(jobs: Jobs) -> None:
     )
 
 
+CHILDREN = "sleep 61 & setsid sleep 61 >/dev/null 2>&1 & echo ready; "
+
+
+@pytest.mark.parametrize(
+    "line",
+    [CHILDREN + "wait", "trap '' INT; trap 'exit 3' TERM; " + CHILDREN + "while :; do wait; done"],
+    ids=["int", "term"],
+)
+@pytest.mark.parametrize("how", ["stop", "limit"])
+def test_a_leader_that_obeys_takes_its_children_along(jobs: Jobs, line: str, how: str) -> None:
+    jobs.agent.bash("setsid -f sleep 62")
+    jobs.agent.python("x = 1")
+    limit = {"timeout_s": 0.5} if how == "limit" else {}
+    job = jobs.shell(line, grace_s=1.0, **limit)
+    jobs.until(job, b"ready")
+    becomes_true(lambda: _sleeps(jobs) == ["61", "61", "62"], "the children run")
+    if how == "stop":
+        jobs.ask("job_stop", job=job, grace_s=1.0)
+    assert jobs.wait(job)["signal"] != signal.SIGKILL
+    becomes_true(lambda: _sleeps(jobs) == ["62"], "all of the job are gone")
+
+
+def test_stop_of_a_job_that_has_ended_kills_what_it_left(jobs: Jobs) -> None:
+    jobs.agent.bash("setsid -f sleep 62")
+    job = jobs.shell(
+        "sleep 61 & setsid sleep 61 >/dev/null 2>&1 & until pgrep -c sleep; do :; done"
+    )
+    assert jobs.wait(job)["exit_code"] == 0
+    becomes_true(lambda: _sleeps(jobs) == ["61", "61", "62"], "they are left")
+    facts = jobs.ask("job_stop", job=job)["job"]
+    assert (facts["running"], facts["stopped"]) == (False, False)
+    becomes_true(lambda: _sleeps(jobs) == ["62"], "all of the job are gone")
+
+
+def _sleeps(jobs: Jobs) -> list[str]:
+    """The arguments of each `sleep` in the session."""
+    told = jobs.output(jobs.start("pgrep", "-a", "-x", "sleep"))[0].decode()
+    return sorted(line.split()[-1] for line in told.splitlines())
+
+
 def test_two_hundred_at_once(jobs: Jobs) -> None:
     started = [jobs.start("cat", stdin=True) for _ in range(200)]
     for job in started:

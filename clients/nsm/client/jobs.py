@@ -160,7 +160,9 @@ class Job:
         self.info = read(JobInfo, self._call("job_resize", rows=rows, columns=columns), "job")
 
     def stop(self, *, grace_s: float | None = None) -> JobInfo:
-        """Interrupt it, have it end, and kill it with all that it has started if it does not.
+        """Interrupt it, have it end, and kill it if it does not, then all that it has started.
+
+        Of a job that has ended, this kills what it has left behind.
 
         Args:
             grace_s: seconds until the kill; None for the configured time.
