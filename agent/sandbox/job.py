@@ -147,7 +147,7 @@ class JobProcess:
         for stream in self.pipes.values():
             self._watch(stream)
         if self._in_fd >= 0 and not self.tty:
-            poller.watch(self._in_fd, lambda _: self._flush(), 0)
+            poller.watch(self._in_fd, self._on_input, 0)
 
     def __repr__(self) -> str:
         return f"<JobProcess {self.id} pid={self.pid} {self.argv[0]!r:.40}>"
@@ -298,15 +298,26 @@ class JobProcess:
         except BlockingIOError:
             pass
         except OSError:
-            self._input.clear()
-            self._input_error = f"job {self.id} does not read its standard input any more"
-            self._close_input()
+            self._break_input()
         if not self._input and self._input_ends:
             self._close_input()
         elif self._in_fd >= 0:
             waits = select.POLLOUT if self._input else 0
             self._poller.change(self._in_fd, waits | (select.POLLIN if self.tty else 0))
         self._changed(self)
+
+    def _on_input(self, events: int) -> None:
+        if events & (select.POLLERR | select.POLLHUP):  # which poll(2) would report for ever
+            self._break_input()
+            self._changed(self)
+        else:
+            self._flush()
+
+    def _break_input(self) -> None:
+        """Close the input: nobody reads it any more."""
+        self._input.clear()
+        self._input_error = f"job {self.id} does not read its standard input any more"
+        self._close_input()
 
     def _close_input(self) -> None:
         if self._in_fd >= 0 and not self.tty:

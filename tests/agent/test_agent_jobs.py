@@ -228,6 +228,17 @@ def test_a_job_that_has_closed_its_input(jobs: Jobs) -> None:
         jobs.write(quiet, b"x")
 
 
+def test_the_agent_lets_go_of_input_that_nobody_can_read(jobs: Jobs) -> None:
+    # poll(2) would report it at once, for ever: the agent would be busy with nothing else.
+    job = jobs.shell("exec </dev/null; echo closed; sleep 60", stdin=True)
+    jobs.until(job, b"closed")
+    becomes_true(
+        lambda: not jobs.read(job, bytes=0, wait_s=0)["job"]["takes_input"], "the input is closed"
+    )
+    with pytest.raises(RefusedError, match="does not read its standard input any more"):
+        jobs.write(job, b"x")
+
+
 def test_a_terminal_its_size_and_its_interrupt(jobs: Jobs) -> None:
     line = "stty size; test -t 0 && test -t 2 && echo terminal; trap 'stty size' WINCH; "
     job = jobs.shell(
