@@ -95,6 +95,25 @@ def test_errors_say_what_to_do(shared: Supervisor) -> None:
         client.kill_all()
 
 
+def test_a_program_may_leave_its_input_unread(shared: Supervisor) -> None:
+    line, big = "exec <&-; echo done; exit 3", bytes(3 << 20)
+
+    async def over_async_client() -> bytes:
+        async with nsm.AsyncClient(
+            socket_path=shared.socket, scope="test", autostart=False
+        ) as client:
+            job = await client.exec("unread", ["sh", "-c", line], stdin=big)
+            return (await job.collect()).stdout
+
+    with shared.client() as client:
+        result = client.exec("unread", ["sh", "-c", line], env="bash", stdin=big).collect()
+        assert (result.stdout, result.exit_code) == (b"done\n", 3)
+        assert trio.run(over_async_client) == b"done\n"
+        with pytest.raises(JobError, match=r"has ended|does not read"):
+            client.exec("unread", ["true"], stdin=True).write(big)
+        client.kill_all()
+
+
 def test_input_signals_and_a_terminal(shared: Supervisor) -> None:
     with shared.client() as client:
         big = bytes(range(256)) * 8192

@@ -10,6 +10,7 @@ import trio
 from nsm.client import jobs, operations
 from nsm.client.projects import DEFAULT, AsyncProjectCalls
 from nsm.wire.answers import read
+from nsm.wire.errors import JobError
 from nsm.wire.jobs import JobInfo, JobOutput, StartedJob, WrittenInput, chunks_of
 from nsm.wire.sessions import PIECE_BYTES
 
@@ -85,8 +86,7 @@ class AsyncJobCalls(AsyncProjectCalls):
         job = AsyncJob(self, started.session.id, started.job)
         job.began(started)
         if isinstance(stdin, bytes) and stdin:
-            await job.write(stdin)
-            await job.close_stdin()
+            await job.feed(stdin)
         return job
 
     async def job(self, session: str, job_id: str) -> AsyncJob:
@@ -179,6 +179,15 @@ class AsyncJob:
                 if written.taken >= len(args["data"]):
                     break
                 args = jobs.next_piece(args, written.taken)
+
+    async def feed(self, data: bytes) -> None:
+        """Give it its whole input, as much of it as it reads."""
+        try:
+            await self.write(data)
+            await self.close_stdin()
+        except JobError as error:
+            if not jobs.reads_no_more(error):
+                raise
 
     async def close_stdin(self) -> None:
         """End its input. In a terminal this is Ctrl-D, which the program may take otherwise."""

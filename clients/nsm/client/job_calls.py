@@ -65,7 +65,8 @@ class JobCalls(ProjectCalls):
             env: environment of a new session; empty for the configured one, or else ``bash``.
             cwd: working directory in the session; relative to its workspace, which is the default.
             environ: variables besides the session's.
-            stdin: the program's whole input, or True to `Job.write` it; without, it is empty.
+            stdin: the program's whole input, of which it may leave some unread; or True to
+                `Job.write` it; without, it is empty.
             tty: rows and columns of a terminal for it; without, it has pipes.
             timeout_s: seconds until it is stopped; None for no limit.
             wait_s: seconds to wait, at most one, for its first output or its end. What comes then
@@ -108,8 +109,7 @@ class JobCalls(ProjectCalls):
         job = jobs.Job(self, started.session.id, started.job)
         job.began(started)
         if isinstance(stdin, bytes) and stdin:
-            job.write(stdin)
-            job.close_stdin()
+            job.feed(stdin)
         return job
 
     def job(self, session: str, job_id: str) -> Job:

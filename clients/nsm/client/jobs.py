@@ -143,6 +143,15 @@ class Job:
                     break
                 args = next_piece(args, written.taken)
 
+    def feed(self, data: bytes) -> None:
+        """Give it its whole input, as much of it as it reads."""
+        try:
+            self.write(data)
+            self.close_stdin()
+        except JobError as error:
+            if not reads_no_more(error):
+                raise
+
     def close_stdin(self) -> None:
         """End its input. In a terminal this is Ctrl-D, which the program may take otherwise."""
         self.info = read(JobInfo, self._call("job_write", **end_arguments()), "job")
@@ -262,6 +271,11 @@ def input_pieces(data: bytes) -> Iterator[dict[str, Any]]:
 def next_piece(args: Mapping[str, Any], taken: int) -> dict[str, Any]:
     """The arguments of the `job_write` that sends what there was no room for."""
     return {**args, "data": args["data"][taken:], "write_id": os.urandom(8).hex()}
+
+
+def reads_no_more(error: JobError) -> bool:
+    """Return whether a job has refused input since it reads none, or no more."""
+    return error.data.get("errno") == "EPIPE"
 
 
 def end_arguments() -> dict[str, Any]:
