@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WHY_NOT_STARTED = {
     errno.ENOENT: "no such program, or the interpreter that its first line names is missing",
-    errno.EACCES: "not executable: a directory, or its permissions do not allow it",
+    errno.EACCES: "not executable: its permissions do not allow it",
     errno.ENOEXEC: "not a program for this machine: a script needs a first line like #!/bin/sh",
     errno.ETXTBSY: "a process has it open to write: close the file first",
     errno.E2BIG: "its arguments and variables together are too long",
@@ -61,8 +61,9 @@ def start_program(
     try:
         os.chdir(cwd)
     except OSError as error:
-        number = error.errno or 0
-        raise JobRefusal(f"working directory {cwd!r:.300}: {os.strerror(number)}", number) from None
+        why = os.strerror(error.errno or 0)
+        # With the errno, it would be taken for one about the program.
+        raise JobRefusal(f"working directory {cwd!r:.300}: {why}") from None
     try:
         program = find_program(argv[0], variables.get("PATH", os.defpath))
         with limited(limits):
@@ -96,6 +97,8 @@ def choose_for_oom_kill(pid: int) -> bool:
 
 def not_started(name: str, number: int) -> JobRefusal:
     """Make the error for a program that the kernel does not start."""
+    if number == errno.EBADF:
+        number = errno.EMFILE  # a pipe of ours has a number that the program may not have
     why = WHY_NOT_STARTED.get(number, os.strerror(number))
     return JobRefusal(f"{name!r:.300}: {why}", number)
 

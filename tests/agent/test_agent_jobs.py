@@ -128,8 +128,8 @@ def test_directory_and_variables(jobs: Jobs) -> None:
     [
         (["no-such-program"], "ENOENT", "no such program in PATH"),
         (["/workspace/missing"], "ENOENT", "no such program"),
-        (["/workspace/data"], "EACCES", "not executable"),
-        (["/usr"], "EACCES", "a directory"),
+        (["/workspace/data"], "EACCES", "not executable: its permissions do not allow it"),
+        (["/usr"], "EACCES", "a directory, not a program"),
         (["/workspace/not-a-program"], "ENOEXEC", "first line like #!"),
         (["/workspace/orphan-script"], "ENOENT", "interpreter that its first line names"),
     ],
@@ -146,9 +146,9 @@ def test_the_reason_is_the_kernel_s(jobs: Jobs, argv: list[str], code: str, says
 
 
 def test_a_working_directory_that_is_not_there(jobs: Jobs) -> None:
-    with pytest.raises(RefusedError, match="working directory '/nowhere'") as refused:
+    with pytest.raises(RefusedError, match="working directory '/nowhere': No such") as refused:
         jobs.start("true", cwd="/nowhere")
-    assert refused.value.code == "ENOENT"
+    assert refused.value.code == "EINVAL"  # ENOENT is about the program
 
 
 @pytest.mark.parametrize(
@@ -447,6 +447,15 @@ def test_limits_of_jobs_are_those_of_interpreters() -> None:
         with pytest.raises(RefusedError, match="limit of processes") as refused:
             list(map(jobs.answer, start_all))
         assert refused.value.code == "EAGAIN"
+
+
+def test_too_many_open_files_are_told_with_what_to_do() -> None:
+    with jailed_agent("--limits", '{"descriptors": 30}') as agent:
+        jobs = Jobs(agent)
+        start_all = [jobs.post("job_start", argv=["sleep", "60"], stdin=True) for _ in range(20)]
+        with pytest.raises(RefusedError, match="limit of open files: end some jobs") as refused:
+            list(map(jobs.answer, start_all))
+        assert refused.value.code == "EMFILE"
 
 
 def test_a_new_owner_of_the_channel_finds_the_jobs(jobs: Jobs) -> None:

@@ -252,6 +252,9 @@ def test_the_command_line(shared: Supervisor) -> None:
     )
     assert shared.run("nsm", "exec", "cli", "missing").returncode == 127
     assert shared.run("nsm", "exec", "cli", "/etc").returncode == 126
+    done = shared.run("nsm", "exec", "cli", "/etc/passwd")
+    assert (done.returncode, "not executable" in done.stderr) == (126, True)
+    assert shared.run("nsm", "exec", "-w", "/nosuch", "cli", "true").returncode == 125
     assert shared.run("nsm", "exec", "cli").returncode == 2
     assert "put options before" in shared.run("nsm", "exec", "cli", "-w", "/tmp", "pwd").stderr
     done = shared.run(
