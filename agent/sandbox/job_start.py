@@ -105,6 +105,12 @@ def not_started(name: str, number: int) -> JobRefusal:
 
 SUFFIXES = {"python": ".py", "bash": ".sh", "node": ".js"}
 
+REQUIRE = (
+    'globalThis.require ??= process.getBuiltinModule?.("module")'
+    '.createRequire(process.cwd() + "/"); '
+)
+"""Node takes a program with a top-level `await` for a module, in which there is no `require`."""
+
 UNBUFFERED = {"python": ("-u",)}
 """Options with which output comes as it is printed."""
 
@@ -123,6 +129,8 @@ def write_program(interpreter: Interpreter, code: str, directory: str) -> tuple[
     name = interpreter.name
     path = os.path.join(directory, f".nsm-job-{os.urandom(4).hex()}{SUFFIXES[name]}")
     text = "\n".join((*(step.code for step in interpreter.setup), code))
+    if name == "node" and "await" in text and "require" in text and text[:2] != "#!":
+        text = REQUIRE + text
     try:
         with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)

@@ -93,6 +93,18 @@ async def test_a_job_is_stopped_and_leaves_no_file(emptied: Supervisor) -> None:
         assert listed.startswith("[]\n")
 
 
+async def test_a_job_in_node_may_await_and_require(emptied: Supervisor) -> None:
+    code = "const fs = require('fs');\nawait null;\nconsole.log(fs.existsSync('.'))"
+    async with Client(server(emptied)) as client:
+        text, _ = await call(client, code="typeof process.getBuiltinModule", env="node")
+        if "undefined" in text:
+            pytest.skip("Node 18 has no top-level await in such a file")
+        await call(client, code=code, env="node", session="s", background=True)
+        text, result = await call(client, job="s/1", timeout_seconds=60)
+        assert text.startswith("true\n[job s/1 has ended after ")
+        assert not result.is_error
+
+
 async def test_a_reset_needs_no_code(emptied: Supervisor) -> None:
     async with Client(server(emptied)) as client:
         await call(client, code="x = 1", env="python", session="s")
