@@ -123,6 +123,11 @@ async def test_what_does_not_exist_is_told(emptied: Supervisor) -> None:
         text, result = await call(client, job="s/1")
         assert result.is_error
         assert "There is no job '1'" in text
+        assert "`background`" in text
+        assert "nsm jobs" not in text
+        text, result = await call(client, session="nobody", reset=True)
+        assert result.is_error
+        assert "`env` in a call" in text
 
 
 async def test_output_is_told_once_across_a_killed_supervisor(short_dir: Path) -> None:

@@ -47,6 +47,7 @@ def env_left_open(
         message = f"There is no session {request.session!r} here, and n{message[1:]}"
     raise BadRequestError(
         message,
-        hint="Name one with -e, or set `env` in [defaults] of config.toml. Available: "
+        hint="Name one with -e, with `env` in a call, or with `env` in [defaults] of "
+        "config.toml. Available: "
         f"{', '.join(usable) or 'none'}.",
     )

@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from nsm.dataclass import replace
-from nsm.wire.errors import NsmError, UnknownJobError
+from nsm.wire.errors import NsmError, OverloadedError, UnknownJobError
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.manager.job_starts import CodeJobs, SessionForJob
 from nsmd.mcp.arguments import JobId
@@ -35,7 +35,11 @@ async def start(code_jobs: CodeJobs, found: SessionForJob) -> ToolReply:
     Raises:
         NsmError: it cannot be started.
     """
-    facts, note = await code_jobs.start(found)
+    try:
+        facts, note = await code_jobs.start(found)
+    except OverloadedError as error:
+        hint = "A call with `job` and `stop` ends one."
+        raise OverloadedError(error.message, hint=hint, data=error.data) from None
     session = found.session
     job = JobId(session.name or session.id, facts.job)
     notes = [note] if note else []
@@ -98,10 +102,7 @@ async def look(session: Session, job: JobId) -> JobFacts:
 
 def no_job(job: JobId) -> NsmError:
     """Make the error for a job whose session is gone."""
-    return UnknownJobError(
-        f"There is no session {job.session!r}, and so no job {job}.",
-        hint="Jobs end with their session, which ends when it was idle for long.",
-    )
+    return UnknownJobError(f"There is no session {job.session!r}, and so no job {job}.")
 
 
 def state_of(job: JobId, facts: JobFacts) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nsm.dataclass import dataclass
 from nsm.jsonlines import MAX_LINE_BYTES
-from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError
+from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError, UnknownJobError
 from nsm.wire.images import Image
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.mcp import displays
@@ -130,11 +130,17 @@ def _refuse_constant(name: str) -> None:
 
 def render_error(error: NsmError) -> ToolReply:
     """Make the reply for a call that could not be carried out."""
-    hint = error.hint or _DEFAULT_HINTS.get(type(error), "")
+    hint = _MODEL_HINTS.get(type(error)) or error.hint or _DEFAULT_HINTS.get(type(error), "")
     text = f"{error.message}\n{hint}" if hint else error.message
     text, _ = head_and_tail(clean(text), _MAX_ERROR_CHARS)
     return ToolReply(text=text, is_error=True, meta={META_KEY: {"error": error.code}})
 
+
+_MODEL_HINTS: Mapping[type[NsmError], str] = {
+    UnknownJobError: "A call with `background` tells the id of its job. "
+    "Jobs end with their session, which ends when it was idle for long.",
+}
+"""Hints in place of those for people at a command line."""
 
 _DEFAULT_HINTS: Mapping[type[NsmError], str] = {
     StartFailedError: "`nsm doctor` says what is missing on this machine.",
