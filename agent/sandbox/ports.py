@@ -21,7 +21,7 @@ LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 """Servers that listen on "localhost" may have the second one only."""
 
 
-MAX_CONNECTING = 64
+MAX_CONNECTING = 512
 """Connections that may be under way at once; the relay asks for fewer."""
 
 
@@ -116,7 +116,7 @@ class PortConnector:
                 continue
             result = connection.connect_ex((address, port))
             if result == errno.EINPROGRESS:
-                self._watch(channel, connection, number, port, addresses)
+                self._watch(channel, connection, number, port, addresses, failed)
                 return
             if self._made(channel, connection, number, result):
                 return
@@ -130,6 +130,7 @@ class PortConnector:
         number: int,
         port: int,
         addresses: Iterator[tuple[int, str]],
+        failed: int,
     ) -> None:
         """Waits for the connection, within a time limit."""
         self._connecting[connection] = channel
@@ -137,7 +138,8 @@ class PortConnector:
         def settle(error: int) -> None:
             self._forget(connection)
             if not self._made(channel, connection, number, error):
-                self._connect(channel, number, port, addresses, error or errno.ECONNREFUSED)
+                worst = _worse(failed, error or errno.ECONNREFUSED)
+                self._connect(channel, number, port, addresses, worst)
 
         self._agent.poller.watch(
             connection.fileno(),

@@ -108,7 +108,7 @@ def test_a_backlog_that_is_full_blocks_nobody(agent: AgentProcess) -> None:
         for _ in range(3):
             _, error, connections = answer(channel)
             made += connections
-            assert error in {0, errno.ETIMEDOUT, errno.ECONNREFUSED}
+            assert error in {0, errno.ETIMEDOUT}, "a program does listen"
         for connection in made:
             connection.close()
 

@@ -39,8 +39,13 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 1000
 """Connections of one session at once; more wait in the backlogs."""
 
-MAX_ASKED = 32
-"""Connections that the agent is asked for at once."""
+PORT_ASKED = 8
+"""Connections of one port that the agent is asked for at once: a program that accepts none is in
+the way of its own port only.
+"""
+
+MAX_ASKED = 256
+"""The same for all ports together."""
 
 ANSWER_S = 20.0
 """Time for the agent to answer: it gives up after half of that, unless it is stopped."""
@@ -73,7 +78,7 @@ class PortRelay:
         self.listeners: dict[int, RelayedPort] = {}
         self.connections: set[RelayedConnection] = set()
         self.ends: dict[int, RelayedEnd] = {}
-        self.waiting: deque[RelayedConnection] = deque()
+        self.turns: deque[RelayedPort] = deque()
         self.asked: dict[int, RelayedConnection] = {}
         self.last = 0
         self.busy: deque[RelayedConnection] = deque()
@@ -186,10 +191,10 @@ class PortRelay:
 
     def ask(self) -> None:
         """Ask the agent for connections."""
-        while self.agent is not None and self.waiting and len(self.asked) < MAX_ASKED:
-            connection = self.waiting[0]
+        while self.agent is not None and self.turns and len(self.asked) < MAX_ASKED:
+            port = self.turns[0]
             self.last += 1
-            request = self.last.to_bytes(8, "big") + connection.port.number.to_bytes(2, "big")
+            request = self.last.to_bytes(8, "big") + port.number.to_bytes(2, "big")
             try:
                 self.agent.send(request, NOWAIT)
             except BlockingIOError:
@@ -197,9 +202,25 @@ class PortRelay:
             except OSError:
                 self.session_over()
                 return
-            del self.waiting[0]
+            del self.turns[0]
+            connection = port.waiting.popleft()
             connection.asked_s = time.monotonic()
             self.asked[self.last] = connection
+            port.asked += 1
+            self.line_up(port)
+
+    def line_up(self, port: RelayedPort) -> None:
+        """Give a port a turn to ask, behind the others, if it has need and room for one."""
+        if port.waiting and port.asked < PORT_ASKED and port not in self.turns:
+            self.turns.append(port)
+
+    def take_asked(self, number: int) -> RelayedConnection | None:
+        """Return the connection that was asked for under a number; None if it was given up."""
+        connection = self.asked.pop(number, None)
+        if connection is not None:
+            connection.port.asked -= 1
+            self.line_up(connection.port)
+        return connection
 
     def give_up_late(self) -> None:
         """End connections for which there was no answer in time."""
@@ -207,7 +228,7 @@ class PortRelay:
             number, connection = next(iter(self.asked.items()))
             if time.monotonic() < connection.asked_s + ANSWER_S:
                 return
-            del self.asked[number]
+            self.take_asked(number)
             self.abort(connection, FAILED)
 
     def hear_agent(self) -> None:
@@ -238,7 +259,7 @@ class PortRelay:
         inside = adopt(descriptor)
         if len(message) != 12:
             raise AgentLieError("an answer about a port has the wrong length")
-        connection = self.asked.pop(int.from_bytes(message[:8], "big"), None)
+        connection = self.take_asked(int.from_bytes(message[:8], "big"))
         error = int.from_bytes(message[8:], "big")
         if connection is None:
             if inside is not None:
@@ -266,10 +287,11 @@ class PortRelay:
         self.forget_agent()
         self.close_all()
         self.over_s = time.monotonic() + DRAIN_S
-        for connection in [*self.waiting, *self.asked.values()]:
-            self.abort(connection, FAILED)
-        self.waiting.clear()
+        self.turns.clear()
         self.asked.clear()
+        for connection in [each for each in self.connections if each.inside is None]:
+            connection.port.waiting.clear()
+            self.abort(connection, FAILED)
 
     def say(self, text: str) -> None:
         if self.control is not None:
@@ -302,7 +324,8 @@ class PortRelay:
             self.connections.add(connection)
             port.counts.add(OPEN, 1)
             port.counts.add(TOTAL, 1)
-            self.waiting.append(connection)
+            port.waiting.append(connection)
+            self.line_up(port)
 
     def set_accepting(self, *, accepting: bool) -> None:
         """Stop accepting, or begin again."""

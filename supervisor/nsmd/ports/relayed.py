@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import deque
 
 from nsmd.ports.counts import RECEIVED, SENT, PortCounts
 
@@ -23,12 +24,19 @@ _LINGER_NOT, _RESET = struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)
 
 
 class RelayedPort:
-    """An open port: its listening socket, and where its connections go."""
+    """An open port: its listening socket, and where its connections go.
+
+    Attributes:
+        waiting: connections for which the agent was not asked yet.
+        asked: number of those for which it was, and has not answered.
+    """
 
     def __init__(self, number: int, listener: socket.socket, counts: PortCounts) -> None:
         self.number = number
         self.listener = listener
         self.counts = counts
+        self.waiting: deque[RelayedConnection] = deque()
+        self.asked = 0
 
 
 class RelayedEnd:

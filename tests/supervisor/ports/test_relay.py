@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -221,6 +222,28 @@ def test_an_agent_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             assert was_reset(host)
         assert (bench.count(FAILED), bench.count(OPEN)) == (1, 0)
         bench.control.close()
+
+
+def test_a_port_whose_program_accepts_nobody_is_in_the_way_of_no_other_port() -> None:
+    stuck = 1
+
+    def answer_others(channel: socket.socket, number: bytes, port: int) -> None:
+        """Do not answer for one port, as while its program's backlog is full."""
+        if port != stuck:
+            connect_for(channel, number, port)
+
+    with RelayBench(answer_others) as bench, program() as (server, port), ExitStack() as owned:
+        bench.start()
+        silent, address = bench.open(stuck), bench.open(port)
+        for _ in range(100):
+            owned.enter_context(connect(silent))
+        while bench.count(TOTAL) < 100:
+            time.sleep(0.001)
+        server.settimeout(relay.ANSWER_S / 4)
+        for _ in range(50):
+            with connect(address) as host, accept(server) as inside:
+                inside.sendall(b"hello")
+                assert host.recv(9) == b"hello"
 
 
 # Ends.
