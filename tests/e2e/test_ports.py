@@ -17,7 +17,7 @@ import trio
 
 import nsm
 from e2e_support import Supervisor, supervisor, wait_gone
-from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
+from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownSessionError
 from relay_bench import connect, was_reset
 
 if TYPE_CHECKING:
@@ -208,6 +208,31 @@ def test_what_cannot_be_opened(short_dir: Path) -> None:
             client.ports.open("web", 8000)
         client.ports.close("web", 8000)
         assert client.ports.list() == []
+
+
+def test_ports_that_are_opened_at_once_respect_the_limits(short_dir: Path) -> None:
+    refusals: list[str] = []
+
+    async def open_one(client: nsm.AsyncClient, session: str) -> None:
+        try:
+            await client.ports.open(session, 8000)
+        except OverloadedError as error:
+            refusals.append(error.message)
+
+    async def open_many(it: Supervisor) -> None:
+        async with it.async_client() as client, trio.open_nursery() as nursery:
+            for _ in range(35):
+                for session in ("one", "two", "three"):
+                    nursery.start_soon(open_one, client, session)
+
+    with supervisor(short_dir) as it, it.client() as client:
+        for session in ("one", "two", "three"):
+            client.run("1", env="bash", session=session)
+        trio.run(open_many, it)
+        rows = client.ports.list()
+        assert len(rows) == len({row.address for row in rows}) == 64
+        assert len(refusals) == 3 * 35 - 64
+        assert max(len(client.ports.list(each)) for each in ("one", "two", "three")) <= 32
 
 
 def test_ports_of_a_sandbox(short_dir: Path) -> None:

@@ -46,7 +46,7 @@ from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
 from nsmd.environments.builds import builder
 from nsmd.environments.nix import monitor
-from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_PORTS
+from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_OPEN_PORTS
 from nsmd.manager import session_slots
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
@@ -249,8 +249,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         frames.MAX_FRAME_BYTES,
         connection.MAX_IN_FLIGHT,
         MAX_CONNECTIONS,
-        MAX_PORTS,
-        session_ports.MAX_PORTS,
+        MAX_OPEN_PORTS,
+        session_ports.MAX_SESSION_PORTS,
         relay.MAX_CONNECTIONS,
         session_slots.MAX_WAITING,
         outgoing.MAX_WAITING_BYTES,

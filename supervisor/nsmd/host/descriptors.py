@@ -47,7 +47,7 @@ PER_PORT = 4
 which the ports of a session share.
 """
 
-MAX_PORTS = MAX_LATER // PER_PORT
+MAX_OPEN_PORTS = MAX_LATER // PER_PORT
 """Largest number of open ports of all sessions, however many descriptors there are."""
 
 RESERVED = 192
@@ -77,7 +77,7 @@ class Shares:
     connections: int
     proxied: int
     boxes: int = MAX_BOXES
-    ports: int = MAX_PORTS
+    ports: int = MAX_OPEN_PORTS
 
 
 class Quota:

@@ -13,7 +13,7 @@ from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.ports import PortRow
 from nsmd.config.http_address import ConfiguredPort, parse_port
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.host.descriptors import MAX_PORTS
+from nsmd.host.descriptors import MAX_OPEN_PORTS
 from nsmd.model import names
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import PortSettings
@@ -34,13 +34,16 @@ class PortManager:
         most: largest number of open ports at once.
     """
 
-    def __init__(self, *, store: DescriptorStore, events: Events, most: int = MAX_PORTS) -> None:
+    def __init__(
+        self, *, store: DescriptorStore, events: Events, most: int = MAX_OPEN_PORTS
+    ) -> None:
         self._store = store
         self._events = events
         self._most = most
         self._left = LeftPorts()
         self._of: dict[str, SessionPorts] = {}
         self._nursery: trio.Nursery | None = None
+        self._opening = 0
         self._leaving = False
         self._configured: Sequence[ConfiguredPort] = ()
 
@@ -109,16 +112,19 @@ class PortManager:
         if not 0 < number < 65536:
             raise BadRequestError(f"{number} is no port.", hint="Ports are 1 to 65535.")
         address = addresses.parse_address(text or addresses.ANY_PORT, public=public)
-        if sum(len(ports.open_ports) for ports in self._of.values()) >= self._most:
+        open_now = sum(len(ports.open_ports) for ports in self._of.values())
+        if open_now + self._opening >= self._most:
             raise OverloadedError(
                 f"{self._most} ports are open already.", hint="`nsm port` lists them."
             )
         ports = self._of.get(session.id)
         if ports is None:
             ports = self._of[session.id] = self._ports_of(session, self._nursery)
+        self._opening += 1
         try:
             opened = await ports.open(number, address, client)
         finally:
+            self._opening -= 1
             if not ports.in_use:
                 self._forget(ports)
         return ports.row(opened)

@@ -31,7 +31,7 @@ from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
-MAX_PORTS = 32
+MAX_SESSION_PORTS = 32
 """Largest number of open ports of one session."""
 
 ANSWER_TIMEOUT_S = 20.0
@@ -135,31 +135,26 @@ class SessionPorts:
         Raises:
             NsmError: it cannot be opened.
         """
-        if len(self.open_ports) >= MAX_PORTS:
-            raise OverloadedError(
-                f"{MAX_PORTS} ports of this session are open already.",
-                hint="`nsm port SESSION --close PORT` closes one.",
-            )
-        listener = addresses.listen(address)
-        port: OpenPort | None = None
-        try:
-            port = self._made(number, address, client, listener)
-            async with self._lock:
+        async with self._lock:  # nobody else takes the last room, or the same slot
+            if len(self.open_ports) >= MAX_SESSION_PORTS:
+                raise OverloadedError(
+                    f"{MAX_SESSION_PORTS} ports of this session are open already.",
+                    hint="`nsm port SESSION --close PORT` closes one.",
+                )
+            port = self._made(number, address, client, addresses.listen(address))
+            try:
                 await self._ensure_relay()
                 self._check_live()
                 self._begin(port)
-        except BaseException as error:
-            if port is not None:
+            except BaseException as error:
                 port.close()
-            else:
-                listener.close()
-            self._part()
-            if isinstance(error, OSError):
-                raise OverloadedError(
-                    f"There is no room for another port: {error.strerror}.",
-                    hint="Close some ports or end some sessions.",
-                ) from error
-            raise
+                self._part()
+                if isinstance(error, OSError):
+                    raise OverloadedError(
+                        f"There is no room for another port: {error.strerror}.",
+                        hint="Close some ports or end some sessions.",
+                    ) from error
+                raise
         self._publish("port_opened", port, client=client)
         return port
 
