@@ -9,7 +9,8 @@ words, some with a descriptor:
 
 ``counts``          a memory file (`nsmd.ports.counts`) for the counts of each port
 ``agent``           a channel to the session's agent (docs/contributing/agent-protocol.md, `ports`)
-``open SLOT PORT``  a listening socket; its connections go to that port of the session
+``open SLOT PORT``  a listening socket; its connections go to that port of the session. A
+                    supervisor that takes over repeats this for each port
 ``close SLOT``      accept no more; open connections go on
 
 It sends ``wrong TEXT`` if the agent passed anything else than a connection to the port.
@@ -164,6 +165,10 @@ class PortRelay:
 
     def open(self, slot: int, number: int, listener: socket.socket) -> None:
         self.began = True
+        known = self.ports.get(slot)
+        if known is not None and os.path.sameopenfile(known.listener.fileno(), listener.fileno()):
+            listener.close()  # its connections stay counted
+            return
         self.close(slot)
         port = RelayedPort(number, listener, PortCounts(self.counts, slot))
         self.ports[slot] = port

@@ -120,7 +120,10 @@ class SessionPorts:
             self._nursery.start_soon(self._start_again)
         else:
             self._counts = left.counts
-            self._begin_with(RelayProcess.taken_up(left))
+            relay = RelayProcess.taken_up(left)
+            self._begin_with(relay)
+            for port in self.open_ports:  # the earlier supervisor may not have got to this
+                relay.open(port.record.slot, port.record.number, port.listener)
             if not self.open_ports:
                 self._part()
 
@@ -360,13 +363,17 @@ class SessionPorts:
             raise ended
 
     def _begin(self, port: OpenPort) -> None:
-        """Serve a port: the relay accepts from now on."""
+        """Serve a port: the relay accepts from now on.
+
+        It is kept first: a supervisor that is killed here leaves no port that the next one does
+        not know.
+        """
         assert self._relay is not None, "it was started before"
         assert self._counts is not None, "so were its counts"
         counts.clear_counts(self._counts, port.record.slot)
         self.open_ports.append(port)
-        self._relay.open(port.record.slot, port.record.number, port.listener)
         self._keep(port.name)
+        self._relay.open(port.record.slot, port.record.number, port.listener)
 
     def _made(
         self, number: int, address: Port | UnixPath, client: str, listener: socket.socket

@@ -246,6 +246,20 @@ def test_a_port_whose_program_accepts_nobody_is_in_the_way_of_no_other_port() ->
                 assert host.recv(9) == b"hello"
 
 
+def test_a_supervisor_that_takes_over_repeats_what_is_open(
+    bench: RelayBench, server: tuple[socket.socket, int]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as owned:
+        listener.setblocking(False)
+        for count in (1, 2):
+            socket.send_fds(bench.control, [b"open 0 %d" % server[1]], [listener.fileno()])
+            host = owned.enter_context(connect(listener.getsockname()))
+            inside = owned.enter_context(accept(server[0]))
+            inside.sendall(b"hello")
+            assert host.recv(9) == b"hello"
+            assert bench.count(OPEN) == count
+
+
 # Ends.
 
 

@@ -1,0 +1,100 @@
+"""Ports of a session: what the store and the relay learn, and when."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import trio
+
+from fake_fdstore import Held
+from nsmd.config.http_address import Port
+from nsmd.fdstore import records
+from nsmd.model.events import Events
+from nsmd.ports.counts import FILE_BYTES
+from nsmd.ports.records import PORT, LeftPort, LeftRelay, PortRecord, RelayRecord
+from nsmd.ports.session_ports import SessionPorts
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from nsmd.sessions.session import Session
+
+SESSION = cast("Session", SimpleNamespace(id="s-1", name="web", tenancy=None, live=True))
+LOOPBACK = Port("127.0.0.1", 0)
+
+
+@pytest.fixture
+def relay() -> Generator[tuple[socket.socket, LeftRelay]]:
+    """A relay that an earlier supervisor has left: our end of its channel, and what was kept."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    counts = os.memfd_create("counts")
+    os.truncate(counts, FILE_BYTES)
+    with ours, subprocess.Popen(["sleep", "infinity"]) as process:
+        record = RelayRecord(
+            id="r-1",
+            session=SESSION.id,
+            control=records.identity(its.fileno()),
+            counts=records.identity(counts),
+        )
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            yield ours, LeftRelay(record=record, pidfd=pidfd, control=its.detach(), counts=counts)
+        finally:
+            process.kill()
+
+
+def told(channel: socket.socket) -> bytes:
+    """The next message to the relay; empty if there is none."""
+    try:
+        message, descriptors, _, _ = socket.recv_fds(channel, 256, 1)
+    except BlockingIOError:
+        return b""
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return message
+
+
+def ports_of(store: Held, nursery: trio.Nursery) -> SessionPorts:
+    return SessionPorts(
+        SESSION, store=store, events=Events(), nursery=nursery, unused=lambda _: None
+    )
+
+
+def test_a_port_is_kept_before_the_relay_has_it(relay: tuple[socket.socket, LeftRelay]) -> None:
+    """Otherwise a supervisor that is killed in between would leave a port that nobody lists."""
+    channel, left = relay
+    before: list[bytes] = []
+
+    class Watched(Held):
+        def keep(self, name: str, descriptors: Sequence[int]) -> None:
+            if name.startswith(PORT):
+                before.append(told(channel))
+            super().keep(name, descriptors)
+
+    async def use() -> None:
+        async with trio.open_nursery() as nursery:
+            ports = ports_of(store, nursery)
+            ports.take_up([earlier()], left)
+            assert told(channel) == b"open 7 8000"
+            await ports.open(8001, LOOPBACK, "test")
+            assert told(channel) == b"open 0 8001"
+            nursery.cancel_scope.cancel()
+        ports.end()
+
+    store = Watched()
+    trio.run(use)
+    assert before == [b""]
+    store.close()
+
+
+def earlier() -> LeftPort:
+    """A port that an earlier supervisor has kept, and may not have passed to the relay."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    record = PortRecord(id="p-1", session=SESSION.id, number=8000, slot=7, address="127.0.0.1:1")
+    return LeftPort(record=record, listener=listener.detach())
