@@ -194,6 +194,8 @@ def test_what_cannot_be_opened(short_dir: Path) -> None:
             client.ports.open("web", 8000, listen="0.0.0.0:0")
         with pytest.raises(BadRequestError, match="No such file"):
             client.ports.open("web", 8000, listen=f"unix:{short_dir}/none/s")
+        with pytest.raises(BadRequestError, match="expected an absolute path behind unix:"):
+            client.ports.open("web", 8000, listen="unix:")
         for number in (0, 65536):
             with pytest.raises(BadRequestError, match="no port"):
                 client.ports.open("web", number)
@@ -417,6 +419,10 @@ def test_the_command_line(short_dir: Path) -> None:
         opened = it.run("nsm", "port", "web", "8000", "--listen", "localhost:0")
         assert opened.returncode == 0
         assert "any web page" in opened.stderr
+        assert "other machines" not in opened.stderr
+        wide = it.run("nsm", "port", "web", "8001", "--public", "--listen", "0.0.0.0:0")
+        assert "other machines" in wide.stderr
+        assert it.run("nsm", "port", "web", "--close", "8001").returncode == 0
         with urllib.request.urlopen(f"http://{opened.stdout.strip()}/") as answer:
             assert answer.read() == b"page\n"
         assert it.run("nsm", "port", "web", "8000", "--listen", f"unix:{short_dir}/s").stderr == ""

@@ -85,7 +85,8 @@ class AsyncPorts:
 def _open_arguments(target: str, port: int, listen: str | None, *, public: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {"target": target, "port": port}
     if listen is not None:
-        if listen.startswith(UNIX):  # the supervisor has another working directory
+        # The supervisor has another working directory.
+        if listen.startswith(UNIX) and listen != UNIX:
             listen = UNIX + os.path.abspath(listen.removeprefix(UNIX))
         arguments["listen"] = listen
     if public:

@@ -40,7 +40,16 @@ Identity = tuple[int, int]
 
 
 class PlaceError(Exception):
-    """The lock or the socket cannot be had; the message says why and what to do."""
+    """The lock or a socket cannot be had; the message says why and what to do.
+
+    Args:
+        why: reason, a sentence.
+        advice: what to do, for the supervisor's socket.
+    """
+
+    def __init__(self, why: str, advice: str = "") -> None:
+        super().__init__(f"{why} {advice}".rstrip())
+        self.why = why
 
 
 def check_way(path: str, owners: Collection[int]) -> None:
@@ -49,7 +58,8 @@ def check_way(path: str, owners: Collection[int]) -> None:
     Anybody who can rename a directory on the way can do that, whatever the directory's own mode.
 
     Args:
-        path: absolute path of an existing directory.
+        path: absolute path of an existing directory, or of a socket in one, which is then checked
+            as well.
         owners: users who may own the directories on the way: us and root.
 
     Raises:
@@ -61,7 +71,7 @@ def check_way(path: str, owners: Collection[int]) -> None:
         for count in range(len(parts)):
             _check_step("/" + "/".join(parts[:count]), owners)
     if os.path.islink(path):
-        raise PlaceError(f"{path} is a symbolic link. Set NSM_SOCKET to a path in {real}.")
+        raise PlaceError(f"{path} is a symbolic link.", f"Set NSM_SOCKET to a path in {real}.")
 
 
 def _check_step(step: str, owners: Collection[int]) -> None:
@@ -80,9 +90,9 @@ def _check_step(step: str, owners: Collection[int]) -> None:
         why = f"everybody may write to {step}"
     if why is not None:
         raise PlaceError(
-            f"{why}, who could put a socket of their own in the supervisor's place. Set NSM_SOCKET "
-            "to a path in a directory that is yours alone, with all that leads there yours or "
-            "root's."
+            f"{why}, who could put a socket of their own in its place.",
+            "Set NSM_SOCKET to a path in a directory that is yours alone, with all that leads "
+            "there yours or root's.",
         )
 
 
@@ -166,11 +176,6 @@ def listening_socket(path: str) -> Generator[socket.socket]:
     Raises:
         PlaceError: something else is there, or the path is too long.
     """
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-        raise PlaceError(
-            f"The socket's path has {len(os.fsencode(path))} bytes, Linux allows "
-            f"{MAX_SOCKET_PATH_BYTES}: {path}. Set NSM_SOCKET to a shorter one."
-        )
     with bound(path) as listener, removed_at_the_end(path, identity_of(path)):
         yield listener
 
@@ -179,8 +184,14 @@ def bound(path: str) -> socket.socket:
     """Make a socket that listens at a path, as `listening_socket`; the caller closes it.
 
     Raises:
-        PlaceError: something else is there.
+        PlaceError: something else is there, or the path is too long.
     """
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise PlaceError(
+            f"The socket's path has {len(os.fsencode(path))} bytes, Linux allows "
+            f"{MAX_SOCKET_PATH_BYTES}: {path}.",
+            "Set NSM_SOCKET to a shorter one.",
+        )
     _clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # The mode comes from the umask: a chmod after bind would be a moment too late.
@@ -222,8 +233,8 @@ def _clear(path: str) -> None:
         raise PlaceError(f"{path} cannot be looked at ({error.strerror}).") from error
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
         raise PlaceError(
-            f"{path} exists and is not a socket of yours. Remove it, or set NSM_SOCKET to "
-            "another path."
+            f"{path} exists and is not a socket of yours.",
+            "Remove it, or set NSM_SOCKET to another path.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
@@ -233,7 +244,8 @@ def _clear(path: str) -> None:
                 raise PlaceError(f"{path} is in an odd state ({error.strerror}).") from error
         else:
             raise PlaceError(
-                f"Another program listens on {path}. `nsm status` shows whether it is a supervisor."
+                f"Another program listens on {path}.",
+                "`nsm status` shows whether it is a supervisor.",
             )
     with suppress(FileNotFoundError):
         os.unlink(path)

@@ -68,16 +68,14 @@ def listen(address: Port | UnixPath) -> socket.socket:
     try:
         match address:
             case UnixPath(path=path):
-                check_way(os.path.dirname(path), trusted_owners())
+                check_way(path, trusted_owners())  # its directory included
                 return bound(path)
             case Port():
                 return _bound(address)
     except PlaceError as error:
         raise BadRequestError(
-            f"A port of a session cannot be opened there: {str(error).rstrip('.')}.".replace(
-                "Set NSM_SOCKET to", "Choose"
-            ),
-            hint="Choose another path.",
+            f"A port of a session cannot be opened there: {error.why}",
+            hint="Choose another path for the socket, in a directory of yours.",
         ) from error
     except OSError as error:
         raise BadRequestError(

@@ -82,11 +82,18 @@ def test_a_unix_socket_is_for_its_user(tmp_path: Path) -> None:
         pass
 
 
+def assert_fits(error: BadRequestError) -> None:
+    """Check that an error is about a port's socket, and not about the supervisor's."""
+    told = error.message + error.hint
+    assert not any(word in told for word in ("NSM_SOCKET", "status", "supervisor", "Remove"))
+
+
 def test_files_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("mine")
-    with pytest.raises(BadRequestError, match="not a socket"):
+    with pytest.raises(BadRequestError, match="not a socket") as refused:
         listen(UnixPath(str(path)))
+    assert_fits(refused.value)
     assert path.read_text() == "mine"
     with pytest.raises(BadRequestError, match="No such file"):
         listen(UnixPath(str(tmp_path / "missing" / "s")))
@@ -94,8 +101,9 @@ def test_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_socket_in_use_is_left_alone(tmp_path: Path) -> None:
     path = UnixPath(str(tmp_path / "s"))
-    with listen(path), pytest.raises(BadRequestError, match="listens on"):
+    with listen(path), pytest.raises(BadRequestError, match="listens on") as refused:
         listen(path)
+    assert_fits(refused.value)
 
 
 def test_a_directory_that_others_may_change(tmp_path: Path) -> None:
@@ -103,13 +111,18 @@ def test_a_directory_that_others_may_change(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o777)
     (shared / "own").mkdir()
-    with pytest.raises(BadRequestError, match="everybody may write"):
-        listen(UnixPath(str(shared / "own" / "s")))
+    for path in (shared / "own" / "s", shared / "s"):
+        with pytest.raises(BadRequestError, match="everybody may write") as refused:
+            listen(UnixPath(str(path)))
+        assert_fits(refused.value)
+    shared.chmod(0o1777)  # nobody else could replace the socket
+    listen(UnixPath(str(shared / "s"))).close()
 
 
 def test_a_path_that_is_too_long(tmp_path: Path) -> None:
-    with pytest.raises(BadRequestError):
+    with pytest.raises(BadRequestError, match="Linux allows 107") as refused:
         listen(UnixPath(str(tmp_path / ("x" * 120))))
+    assert_fits(refused.value)
 
 
 def test_only_our_own_socket_is_removed(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from nsm.client.ports import UNIX
 if TYPE_CHECKING:
     import argparse
 
+LOOPBACK = ("127.", "[::1]:")
+"""Beginnings of addresses that other machines do not reach."""
+
 _EPILOG = """\
 With SESSION and PORT, connections to an address of this machine reach that port of the session, on
 its own loopback, until the session ends. The address is printed. The session gets no network.
@@ -82,8 +85,9 @@ def _open(options: argparse.Namespace) -> int:
             options.session, options.port, listen=options.listen, public=options.public
         )
     if not options.json and not row.address.startswith(UNIX):
+        others = "" if row.address.startswith(LOOPBACK) else "other machines, "
         terminal.note(
-            "everybody on this machine, and any web page in a browser on it, can connect; "
+            f"{others}everybody on this machine, and any web page in a browser on it, can connect; "
             "--listen unix:PATH is for you alone"
         )
     terminal.answer(options, row, lambda: visible(row.address))
