@@ -243,7 +243,7 @@ def test_ports_of_a_sandbox(short_dir: Path) -> None:
             nsm.AsyncClient(socket_path=it.socket, autostart=False) as client,
             client.sandbox(env="python") as sandbox,
         ):
-            port = await sandbox.port(8000)
+            port = await sandbox.open_port(8000)
             assert [row.address for row in await client.ports.list(sandbox.id)] == [port.address]
             await client.ports.close(sandbox.id, 8000)
             assert await client.ports.list() == []
@@ -251,7 +251,7 @@ def test_ports_of_a_sandbox(short_dir: Path) -> None:
     with supervisor(short_dir) as it:
         with it.client() as client, client.sandbox(env="python") as sandbox:
             begin(client, sandbox.name)
-            assert works(sandbox.port(8000))
+            assert works(sandbox.open_port(8000))
         trio.run(use_async, it)
 
 

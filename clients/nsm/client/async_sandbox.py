@@ -128,6 +128,8 @@ class AsyncSandbox:
             existing=True,
         )
 
-    async def port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
+    async def open_port(
+        self, port: int, *, listen: str | None = None, public: bool = False
+    ) -> PortRow:
         """Open one of its ports on the host, as `client.ports.open`."""
         return await self._client.ports.open(self.id, port, listen=listen, public=public)

@@ -155,6 +155,6 @@ class Sandbox:
             existing=True,
         )
 
-    def port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
+    def open_port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
         """Open one of its ports on the host, as `client.ports.open`."""
         return self._client.ports.open(self.id, port, listen=listen, public=public)
