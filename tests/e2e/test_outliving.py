@@ -60,13 +60,17 @@ def another(earlier: Supervisor) -> Generator[Supervisor]:
         yield it
 
 
+def client_of(it: Supervisor) -> nsm.Client:
+    """A client that is told of the end of this supervisor, and looks for no other."""
+    return nsm.Client(socket_path=it.socket, scope="test", autostart=False, reconnect=False)
+
+
 def begin(it: Supervisor, code: str, **options: str) -> threading.Thread:
     """Run code whose client does not care what becomes of it; returns once it has printed."""
     started = threading.Event()
 
     def run() -> None:
-        client = nsm.Client(socket_path=it.socket, scope="test", autostart=False, reconnect=False)
-        with client, suppress(NsmError, OSError):
+        with client_of(it) as client, suppress(NsmError, OSError):
             client.run(code, on_output=lambda *_: started.set(), **options)  # type: ignore[arg-type]
 
     thread = threading.Thread(target=run)
@@ -340,3 +344,69 @@ def test_sessions_that_ended_with_everything_that_held_them_are_told_of(short_di
             replaced = client.run("1", env="python", session=name).session.replaced
             assert why in str(replaced)
         assert client.run("1", env="python", session="new").session.replaced is None
+
+
+def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    data = bytes(700_000)
+    for number in range(4):
+        (tmp_path / f"{number}").write_bytes(data)
+
+    with ExitStack() as stack:
+        it = stack.enter_context(supervisor(short_dir))
+        with it.client() as client:
+            client.run("x = 1", env="python", session="a")
+            client.files("a").write("f", "old")
+        with client_of(it) as client:
+            pieces = iter([data, b""])
+
+            def piece(_: int) -> bytes:
+                found = next(pieces)
+                if not found:
+                    die(it)
+                return found
+
+            with pytest.raises(NsmError):
+                client.put_file("a", "f", piece)
+        it = stack.enter_context(another(it))
+        with client_of(it) as client:
+            files = client.files("a")
+            assert files.read("f") == b"old"
+
+            def enough(size: int) -> None:
+                if size > 2 * len(data) and it.process.poll() is None:
+                    die(it)
+
+            with pytest.raises(NsmError):
+                files.upload(tmp_path, "tree", on_progress=enough)
+        it = stack.enter_context(another(it))
+        with client_of(it) as client:
+            files = client.files("a")
+            assert {entry.name for entry in files.list()} == {"f", "tree"}
+            assert {entry.size for entry in files.list("tree")} <= {len(data)}
+            # It reads no request any more, and then it dies.
+            it.process.send_signal(signal.SIGSTOP)
+            killer = threading.Thread(target=die, args=(it,))
+            with pytest.raises(NsmError):
+                killer.start()
+                files.write("f", "new")
+            killer.join()
+        it = stack.enter_context(another(it))
+        with it.client() as client:
+            assert client.files("a").read("f") == b"old"
+            client.kill_all()
+
+
+def test_labels_outlive_a_supervisor(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        with first.client() as client:
+            for owner in ("me", "you"):
+                client.sandbox(env="bash", labels={"owner": owner})
+        die(first)
+        with another(first) as it, it.client() as client:
+            assert [row.labels for row in client.sessions()] == [{"owner": "me"}, {"owner": "you"}]
+            client.kill_labelled({"owner": "you"})
+            (row,) = client.sessions()
+            assert row.labels == {"owner": "me"}
+            client.kill_all()
