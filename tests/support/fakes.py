@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -60,12 +61,16 @@ class FakeAgent:
         self.acknowledged = 0
         self.hello: Mapping[str, Any] | None = None
 
-    async def send(self, frame: Mapping[str, Any]) -> None:
+    async def send(self, frame: Mapping[str, Any], descriptor: int | None = None) -> None:
         """Send one frame, numbered once the supervisor has said hello."""
         if self.hello is not None:
             self._sequence += 1
             frame = {**frame, "seq": self._sequence}
-        await self._stream.send_all(encode_frame(frame))
+        data = encode_frame(frame)
+        if descriptor is not None:
+            rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor])
+            data = data[await self._stream.socket.sendmsg([data], [rights]) :]
+        await self._stream.send_all(data)
 
     def begin_after(self, number: int) -> None:
         """Number frames from there on."""

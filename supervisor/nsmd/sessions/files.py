@@ -150,7 +150,7 @@ class Transfer:
 
     def _fits(self, descriptor: int) -> bool:
         mode = os.fstat(descriptor).st_mode
-        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_PATH)
         wanted = os.O_RDONLY if self._mode in ("read", "archive") else os.O_WRONLY
         is_tree = self._mode in ("archive", "unpack")
         is_kind = stat.S_ISFIFO(mode) if is_tree else stat.S_ISREG(mode)

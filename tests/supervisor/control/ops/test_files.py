@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,7 @@ import trio
 import trio.testing
 
 from control_bench import MAX_FILE_BYTES, Bench, Peer, bench
+from fakes import CAPABILITIES
 from nsm.wire.errors import (
     BadRequestError,
     FileError,
@@ -417,6 +420,61 @@ async def test_a_lying_agent_loses_its_own_session(
         with pytest.raises(SessionEndedError, match="broke the protocol"):
             await transfer(peer)
         await trio.testing.wait_all_tasks_blocked()
+        assert [session.name for session in it.run_service.live_sessions()] == ["b"]
+        assert await peer.call("ping") == {}
+
+
+def _socket_end() -> int:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours.detach()
+
+
+@pytest.mark.parametrize(
+    ("mode", "make"),
+    [
+        ("read", lambda: os.open("/", os.O_RDONLY)),
+        ("read", _socket_end),
+        ("read", lambda: os.open("/proc/self/status", os.O_RDONLY)),
+        ("read", lambda: os.open("/dev/null", os.O_RDONLY)),
+        ("read", lambda: os.open(__file__, os.O_PATH)),
+        ("read", lambda: os.memfd_create("both ways")),
+        ("write", lambda: os.memfd_create("both ways")),
+        ("write", lambda: os.open(__file__, os.O_RDONLY)),
+        ("write", lambda: os.open("/proc/self/comm", os.O_WRONLY)),
+        ("archive", lambda: os.open(__file__, os.O_RDONLY)),
+        ("unpack", lambda: os.open("/dev/null", os.O_WRONLY)),
+    ],
+    ids=[
+        *("directory", "socket", "proc", "device", "path only", "read and write"),
+        *("write and read", "read only", "proc to write", "archive no pipe", "unpack no pipe"),
+    ],
+)
+async def test_an_agent_that_passes_a_wrong_descriptor_loses_its_own_session(
+    mode: str, make: Callable[[], int], autojump_clock: trio.abc.Clock
+) -> None:
+    async def hostile(agent: FakeAgent, jail: FakeJail) -> None:
+        del jail
+        await agent.be_ready([*CAPABILITIES, "files.direct"])
+        while True:
+            frame = await agent.receive()
+            if frame["type"] == "execute":
+                await agent.answer(frame)
+                continue
+            told = {"type": "file", "id": frame["id"], "path": "/workspace/f", "size": 1}
+            descriptor = make()
+            try:
+                await agent.send({**told, "permissions": 0o644, "descriptor": True}, descriptor)
+            finally:
+                os.close(descriptor)
+
+    async with bench(hostile) as it:
+        peer = await client_of(it)
+        await peer.call("run", env="bash", code="x", session="b")
+        session = it.run_service.find("a")
+        with pytest.raises(SessionEndedError, match="broke the protocol"):
+            await peer.call("file_open", target="a", path="f", mode=mode, descriptor=True)
+        await session.wait_ended()
         assert [session.name for session in it.run_service.live_sessions()] == ["b"]
         assert await peer.call("ping") == {}
 
