@@ -388,8 +388,8 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
             # It reads no request any more, and then it dies.
             it.process.send_signal(signal.SIGSTOP)
             killer = threading.Thread(target=die, args=(it,))
+            killer.start()
             with pytest.raises(NsmError):
-                killer.start()
                 files.write("f", "new")
             killer.join()
         it = stack.enter_context(another(it))
