@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
-from nsm.wire.errors import FileError, SessionEndedError, UnknownSessionError
+from e2e_support import supervisor
+from nsm.wire.errors import FileError, FileTooLargeError, SessionEndedError, UnknownSessionError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from e2e_support import Supervisor
     from nsm.wire.transcripts import Entry, LogEnd
@@ -247,6 +249,35 @@ def test_a_session_that_ends_in_the_middle_of_a_file(
     with pytest.raises(SessionEndedError, match="killed by nsm"):
         client.put_file("a", "f", killing)
     client.ping()
+
+
+@pytest.mark.parametrize("piece", [b"x", bytes(1_000_000)], ids=["slow", "fast"])
+def test_a_source_without_end_is_not_read_after_the_session(
+    piece: bytes, shared: Supervisor, client: nsm.Client
+) -> None:
+    client.run("true", env="bash", session="a")
+    killed = threading.Event()
+    late_s = time.monotonic() + ENDING_S
+
+    def endless(_: int) -> bytes:
+        if not killed.is_set():
+            with shared.client() as other:
+                other.kill("a")
+            killed.set()
+        assert time.monotonic() < late_s, "it goes on writing into a file of an ended session"
+        return piece
+
+    with pytest.raises(SessionEndedError, match="killed by nsm"):
+        client.put_file("a", "f", endless)
+
+
+def test_a_source_without_end_meets_the_limit_of_a_file(short_dir: Path) -> None:
+    config = "[session]\nmax_file_mb = 1\n"
+    with supervisor(short_dir, config=config) as it, it.client() as client:
+        client.run("true", env="bash", session="a")
+        with pytest.raises(FileTooLargeError):
+            client.put_file("a", "f", lambda _: b"x" * 1000)
+        assert client.run_in("a", "ls -A").stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
     Transfer: TypeAlias = Generator[Step, dict[str, Any], FileInfo]
 
+
+CHECK_BYTES = 32 * 1024 * 1024
+CHECK_S = 1.0
+"""After so many bytes or seconds, whoever writes a file itself asks if the session is still there.
+"""
 
 T = TypeVar("T")
 
@@ -155,11 +161,19 @@ def put(
     if size is not None:
         arguments["size"] = size
     opened = yield from open_file(arguments)
+    unchecked_bytes, checked_s = 0, time.monotonic()
     try:
         while data := source(PIECE_BYTES):
             # A source may have given more than it was asked for.
             for start in range(0, len(data), PIECE_BYTES):
                 yield from _put_piece(opened, bytes(data[start : start + PIECE_BYTES]))
+            if opened.descriptor is False:
+                continue
+            unchecked_bytes += len(data)
+            if unchecked_bytes >= CHECK_BYTES or time.monotonic() - checked_s >= CHECK_S:
+                # No data: whether the session lives, and still wants the file.
+                yield "file_write", {"file": opened.file, "data": b""}
+                unchecked_bytes, checked_s = 0, time.monotonic()
     except BaseException:
         yield from _abandon(opened)
         raise

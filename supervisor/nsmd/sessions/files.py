@@ -186,7 +186,7 @@ class Transfer:
             return piece
 
     async def write(self, data: bytes) -> int:
-        """Append bytes. Returns the size so far.
+        """Append bytes. Returns the size so far, also of what somebody else has written.
 
         Raises:
             FileError: they cannot be written, or the file would be too large; the transfer is over.
@@ -198,7 +198,10 @@ class Transfer:
             text = base64.b64encode(data).decode()
             written = await self._ask({"type": "file_write", "data": text}, FileFrame)
             self._moved_bytes += len(data)
-            self._check_count(written.size)
+            if self._direct:
+                self._check_size(written.size, self.info.path)
+            else:
+                self._check_count(written.size)
             return written.size
 
     async def close(self, *, keep: bool) -> FileClosedFrame:
