@@ -197,10 +197,10 @@ class FileRequests:
                 if path.endswith("/"):
                     fail_with(errno.ENOTDIR)
                 os.unlink(name, dir_fd=directory)
-            elif recursive:
+            elif not remove_empty(directory, name, status):
+                if not recursive:
+                    fail_with(errno.ENOTEMPTY)
                 return None
-            else:
-                os.rmdir(name, dir_fd=directory)
             where = name_of(directory).rstrip("/")
             return {"type": "file_closed", "path": f"{where}/{name}", "size": 0, "entries": 1}
         finally:
@@ -223,6 +223,25 @@ class FileRequests:
                 os.close(there)
         finally:
             os.close(here)
+
+
+def remove_empty(around: int, name: str, status: os.stat_result) -> bool:
+    """Removes a directory, if it is empty; returns whether it was.
+
+    The kernel looks inside last, so what can't be removed is refused before anything is touched.
+
+    Raises:
+        OSError: as of rmdir(2).
+    """
+    try:
+        os.rmdir(name, dir_fd=around)
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+            return False
+        if error.errno == errno.EROFS and status.st_dev != os.fstat(around).st_dev:
+            fail_with(errno.EBUSY)
+        raise
+    return True
 
 
 def rename_to_free(here: int, name: str, there: int, new_name: str) -> None:

@@ -56,7 +56,7 @@ WORDS = {
     errno.EMFILE: "the session has no descriptors left",
     errno.ENFILE: "the session has no descriptors left",
     errno.EAGAIN: "a program in the session holds a lease on it (fcntl): try again",
-    errno.EBUSY: "is in use as a mount point",
+    errno.EBUSY: "is a mount point, which stays: remove what is in it",
     errno.ENOTEMPTY: "is a directory with something in it: remove that as well (recursive)",
     errno.EXDEV: "is on another file system than its new name: copy it, and remove it",
     errno.ENXIO: "is no regular file",

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import nsm
-from nsm.wire.errors import FileError, FileTooLargeError
+from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -101,6 +101,24 @@ def test_any_name(client: nsm.Client, files: SessionFiles) -> None:
     assert names(files) == {"plain"}
 
 
+@pytest.mark.parametrize("name", ["\ud800", "d/\udfff"])
+def test_half_a_character_is_no_name(files: SessionFiles, name: str) -> None:
+    for do in (files.read, files.remove, files.list, files.exists, files.mkdir):
+        with pytest.raises(BadRequestError, match="half a character"):
+            do(name)
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize("path", ["/workspace", "/tmp", "/dev/shm"])
+def test_mount_points_are_not_emptied(files: SessionFiles, path: str, *, recursive: bool) -> None:
+    files.write(f"{path}/d/f", "1", parents=True)
+    with pytest.raises(FileError, match="mount point") as caught:
+        files.remove(path, recursive=recursive)
+    assert caught.value.data["errno"] == "EBUSY"
+    assert files.read(f"{path}/d/f") == b"1"
+    files.remove(f"{path}/d", recursive=True)
+
+
 def test_directories_go_there_and_back(files: SessionFiles, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "sub" / "empty").mkdir(parents=True)
@@ -117,6 +135,7 @@ def test_directories_go_there_and_back(files: SessionFiles, tmp_path: Path) -> N
     assert moved[-1] > len(BIG)
     got = files.download("there/tree", tmp_path / "back", on_progress=moved.append)
     assert [(skipped.path, skipped.why) for skipped in got.skipped] == [("link", "is a link")]
+    assert (got.entries, got.left_out) == (4, 1)
     back = tmp_path / "back"
     assert (back / "sub" / "tool").read_bytes() == BIG
     assert stat.S_IMODE((back / "sub" / "tool").stat().st_mode) & 0o700 == 0o700

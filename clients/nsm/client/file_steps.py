@@ -189,11 +189,14 @@ def download(
         return TreeReport(copied.path, copied.size, 1)
     os.makedirs(local, exist_ok=True)
     skipped: list[Skipped] = []
+    entries = 0
 
     def take(pipe: int) -> None:
-        skipped.extend(local_trees.unpack(pipe, local, on_progress))
+        nonlocal entries
+        entries = local_trees.unpack(pipe, local, on_progress, skipped)
 
-    return _with_skipped((yield from archive(target, path, take)), skipped)
+    report = yield from archive(target, path, take)
+    return _with_skipped(report, skipped)._replace(entries=entries)
 
 
 def _with_skipped(report: TreeReport, skipped: list[Skipped]) -> TreeReport:

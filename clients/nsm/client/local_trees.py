@@ -120,16 +120,21 @@ def _head(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def unpack(pipe: int, directory: str, on_progress: OnProgress | None) -> list[Skipped]:
+def unpack(
+    pipe: int, directory: str, on_progress: OnProgress | None, skipped: list[Skipped]
+) -> int:
     """Unpack the tar archive that comes from a session into a directory, and close the pipe.
 
+    Args:
+        skipped: takes what is left out: links, special files, and what would lie outside.
+
     Returns:
-        What is left out: links, special files, and what would lie outside.
+        Number of entries that are there now.
 
     Raises:
         FileError: it is no archive as sessions send them.
     """
-    skipped: list[Skipped] = []
+    entries = 0
     with open(pipe, "rb", buffering=COPY_BYTES) as file:
         source = _Counted(file, on_progress)
         top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -138,6 +143,8 @@ def unpack(pipe: int, directory: str, on_progress: OnProgress | None) -> list[Sk
                 content = _Content(source, member.size)
                 if why := _unpack_one(member, content, top):
                     skipped.append(Skipped(member.name, why))
+                else:
+                    entries += 1
                 content.pass_over()
         except tarfile.TarError as error:
             raise FileError(f"the session sent no archive: {error}") from error
@@ -145,7 +152,7 @@ def unpack(pipe: int, directory: str, on_progress: OnProgress | None) -> list[Sk
             os.close(top)
         while source.read(COPY_BYTES):
             pass  # what pads the archive
-    return skipped
+    return entries
 
 
 def _next_member(source: _Counted) -> tarfile.TarInfo | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from nsm.wire.answers import read
 from nsm.wire.decode import Constraint, Made
+from nsm.wire.errors import BadRequestError
 
 PIECE_BYTES = 256 * 1024
 """The most that one `file_read` or `file_write` carries: four of them fit into what a socket
@@ -59,12 +60,23 @@ own functions (PEP 383). On the wire such a path is bytes.
 
 
 def path_on_wire(path: str | bytes) -> str | bytes:
-    """A path as requests have it: text, or bytes if it is not UTF-8."""
+    """A path as requests have it: text, or bytes if it is not UTF-8.
+
+    Raises:
+        BadRequestError: it has a surrogate that stands for no byte, so no file can have that name.
+    """
     if isinstance(path, str):
         try:
             path.encode()
         except UnicodeEncodeError:
-            return path.encode("utf-8", "surrogateescape")
+            try:
+                return path.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise BadRequestError(
+                    f"{path!r:.200} is no path: it has half a character (surrogate) at "
+                    f"{error.start}.",
+                    hint="Only U+DC80 to U+DCFF stand for bytes that are not UTF-8.",
+                ) from None
         return path
     try:
         return path.decode()
