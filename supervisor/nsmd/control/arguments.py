@@ -4,7 +4,9 @@ names it.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,6 +16,12 @@ Arguments = Mapping[str, Any]
 
 PATH_MAX = 4096
 """Largest path in bytes, for the kernel."""
+
+MAX_VARIABLES = 1000
+MAX_VARIABLE_CHARS = 128 * 1024
+"""Characters of all variables together."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def text(args: Arguments, key: str) -> str:
@@ -103,6 +111,45 @@ def optional_map(args: Arguments, key: str) -> Arguments | None:
     if isinstance(value, dict):
         return found
     raise _wrong(key, value, "a map")
+
+
+def text_map(args: Arguments, key: str) -> dict[str, str]:
+    """Read texts by name; empty if absent."""
+    given = cast("Mapping[object, object]", optional_map(args, key) or {})
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadRequestError(f"Argument {key!r} has {name!r:.80}: it or its value is no text.")
+        found[name] = value
+    return found
+
+
+def variables(args: Arguments) -> dict[str, str]:
+    """Read environment variables, `environ`; empty if absent."""
+    found = text_map(args, "environ")
+    size = sum(len(name) + len(value) for name, value in found.items())
+    if len(found) > MAX_VARIABLES or size > MAX_VARIABLE_CHARS:
+        raise BadRequestError(
+            f"Argument 'environ' has {len(found)} variables of {size} characters; at most "
+            f"{MAX_VARIABLES} of {MAX_VARIABLE_CHARS} are taken.",
+            hint="Put large values into files.",
+        )
+    for name, value in found.items():
+        if not _VARIABLE.fullmatch(name):
+            raise BadRequestError(
+                f"Argument 'environ' has {name!r:.80}, which is not a variable's name."
+            )
+        if "\0" in value:
+            raise BadRequestError(f"Argument 'environ' has a NUL in the value of {name}.")
+    return found
+
+
+def wait_s(args: Arguments, at_most: float) -> float:
+    """Read how many seconds to wait; 0 if absent. More than `at_most` is clamped to that."""
+    found = optional_number(args, "wait_s") or 0.0
+    if math.isnan(found) or found < 0:
+        raise BadRequestError(f"Argument 'wait_s' is {found}, not a number of seconds from 0.")
+    return min(found, at_most)
 
 
 def _wrong(key: str, value: object, expected: str) -> BadRequestError:

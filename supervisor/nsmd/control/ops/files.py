@@ -227,9 +227,7 @@ async def file_watch(call: Call) -> dict[str, Any]:
 async def file_events(call: Call) -> dict[str, Any]:
     """Say what has happened to a path that is watched, or wait for it."""
     watch = call.watches.get(_handle(call, "watch"))
-    wait_s = arguments.optional_number(call.args, "wait_s") or 0.0
-    if not 0 <= wait_s <= MAX_WAIT_S:
-        raise BadRequestError(f"Argument 'wait_s' is {wait_s}, not 0 to {MAX_WAIT_S}.")
+    wait_s = arguments.wait_s(call.args, MAX_WAIT_S)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
         events, overflow, ended = await watch.next(wait_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import signal
 from collections.abc import Callable
@@ -56,7 +55,7 @@ def starting(find_session: FindSession) -> Callable[[Call], Any]:
             found = await patiently(partial(find_session, call), call.on_cancel)
         with trio.CancelScope() as scope:
             call.on_cancel(scope.cancel)
-            wait_s = min(_wait_s(call), jobs.MAX_START_WAIT_S)
+            wait_s = arguments.wait_s(call.args, jobs.MAX_START_WAIT_S)
             answer = await start_in(run_service, found, shlex.join(argv), options, wait_s)
             session = found.session
             told: dict[str, Any] = {
@@ -85,9 +84,9 @@ def _options(call: Call) -> dict[str, Any]:
     argv = arguments.texts(args, "argv")
     if not argv:
         raise BadRequestError("Argument 'argv' is required: a program and its arguments.")
-    env = arguments.optional_map(args, "environ") or {}
+    env = arguments.variables(args)
     cwd = arguments.optional_text(args, "cwd")
-    size = sum(len(text) for text in argv) + sum(len(f"{each}") for each in (*env, *env.values()))
+    size = sum(len(text) for text in argv) + sum(len(each) for each in (*env, *env.values()))
     if size > MAX_ARGUMENT_BYTES:
         raise BadRequestError(
             f"The program's arguments and variables have {size} characters; at most "
@@ -96,7 +95,7 @@ def _options(call: Call) -> dict[str, Any]:
         )
     wanted: dict[str, Any] = {
         "argv": argv,
-        "env": dict(env),
+        "env": env,
         "stdin": arguments.flag(args, "stdin"),
         "grace_s": call.services.run_service.session_manager.grace_s,
     }
@@ -146,7 +145,7 @@ async def job_read(call: Call) -> dict[str, Any]:
             _job(call),
             offset=arguments.optional_count(call.args, "offset") or 0,
             count=count,
-            wait_s=_wait_s(call),
+            wait_s=arguments.wait_s(call.args, jobs.MAX_WAIT_S),
             hold=arguments.flag(call.args, "hold"),
         )
         return {**_output_to_wire(read), "job": facts_to_wire(read.job)}
@@ -177,7 +176,7 @@ async def job_write(call: Call) -> dict[str, Any]:
             data,
             key=_key(call.args, "write_id"),
             eof=arguments.flag(call.args, "eof"),
-            wait_s=_wait_s(call),
+            wait_s=arguments.wait_s(call.args, jobs.MAX_WAIT_S),
         )
         return {"taken": written.taken, "job": facts_to_wire(written.job)}
     raise _cancelled()
@@ -233,13 +232,6 @@ async def _change(call: Call, kind: str, **args: object) -> dict[str, Any]:
 
 def _job(call: Call) -> str:
     return arguments.text(call.args, "job")
-
-
-def _wait_s(call: Call) -> float:
-    wait_s = arguments.optional_number(call.args, "wait_s") or 0.0
-    if math.isnan(wait_s) or wait_s < 0:
-        raise BadRequestError(f"wait_s must be a number of seconds, 0 or more, not {wait_s}.")
-    return min(wait_s, jobs.MAX_WAIT_S)
 
 
 def _cancelled() -> BadRequestError:

@@ -21,12 +21,7 @@ MAX_LABELS = 16
 MAX_LABEL_CHARS = 200
 LEAST_MEMORY_MB = 16
 
-MAX_VARIABLES = 200
-MAX_VARIABLE_CHARS = 128 * 1024
-"""Characters of all variables together."""
-
 _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], Any]:
@@ -86,7 +81,7 @@ def _make(run_service: RunService, request: RunRequest, args: Mapping[str, Any])
 
 def _tightened(environment: Environment, args: Mapping[str, Any]) -> Environment:
     """Return the environment with the memory limit and the variables that a call asks for."""
-    variables = _variables(args)
+    variables = arguments.variables(args)
     if variables:
         known = [pair for pair in environment.variables if pair[0] not in variables]
         environment = replace(environment, variables=(*known, *variables.items()))
@@ -102,30 +97,13 @@ def _tightened(environment: Environment, args: Mapping[str, Any]) -> Environment
     return replace(environment, memory_mb=memory_mb)
 
 
-def _variables(args: Mapping[str, Any]) -> dict[str, str]:
-    found = _texts(args, "environ")
-    size = sum(len(name) + len(value) for name, value in found.items())
-    if len(found) > MAX_VARIABLES or size > MAX_VARIABLE_CHARS:
-        raise BadRequestError(
-            f"Argument 'environ' has {len(found)} variables of {size} characters; at most "
-            f"{MAX_VARIABLES} of {MAX_VARIABLE_CHARS} are taken.",
-            hint="Put large values into files.",
-        )
-    for name, value in found.items():
-        if not _VARIABLE.fullmatch(name) or "\0" in value:
-            raise BadRequestError(
-                f"Argument 'environ' has {name!r:.80}, which is not a variable's name."
-            )
-    return found
-
-
 def labels_of(args: Mapping[str, Any]) -> Labels:
     """Read labels.
 
     Raises:
         BadRequestError: they are not labels, or too many.
     """
-    found = _texts(args, "labels")
+    found = arguments.text_map(args, "labels")
     if len(found) > MAX_LABELS:
         raise BadRequestError(f"{len(found)} labels are too many; a session has {MAX_LABELS}.")
     for key, value in found.items():
@@ -141,14 +119,6 @@ def labels_of(args: Mapping[str, Any]) -> Labels:
                 "or has control characters."
             )
     return tuple(sorted(found.items()))
-
-
-def _texts(args: Mapping[str, Any], key: str) -> dict[str, str]:
-    found = arguments.optional_map(args, key) or {}
-    for name, value in found.items():
-        if not isinstance(value, str):
-            raise BadRequestError(f"Argument {key!r} has {name!r:.80}, whose value is no text.")
-    return dict(found)
 
 
 def has_labels(session: Session, wanted: Labels) -> bool:
