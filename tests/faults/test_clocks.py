@@ -207,6 +207,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "environments/devshell/evaluation.py",
         "jail/templates/freshness.py",
         "jail/templates/launcher.py",
+        "mcp/tasks.py",
         "sessions/changes/review.py",
         "sessions/execution.py",
         "sessions/transcripts/record.py",

@@ -26,7 +26,7 @@ END_S = 60
 COUNTS = "i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep .002; done; exit 6"
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(40, marks=pytest.mark.slow)])
 def test_nothing_is_lost_doubled_or_started_twice(kills: int) -> None:
     chance = random.Random(SEED)
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, ExitStack() as stack:

@@ -137,7 +137,6 @@ def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
     with box(shared, project) as it, it.client() as inside, shared.client("mine") as person:
         person.run("x = 1", env="python", session="s")
         for refused in (
-            lambda: inside.kill("mine/s"),
             inside.shutdown,
             inside.boxes.list,
             lambda: inside.boxes.open("/", profile="p", digest=DIGEST, network="full"),
@@ -148,6 +147,11 @@ def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
             with pytest.raises(ForbiddenError):
                 refused()
         assert inside.sessions() == []
+        report = inside.kill("mine/s")
+        assert report.killed == ()
+        assert "No session" in str(report.errors[0].error)
+        assert inside.kill_all().killed == ()
+        assert person.run("x", env="python", session="s").exit_code == 0
         with pytest.raises(NsmError, match="No session"):
             inside.interrupt("mine/s")
 
