@@ -114,6 +114,16 @@ async def test_a_reset_needs_no_code(emptied: Supervisor) -> None:
         assert (await call(client, code="x", env="python", session="s"))[1].is_error
 
 
+async def test_a_result_may_be_larger_than_one_answer_of_an_agent(short_dir: Path) -> None:
+    with supervisor(short_dir, config="[mcp]\nmax_result_chars = 1_000_000\n") as it:
+        async with Client(server(it)) as client:
+            code = "printf '%0300000d' 7"
+            await call(client, code=code, env="bash", session="s", background=True)
+            text, _ = await call(client, job="s/1", timeout_seconds=60)
+            rest, _ = await call(client, job="s/1")
+    assert text.partition("\n")[0] + rest.partition("\n")[0] == f"{7:0300000}"
+
+
 async def test_what_does_not_exist_is_told(emptied: Supervisor) -> None:
     async with Client(server(emptied)) as client:
         text, result = await call(client, job="nobody/1")

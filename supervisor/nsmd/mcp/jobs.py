@@ -14,6 +14,7 @@ import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import NsmError, OverloadedError, UnknownJobError
+from nsm.wire.sessions import PIECE_BYTES
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.manager.job_starts import CodeJobs, SessionForJob
 from nsmd.mcp.arguments import JobId
@@ -64,7 +65,7 @@ async def tell(
         key: a call that is repeated with the same key is told the same again.
         wait_s: seconds to wait for the end of the job.
         stop_grace_s: stop the job, and kill it after so many seconds; None to let it run.
-        max_bytes: most output; a later call is told the rest.
+        max_bytes: most output, as far as an agent's answer has room; a later call is told the rest.
 
     Raises:
         NsmError: there is no such job, or its session has ended.
@@ -78,7 +79,9 @@ async def tell(
         if not (await jobs.await_end(session, job.number, wait_s=patience_s)).running:
             break
     reader = uuid.uuid4().hex if key is None else key
-    answer = await jobs.read_on(session, job.number, reader=reader, count=max_bytes)
+    answer = await jobs.read_on(
+        session, job.number, reader=reader, count=min(max_bytes, PIECE_BYTES)
+    )
     more = answer.job.output_bytes - answer.offset - len(answer.data)
     notes: list[str] = []
     if answer.missing:
@@ -102,7 +105,10 @@ async def look(session: Session, job: JobId) -> JobFacts:
 
 def no_job(job: JobId) -> NsmError:
     """Make the error for a job whose session is gone."""
-    return UnknownJobError(f"There is no session {job.session!r}, and so no job {job}.")
+    return UnknownJobError(
+        f"There is no session {job.session!r}, and so no job {job}.",
+        hint="Jobs end with their session. Start the work again with `background`.",
+    )
 
 
 def state_of(job: JobId, facts: JobFacts) -> str:
