@@ -2,8 +2,8 @@
 
 PYTHON ?=
 ARGS ?=
-# Processes that run tests, up to 4: auto is one more than processors, and for soak as many; 0 is
-# none but pytest's own.
+# Processes that run tests, up to 4: auto is two more than processors, and for soak one more; 0
+# is none but pytest's own.
 WORKERS ?= auto
 # Percent of lines that `make coverage` must find run; measured on the whole suite.
 COVERAGE_FLOOR ?= 86
@@ -20,7 +20,7 @@ CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests to
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: coverage release help setup run nix-demo test smoke test-vm soak fuzz conformance check lint types mypy pyright docs bench format pin clean
+.PHONY: coverage release help setup run nix-demo test smoke test-vm soak fuzz conformance box-peers check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -66,9 +66,12 @@ coverage: ## run the tests and report which lines they run, in build/coverage (m
 	@$(BIN)/python -m coverage html --quiet --directory build/coverage
 	@$(BIN)/python -m coverage report --fail-under=$(COVERAGE_FLOOR)
 
-release: ## build the wheel, check it in a clean environment, and write its SBOM, in dist
+release: ## build the wheel, check it in a clean environment, write its SBOM and provenance, in dist
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tools
-	@$(BIN)/python tools/release.py
+	@$(BIN)/python tools/release.py $(ARGS)
+
+box-peers: setup ## run the same attacks and work in the box and in other sandboxes, and write docs/explanation/box-peers.md
+	@$(BIN)/python tests/boxpeers/run.py $(ARGS)
 
 check: setup lint types docs test ## the gate: format, lint, types, docs, tests
 

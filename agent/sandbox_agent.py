@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def claim_channel() -> tuple[int, int]:
-    """Moves the channel away from descriptors 0 and 1, which become /dev/null and the log."""
+    """Move the channel away from descriptors 0 and 1, which become /dev/null and the log."""
     read_fd, write_fd = dup_high(0), dup_high(1)
     if identity_of(os.fstat(read_fd)) == identity_of(os.fstat(write_fd)):
         os.close(write_fd)
@@ -96,7 +96,7 @@ def serve(
     host_network: bool = False,
     worker: PythonWorker | None = None,
 ) -> NoReturn:
-    """Has an agent serve on this channel.
+    """Have an agent serve on this channel.
 
     Nobody who shares the uid may look into this process from now on, so it must never `execve`,
     which would undo that.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def claim_control() -> socket.socket:
-    """Moves the control socket away from descriptor 0, which becomes /dev/null."""
+    """Move the control socket away from descriptor 0, which becomes /dev/null."""
     control = socket.socket(fileno=os.dup(0))
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         without: Mapping[str, str] = json.loads(failed)
         try:
             with collect_fork_hooks() as hooks:
-                now = preload([name for name in wanted if name not in without])
+                now, imported = preload([name for name in wanted if name not in without])
         except UnforkableError as error:
             restart_without(control, error, failed)
         failures = {**without, **now}
@@ -129,6 +129,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         template = TemplateServer(control, agent, system_calls, host_network=host_network)
         template.worker = prepare_worker(agent, hooks)
         template.failed = {name: failures[name] for name in wanted if name in failures}
+        template.imported = imported
         template.directories = empty_scratch()
         session, fd, own = template.serve()
     except Exception as error:

@@ -34,9 +34,8 @@ def page() -> str:
 def _command(parser: Parser, name: str, level: int) -> Iterator[str]:
     """A heading, what the command does, its operands and options, and its actions."""
     yield f"\n{'#' * level} nsm {name}\n\n"
-    operands = "".join(f" {operand}" for operand in parser.operands() if operand != "ACTION")
     actions = {word: parser.action(word) for word in parser.does}
-    yield f"    nsm {name}{' ACTION' if actions else ''} [OPTIONS]{operands}\n\n"
+    yield f"    {parser.synopsis()}\n\n"
     yield f"{parser.description}\n"
     told = parser.descriptions()
     options = {

@@ -1,5 +1,7 @@
 """Show nsm's main job on this repository, through nsm-mcp and the MCP SDK's own client.
 
+    demo.py [DIRECTORY]     on another one that has Python tests and pages in Markdown
+
 A supervisor is started for the demonstration only, so that a real one is neither used nor
 disturbed, and ended however this ends.
 """
@@ -94,18 +96,19 @@ def show_configuration(style: Style) -> None:
 
 
 @contextmanager
-def shown_project() -> Generator[Path]:
-    """The repository; a copy of its files where root's jails, which are not root's, can't read it.
+def shown_project(original: Path) -> Generator[Path]:
+    """The directory; a copy of its files where root's jails, which are not root's, can't read it.
 
     That is a clone made by root with umask 077.
     """
-    if os.geteuid() != 0 or all((ROOT / name).stat().st_mode & 0o004 for name in ("", "README.md")):
-        yield ROOT
+    a_file = next((path for path in original.iterdir() if path.is_file()), original)
+    if os.geteuid() != 0 or all(path.stat().st_mode & 0o004 for path in (original, a_file)):
+        yield original
         return
     with tempfile.TemporaryDirectory(prefix="nsm-demo-") as directory:
-        copy = Path(directory, ROOT.name)
+        copy = Path(directory, original.name)
         ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist")
-        shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copyfile)
+        shutil.copytree(original, copy, ignore=ignored, copy_function=shutil.copyfile)
         Path(directory).chmod(0o755)
         for path in (copy, *copy.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -189,9 +192,10 @@ def main() -> int:
     style = Style.for_stdout()
     started_s = time.perf_counter()
     print(f"{style.bold}nsm {nsm.__version__}{style.off}, used through nsm-mcp as an editor would")
-    print(f"{ROOT} is at /project in every jail, read-only")
+    original = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+    print(f"{original} is at /project in every jail, read-only")
     try:
-        with shown_project() as project, private_supervisor("nsm-demo-") as variables:
+        with shown_project(original) as project, private_supervisor("nsm-demo-") as variables:
             log = Path(variables["NSM_SOCKET"]).with_name("nsm-mcp.log")
             trio.run(demonstrate, style, variables, project, log)
         show_configuration(style)

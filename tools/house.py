@@ -36,6 +36,13 @@ BAD_OPENING = re.compile(
 )
 """First words that make the reader look for the subject of the sentence."""
 
+THIRD_PERSON = re.compile(
+    r"(Adds|Applies|Asks|Becomes|Begins|Closes|Collects|Does|Empties|Forgets|Gives|Goes|Handles|Has"
+    r"|Interrupts|Keeps|Lets|Makes|Moves|Passes|Prints|Puts|Registers|Releases|Remembers|Removes"
+    r"|Replaces|Returns|Runs|Says|Sends|Serves|Sets|Shows|Takes|Tells|Waits|Writes)\b"
+)
+"""Verbs with which the docstring of a function tells about it, instead of what to do."""
+
 Graph = Mapping[str, frozenset[str]]
 
 
@@ -47,6 +54,7 @@ class Docstring:
     line: int
     owner: str
     text: str
+    of_function: bool
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.owner}: {self.text}"
@@ -60,14 +68,23 @@ def files(root: Path, *folders: str) -> list[Path]:
 def docstrings(root: Path, *folders: str) -> Iterator[Docstring]:
     """Docstrings of modules, classes and functions, and the texts below assignments."""
     for path in files(root, *folders):
-        for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        for node in statements(ast.parse(path.read_bytes(), str(path))):
             for line, owner, text in texts_of(node):
                 yield Docstring(
                     path=str(path.relative_to(root)),
                     line=line,
                     owner=owner,
                     text=text.strip().splitlines()[0],
+                    of_function=isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef),
                 )
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and the statements below it, without expressions: no definition is in one."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr | ast.expr_context):
+            yield from statements(child)
 
 
 def texts_of(node: ast.AST) -> Iterator[tuple[int, str, str]]:
@@ -94,7 +111,11 @@ def texts_of(node: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 def bad_docstrings(root: Path, *folders: str) -> list[Docstring]:
     """Docstrings that open with neither a noun phrase nor an imperative."""
-    return [each for each in docstrings(root, *folders) if BAD_OPENING.match(each.text)]
+    return [
+        each
+        for each in docstrings(root, *folders)
+        if BAD_OPENING.match(each.text) or (each.of_function and THIRD_PERSON.match(each.text))
+    ]
 
 
 def misnamed_reprs(root: Path, *folders: str) -> list[str]:
@@ -102,7 +123,7 @@ def misnamed_reprs(root: Path, *folders: str) -> list[str]:
     return [
         f"{path.relative_to(root)}:{method.lineno}: {owner.name}"
         for path in files(root, *folders)
-        for owner in ast.walk(ast.parse(path.read_bytes(), str(path)))
+        for owner in statements(ast.parse(path.read_bytes(), str(path)))
         if isinstance(owner, ast.ClassDef)
         for method in owner.body
         if isinstance(method, ast.FunctionDef)

@@ -23,6 +23,8 @@ import each other's names at the top only and without `as`, and only `resources`
 - `checks`: the process that looks at such a text.
 - `jobs`: programs that run beside the interpreters, and requests about them.
 - `job`: one of them: its process, its input.
+- `input`: input of jobs and executions, which waits for its reader.
+- `standard_input`: standard input of an execution, and where its interpreter finds it.
 - `job_start`: how a program is started, and why it is not.
 - `job_output`: what jobs print, bounded, in memory and in a file.
 - `process_trees`: which process belongs to which interpreter or job, and how all are killed.
@@ -33,6 +35,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `file_requests`: requests about files that leave nothing open.
 - `files`: one file that is read or written.
 - `archives`: the process that archives, unpacks or removes a directory.
+- `archive_pipes`: tar archives on their way through a pipe.
 - `watches`: changes of files that the supervisor is told.
 - `paths`: paths in the session, and which files are refused.
 - `limits`: limits of a session and of its processes.

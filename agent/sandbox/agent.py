@@ -112,7 +112,7 @@ class Agent:
     def run(
         self, read_fd: int, write_fd: int, prestart: str | None = None, *, rehearse: bool = True
     ) -> NoReturn:
-        """Serves until the channel ends.
+        """Serve until the channel ends.
 
         Args:
             read_fd, write_fd: the channel; may be the same.
@@ -148,7 +148,7 @@ class Agent:
         )
 
     def end(self) -> NoReturn:
-        """Ends the agent; as PID 1 with it everything, else what it started."""
+        """End the agent; as PID 1 with it everything, else what it started."""
         self._transfers.drop_all()
         if self.pid != 1:
             for owner in self.trees.owners():
@@ -188,6 +188,8 @@ class Agent:
             self.executions.interrupt(message)
         elif kind == "stream":
             self.executions.stream(message)
+        elif kind == "input":
+            self.executions.take_input(message)
         elif kind == "ack":
             self._on_ack(message)
         elif kind == "hello":
@@ -213,8 +215,8 @@ class Agent:
             self.end()
         else:
             self.fail(
-                f"unknown type {kind!r:.50}: expected execute, interrupt, stream, ack, hello, "
-                "ping, status, check, complete, listen, ports, shutdown, "
+                f"unknown type {kind!r:.50}: expected execute, interrupt, stream, input, ack, "
+                "hello, ping, status, check, complete, listen, ports, shutdown, "
                 f"{', '.join((*TRANSFER_REQUESTS, *JOB_REQUESTS))}",
                 message.get("id"),
             )
@@ -281,6 +283,8 @@ class Agent:
     def _on_resume(self) -> None:
         if self._jobs is not None:
             self._jobs.forget_requests()
+        if self.executions.input is not None:
+            self.executions.input.forget_requests()
         self._transfers.end_watches()
         executions = dict.fromkeys(self.channel.kept_results, "finished")
         if (running := self.executions.running_id()) is not None:
@@ -297,6 +301,7 @@ class Agent:
                 },
                 "recent": self.channel.recent,
                 "count": self.executions.count,
+                "jobs": [job.id for job in self.live_jobs()],
             }
         )
 
@@ -344,6 +349,12 @@ class Agent:
                 if interpreter.pid == pid:
                     self.executions.on_death(interpreter, status)
 
+    @property
+    def helpers(self) -> set[int]:
+        """Children of the agent that are nobody's: code has not started them."""
+        stdin = self.executions.input
+        return {*self.questions.checks, *(() if stdin is None else (stdin.pid,))}
+
     def live_interpreters(self) -> list[Interpreter]:
         return [i for i in self.interpreters.values() if i.pid]
 
@@ -357,4 +368,4 @@ class Agent:
 
 
 def wake_up(_number: int, _frame: object) -> None:
-    """Handles SIGCHLD: the write to the wake-up descriptor is all that it takes."""
+    """Handle SIGCHLD: the write to the wake-up descriptor is all that it takes."""

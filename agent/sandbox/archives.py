@@ -12,8 +12,9 @@ import signal
 import stat
 import sys
 
+from sandbox.archive_pipes import BLOCK_BYTES, PIPE_BYTES, PipeSink, PipeSource
 from sandbox.files import FileWriter
-from sandbox.framing import from_json, to_json
+from sandbox.framing import READ_BYTES, from_json, to_json
 from sandbox.linux import (
     DEFAULT_ACTION,
     PR_SET_PDEATHSIG,
@@ -36,17 +37,8 @@ from sandbox.processes import send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from tarfile import TarFile, TarInfo
+    from tarfile import TarInfo
     from typing import Any
-
-
-PIPE_BYTES = 1024 * 1024
-
-COPY_BYTES = 256 * 1024
-
-BLOCK_BYTES = 512
-"""Blocks of a tar archive; two without content are its end."""
 
 
 DEEPEST = 400
@@ -87,6 +79,7 @@ class ArchiveProcess:
         self.has_ended = False
         self._status = 0
         self._ours = -1
+        self._has_made = False
         with contextlib.ExitStack() as here, contextlib.ExitStack() as undo:
             if mode == "remove":
                 directory, name = open_parent(path)
@@ -95,7 +88,7 @@ class ArchiveProcess:
                 pipe = -1
             else:
                 if mode == "unpack":
-                    make_directory(path)
+                    self._has_made = make_directory(path)
                 name, directory = "", open_directory(path)
                 here.callback(os.close, directory)
                 self.path = name_of(directory)
@@ -126,7 +119,7 @@ class ArchiveProcess:
         return descriptor
 
     def ended(self, wait_status: int) -> None:
-        """Takes the end of the process."""
+        """Take the end of the process."""
         self.has_ended, self._status = True, wait_status
 
     def outcome(self) -> dict[str, Any]:
@@ -144,16 +137,19 @@ class ArchiveProcess:
         return answer
 
     def close(self) -> None:
-        """Ends the process, if it still works."""
+        """End the process, if it still works; a directory that it was to fill goes, if empty."""
         if not self.has_ended:
             send_signal(self.pid, signal.SIGKILL)
+            if self._has_made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.path)
         if self._ours >= 0:
             os.close(self._ours)
         os.close(self._answer)
 
 
 def _widen(pipe: int) -> None:
-    """Makes room in a pipe, if its user may have so much."""
+    """Make room in a pipe, if its user may have so much."""
     import fcntl
 
     with contextlib.suppress(OSError):
@@ -182,6 +178,8 @@ class DirectoryTree:
 
     def __init__(self, directory: int, path: str, limit: int | None) -> None:
         self._directory = directory
+        self._parent = -1
+        self._parents: list[str] | None = None
         self._path = path
         self._limit = limit
         self._size = self._entries = 0
@@ -189,7 +187,7 @@ class DirectoryTree:
         self._left_out = 0
 
     def answer(self, mode: str, name: str, pipe: int) -> dict[str, Any]:
-        """Does it, and says what came of it."""
+        """Do it, and say what came of it."""
         try:
             if mode == "archive":
                 self._archive(pipe)
@@ -220,11 +218,12 @@ class DirectoryTree:
 
     def _archive(self, pipe: int) -> None:
         top = os.open(f"/proc/self/fd/{self._directory}", _DIRECTORY & ~os.O_NOFOLLOW)
-        self._archive_below(top, "", pipe)
-        end = b"\0" * (2 * BLOCK_BYTES)
-        write_whole(pipe, end)
+        sink = PipeSink(pipe)
+        self._archive_below(top, "", sink)
+        sink.write(bytes(2 * BLOCK_BYTES))
+        sink.flush()
 
-    def _archive_below(self, directory: int, path: str, pipe: int) -> None:
+    def _archive_below(self, directory: int, path: str, sink: PipeSink) -> None:
         """Archives what is in a directory, and closes it."""
         try:
             if path.count("/") > DEEPEST:
@@ -232,7 +231,7 @@ class DirectoryTree:
             for name in sorted(os.listdir(directory)):
                 whole = f"{path}{name}"
                 try:
-                    self._archive_one(directory, name, whole, pipe)
+                    self._archive_one(directory, name, whole, sink)
                 except FileNotFoundError:
                     pass  # it has gone meanwhile
                 except BrokenPipeError:
@@ -243,7 +242,7 @@ class DirectoryTree:
         finally:
             os.close(directory)
 
-    def _archive_one(self, directory: int, name: str, whole: str, pipe: int) -> None:
+    def _archive_one(self, directory: int, name: str, whole: str, sink: PipeSink) -> None:
         import tarfile
 
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -251,11 +250,11 @@ class DirectoryTree:
         if stat.S_ISDIR(status.st_mode):
             below = os.open(name, _DIRECTORY, dir_fd=directory)
             info.type = tarfile.DIRTYPE
-            self._head(info, status, pipe)
-            self._archive_below(below, f"{whole}/", pipe)
+            self._head(info, status, sink)
+            self._archive_below(below, f"{whole}/", sink)
         elif stat.S_ISLNK(status.st_mode):
             info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
-            self._head(info, status, pipe)
+            self._head(info, status, sink)
         elif not stat.S_ISREG(status.st_mode):
             self._skip(whole, "is no file, directory or link")
         else:
@@ -266,62 +265,44 @@ class DirectoryTree:
                     self._skip(whole, "is no file any more")
                     return
                 info.size = status.st_size
-                self._head(info, status, pipe)
-                self._content(file, status.st_size, pipe)
+                self._head(info, status, sink)
+                sink.copy(file, info.size)
             finally:
                 os.close(file)
 
-    def _head(self, info: TarInfo, status: os.stat_result, pipe: int) -> None:
+    def _head(self, info: TarInfo, status: os.stat_result, sink: PipeSink) -> None:
         import tarfile
 
         info.mode, info.mtime = status.st_mode & 0o777, int(max(0, status.st_mtime))
-        write_whole(pipe, info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+        sink.write(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
         self._entries += 1
         self._size += info.size
-
-    @staticmethod
-    def _content(file: int, size: int, pipe: int) -> None:
-        """Send as many bytes as were announced, whatever becomes of the file meanwhile."""
-        left = size
-        while left:
-            sent = os.sendfile(pipe, file, None, min(left, PIPE_BYTES))  # type: ignore[call-arg, arg-type, unused-ignore]
-            if not sent:  # it has become shorter
-                write_whole(pipe, b"\0" * min(left, COPY_BYTES))
-                sent = min(left, COPY_BYTES)
-            left -= sent
-        write_whole(pipe, b"\0" * (-size % BLOCK_BYTES))
 
     # Into the session.
 
     def _unpack(self, pipe: int) -> None:
         import tarfile
 
-        with open(pipe, "rb", buffering=COPY_BYTES, closefd=False) as archive:
-            try:
-                with tarfile.open(
-                    fileobj=archive,
-                    mode="r|",
-                    bufsize=COPY_BYTES,
-                    encoding="utf-8",
-                    errors="surrogateescape",
-                ) as tar:
-                    for member in tar:
-                        try:
-                            self._unpack_one(tar, member)
-                        except OSError as error:
-                            number = error.errno or 0
-                            if number in {errno.ENOSPC, errno.EDQUOT}:
-                                raise
-                            self._skip(member.name, WORDS.get(number, os.strerror(number)))
-                        except TransferError as error:
-                            self._skip(member.name, str(error))
-                        tar.members.clear()  # type: ignore[attr-defined, unused-ignore]
-            except (tarfile.TarError, EOFError, ValueError) as error:
-                raise TransferError(f"the archive cannot be read: {error}") from None
-            while archive.read(COPY_BYTES):
-                pass  # what pads the archive
+        source: Any = PipeSource(pipe)
+        try:
+            tar = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="surrogateescape")
+            while (member := tar.next()) is not None:
+                try:
+                    self._unpack_one(source, member)
+                except OSError as error:
+                    number = error.errno or 0
+                    if number in {errno.ENOSPC, errno.EDQUOT}:
+                        raise
+                    self._skip(member.name, WORDS.get(number, os.strerror(number)))
+                except TransferError as error:
+                    self._skip(member.name, str(error))
+                tar.members.clear()  # type: ignore[attr-defined, unused-ignore]
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise TransferError(f"the archive cannot be read: {error}") from None
+        while source.read(READ_BYTES):
+            pass  # what pads the archive
 
-    def _unpack_one(self, tar: TarFile, member: TarInfo) -> None:
+    def _unpack_one(self, source: PipeSource, member: TarInfo) -> None:
         if member.name.startswith("/") or "\0" in member.name:
             raise TransferError("its name is absolute, or none that a file could have")
         names = [name for name in member.name.split("/") if name not in {"", "."}]
@@ -329,27 +310,34 @@ class DirectoryTree:
             raise TransferError("its name leads out of the directory")
         if not names:
             return
-        with self._parent_of(names) as directory:
-            name = names[-1]
-            if member.isdir():
-                self._make(directory, name)
-            elif member.issym():
-                with contextlib.suppress(FileNotFoundError):
-                    there = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                    if stat.S_ISLNK(there.st_mode):
-                        os.unlink(name, dir_fd=directory)
-                os.symlink(member.linkname, name, dir_fd=directory)
-            elif member.islnk():
-                self._link(member.linkname, directory, name)
-            elif member.isreg():
-                self._unpack_file(tar, member, directory, name)
-            else:
-                raise TransferError("is no file, directory or link")
+        directory, name = self._parent_of(names), names[-1]
+        if member.isreg():
+            self._unpack_file(source, member, directory, name)
+        elif member.isdir():
+            self._make(directory, name)
+        elif member.issym():
+            with contextlib.suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if stat.S_ISLNK(there.st_mode):
+                    os.unlink(name, dir_fd=directory)
+            os.symlink(member.linkname, name, dir_fd=directory)
+        elif member.islnk():
+            self._link(member.linkname, directory, name)
+        else:
+            raise TransferError("is no file, directory or link")
         self._entries += 1
 
-    @contextlib.contextmanager
-    def _parent_of(self, names: list[str]) -> Generator[int, None, None]:
-        """The directory that a name is in, which is made where it is missing."""
+    def _parent_of(self, names: list[str]) -> int:
+        """The directory that a name is in, until the next call."""
+        if names[:-1] != self._parents:
+            parent = self._open_parent(names)
+            if self._parent >= 0:
+                os.close(self._parent)
+            self._parent, self._parents = parent, names[:-1]
+        return self._parent
+
+    def _open_parent(self, names: list[str]) -> int:
+        """A descriptor of the directory that a name is in, which is made where it is missing."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         here = os.dup(self._directory)
         try:
@@ -363,9 +351,10 @@ class DirectoryTree:
                     raise TransferError("its name leads through a link or a file") from None
                 os.close(here)
                 here = found
-            yield here
-        finally:
+        except BaseException:
             os.close(here)
+            raise
+        return here
 
     @staticmethod
     def _make(directory: int, name: str) -> None:
@@ -376,25 +365,32 @@ class DirectoryTree:
                 raise
 
     def _link(self, target: str, directory: int, name: str) -> None:
-        """Makes a second name of a file that the archive had before."""
+        """Make a second name of a file that the archive had before."""
         names = [part for part in target.split("/") if part not in {"", "."}]
         if target.startswith("/") or ".." in names or not names:
             raise TransferError("is a hard link that leads out of the directory")
-        with self._parent_of(names) as other:
+        other = self._open_parent(names)
+        try:
             os.link(names[-1], name, src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
+        finally:
+            os.close(other)
 
-    def _unpack_file(self, tar: TarFile, member: TarInfo, directory: int, name: str) -> None:
+    def _unpack_file(self, source: PipeSource, member: TarInfo, directory: int, name: str) -> None:
         if self._limit is not None and member.size > self._limit:
             raise TransferError(f"has {member.size} bytes; the limit is {self._limit}")
-        content = tar.extractfile(member)
-        assert content is not None, "it is a regular file"
         path = f"{self._path}/{name}"
+        sparse: Any = member.sparse  # offsets and sizes of its parts, if it has gaps
         writer = FileWriter(path, member.mode, overwrite=True, directory=os.dup(directory))
         try:
-            while data := content.read(COPY_BYTES):
-                writer.write(data)
-            if writer.size != member.size:
-                raise TransferError("the archive ends in the middle of it")
+            for offset, size in sparse or [(0, member.size)]:
+                if not 0 <= offset <= offset + size <= member.size:
+                    raise TransferError("its parts are not in it")
+                if sparse:
+                    os.lseek(writer.fd, offset, os.SEEK_SET)
+                if source.move(writer.fd, size) < size:
+                    raise TransferError("the archive ends in the middle of it")
+            if sparse:
+                os.ftruncate(writer.fd, member.size)
             with contextlib.suppress(OSError, OverflowError):
                 writer.date(max(0, int(member.mtime * 1_000_000)))
             writer.keep()
@@ -405,7 +401,7 @@ class DirectoryTree:
     # Out of this world.
 
     def _remove(self, around: int, name: str, depth: int) -> None:
-        """Removes what is in a directory."""
+        """Remove what is in a directory."""
         if depth > DEEPEST:
             fail_with(errno.ELOOP)
         directory = os.open(name, _DIRECTORY, dir_fd=around)
@@ -421,10 +417,3 @@ class DirectoryTree:
                     self._entries += 1
         finally:
             os.close(directory)
-
-
-def write_whole(fd: int, data: bytes) -> None:
-    """write(2) until nothing is left."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]

@@ -97,7 +97,7 @@ class SpillFile:
             self.close()
 
     def close(self) -> str | None:
-        """Ends the file; its path if there is something in it and it has not been removed."""
+        """End the file; its path if there is something in it and it has not been removed."""
         if self._fd < 0:
             return self.path if self.bytes else None
         there = os.fstat(self._fd).st_nlink > 0
@@ -130,7 +130,7 @@ class NoFile:
     full = True
 
     def write(self, data: bytes | bytearray) -> None:
-        """Drops it."""
+        """Drop it."""
 
     def close(self) -> str | None:
         """Return no error, as there is no file."""
@@ -206,7 +206,7 @@ class Capture:
 
 
 def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
-    """Takes the torn character off the end of `head` and the beginning of `tail`."""
+    """Take the torn character off the end of `head` and the beginning of `tail`."""
     for back in range(1, min(4, len(head)) + 1):
         byte = head[-back]
         if byte >= 0xC0:
@@ -289,7 +289,7 @@ class Preview:
         }
 
     def begin(self, captures: Mapping[str, Capture]) -> None:
-        """Takes what has been printed before anybody watched."""
+        """Take what has been printed before anybody watched."""
         for stream, capture in captures.items():
             self._dropped[stream], data = capture.latest(PREVIEW_BYTES)
             self._waiting[stream] += data
@@ -305,7 +305,7 @@ class Preview:
         self.schedule()
 
     def schedule(self) -> None:
-        """Sends what waits now, or as soon as the last update is old enough."""
+        """Send what waits now, or as soon as the last update is old enough."""
         if not any(self._waiting.values()) or not self._may_send():
             return
         due = self._sent_at + PREVIEW_INTERVAL_S
@@ -315,7 +315,7 @@ class Preview:
             self._poller.at("preview", due, self.schedule)
 
     def finish(self) -> None:
-        """Sends the rest, if the supervisor takes it."""
+        """Send the rest, if the supervisor takes it."""
         self._poller.cancel("preview")
         if self._may_send():
             self._flush(final=True)

@@ -11,6 +11,7 @@ from sandbox.polling import NonblockingStream
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from sandbox.polling import Poller
@@ -74,7 +75,7 @@ class Channel:
         self._sequence = 0
 
     def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
-        """Sends and, with a sequence, keeps a message.
+        """Send a message and, with a sequence, keep it.
 
         Args:
             descriptor: goes along, once: repeated frames have none.
@@ -99,12 +100,16 @@ class Channel:
         if self._link.unsent_bytes > UNSENT_BYTES:
             self._link.read_on(False)
 
+    def together(self) -> AbstractContextManager[None]:
+        """Send the messages of a block as a whole: each write wakes the supervisor."""
+        return self._link.together()
+
     def send_encoded(self, frame: bytes) -> None:
-        """Sends a frame that was made before; nothing may have asked for a sequence yet."""
+        """Send a frame that was made before; nothing may have asked for a sequence yet."""
         self._link.send(frame)
 
     def acknowledge(self, number: int) -> None:
-        """Forgets the frames up to `number`."""
+        """Forget the frames up to `number`."""
         for kept in list(self._kept):
             if kept > number:
                 break
@@ -112,7 +117,7 @@ class Channel:
         self._on_progress()
 
     def resume(self, resumed: dict[str, Any]) -> None:
-        """Answers a new holder: the marker, `resumed` without a number, and every kept frame."""
+        """Answer a new holder: the marker, `resumed` without a number, and every kept frame."""
         self._link.drop_unsent()
         frames = [frame for frame, _ in self._kept.values()]
         self._link.send(b"".join([self._reader.marker, encode_frame(resumed), *frames]))

@@ -159,7 +159,7 @@ def _indent_of(line: str) -> str:
 
 
 def answer_check() -> NoReturn:
-    """Reads a text from descriptor 0 and writes what Python says of it to descriptor 1."""
+    """Read a text from descriptor 0 and write what Python says of it to descriptor 1."""
     import warnings
 
     warnings.simplefilter("ignore")

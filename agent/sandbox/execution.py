@@ -10,6 +10,7 @@ from sandbox.capture import Preview
 from sandbox.fields import as_object, is_id, is_seconds, is_whole
 from sandbox.framing import FrameError
 from sandbox.processes import NewestPid
+from sandbox.standard_input import StandardInput
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Executor:
         rehearses: nobody is to hear of what runs.
         count: executions so far.
         waiting: a request to run code, which waits for the set-up of its interpreter.
+        input: standard input of the execution that runs or waits; None if it is empty.
         notes: notes about executions for a new supervisor, by their ids.
     """
 
@@ -94,6 +96,7 @@ class Executor:
         self.rehearses = False
         self.count = 0
         self.waiting: Mapping[str, Any] | None = None
+        self.input: StandardInput | None = None
         self.notes: dict[str, dict[str, Any]] = {}
         self._newest = NewestPid()
 
@@ -102,7 +105,7 @@ class Executor:
         self._newest.open()
 
     def rehearse(self, interpreter: Interpreter) -> None:
-        """Has it run code that does nothing, of which nobody hears.
+        """Have it run code that does nothing, of which nobody hears.
 
         A fork's memory is copied page by page when it is first written to, which is most of the
         time of a first execution. A session that was kept ready has that behind it.
@@ -126,7 +129,7 @@ class Executor:
         interpreter.lost = ""
 
     def _keep_note(self, message: Mapping[str, Any]) -> None:
-        """Keeps what the supervisor wants to be told of an execution should it forget."""
+        """Keep what the supervisor wants to be told of an execution should it forget."""
         note = as_object(message.get("note"))
         if note is None:
             return
@@ -192,7 +195,14 @@ class Executor:
                     self._agent.trees.note_orphans(others[0])
                 interpreter.start()
         except OSError as error:
+            self.end_input()
             self._agent.fail(f"cannot start {interpreter.program}: {error}", request_id)
+            return
+        try:
+            if message.get("stdin") is True and self.input is None:
+                self.input = StandardInput(self._agent, request_id)
+        except OSError as error:
+            self._agent.fail(f"cannot make standard input: {error}", request_id)
             return
         self._keep_note(message)
         if interpreter.steps:
@@ -210,10 +220,16 @@ class Executor:
             capture.bound_reply(reply_bytes or self._agent.limits.reply_bytes)
         interpreter.resume_output()
         try:
-            interpreter.send_code(execution.number, code, one_shot=message.get("one_shot") is True)
+            interpreter.send_code(
+                execution.number,
+                code,
+                one_shot=message.get("one_shot") is True,
+                stdin="" if self.input is None else self.input.open_path(),
+            )
         except (FrameError, OSError) as error:  # too large, or no memory left for it
             self._agent.stopper.cancel_timers()
             self._agent.running = None
+            self.end_input()
             self._agent.fail(f"cannot hand over the code: {error}", request_id)
 
     def begin(
@@ -227,7 +243,7 @@ class Executor:
         return execution
 
     def _show_output(self, execution: CurrentExecution) -> None:
-        """Streams an execution's output from now on, beginning with what there is already."""
+        """Stream an execution's output from now on, beginning with what there is already."""
 
         def send(stream: str, text: str) -> None:
             self._agent.send({"type": "output", "id": execution.id, "stream": stream, "text": text})
@@ -246,6 +262,24 @@ class Executor:
         elif not execution.preview:
             self._show_output(execution)
 
+    def take_input(self, message: Mapping[str, Any]) -> None:
+        """Take input for the execution that runs, or waits for the set-up of its interpreter."""
+        if not is_id(message.get("id")):
+            self._agent.fail("input needs an id")
+        elif self.input is not None and self.input.execution == message.get("execution"):
+            self.input.take(message)
+        else:
+            offset = message.get("offset")
+            told = offset if is_whole(offset) else 0
+            answer = {"type": "input_taken", "id": message["id"], "offset": told, "open": False}
+            self._agent.send(answer)
+
+    def end_input(self) -> None:
+        """Drop the input that is left of an execution."""
+        if self.input is not None:
+            self.input.close()
+            self.input = None
+
     def interrupt(self, message: Mapping[str, Any]) -> None:
         execution, request_id = self._agent.running, message.get("id")
         if execution is None or request_id is None or self.running_id() != request_id:
@@ -253,6 +287,7 @@ class Executor:
             return
         if self.waiting is not None:
             self.waiting = None
+            self.end_input()
             self._agent.send(_never_began(request_id))
         if not execution.stopping:
             execution.interrupted = True
@@ -269,7 +304,7 @@ class Executor:
             self._finish(execution, code)
 
     def end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int = 137) -> None:
-        """Kills an interpreter that can't go on, and answers for what it ran."""
+        """Kill an interpreter that can't go on, and answer for what it ran."""
         sentence = f"{interpreter.name} {reason}; its state and its background processes are gone"
         execution = self._agent.running
         runs = interpreter.runs
@@ -306,6 +341,7 @@ class Executor:
             return
         interpreter = execution.interpreter
         self._agent.stopper.cancel_timers()
+        self.end_input()
         if execution.stopping and interpreter.pid:
             self._agent.stopper.signal_latecomers(execution)
         captures = interpreter.take_output()
@@ -340,6 +376,8 @@ class Executor:
         }
         if notes := interpreter.take_notes():
             message["notes"] = notes
+        if imports := interpreter.take_imports():
+            message["imports"] = imports
         try:
             self._agent.send(message)
         except FrameError as error:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+
+MAX_MODULE = 100
+"""Characters of a module's name."""
 
 
 def as_object(value: Any) -> dict[str, Any] | None:
@@ -29,6 +33,10 @@ def as_texts(value: Any) -> dict[str, str] | None:
     return found
 
 
+def is_module_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= MAX_MODULE and bool(_MODULE.fullmatch(value))
+
+
 def is_id(value: object) -> TypeGuard[str | int]:
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
@@ -37,5 +45,5 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_seconds(value: object) -> bool:
+def is_seconds(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9

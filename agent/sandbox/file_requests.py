@@ -13,7 +13,6 @@ from sandbox.paths import (
     MAX_PAGE,
     TransferError,
     absolute_path,
-    entries_of,
     entry_of,
     fail_with,
     free_bytes,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 
 FILE_REQUESTS = (
-    "file_list",
     "file_mkdir",
     "file_get",
     "file_put",
@@ -82,27 +80,18 @@ class FileRequests:
             return self._remove(path, recursive=flag_of(message, "recursive", default=False))
         if kind == "file_rename":
             return self._rename(path, message)
-        if kind == "file_mkdir":
-            if flag_of(message, "parents", default=False):
-                make_directories(path)
-            else:
-                make_directory(path)
-            return self._directory(path, listed=False)
-        return self._directory(path, listed=True)
+        return self._make(path, parents=flag_of(message, "parents", default=False))
 
     @staticmethod
-    def _directory(path: str, *, listed: bool) -> dict[str, Any]:
-        """Answer that a directory is there, with what is in it if that is asked for."""
+    def _make(path: str, *, parents: bool) -> dict[str, Any]:
+        if parents:
+            make_directories(path)
+        else:
+            make_directory(path)
         directory = open_directory(path)
         try:
-            entries, is_whole_list = entries_of(directory) if listed else ([], True)
-            return {
-                "type": "file_directory",
-                "path": name_of(directory),
-                "entries": entries,
-                "whole": is_whole_list,
-                "free_bytes": free_bytes(directory),
-            }
+            room = free_bytes(directory)
+            return {"type": "file_directory", "path": name_of(directory), "free_bytes": room}
         finally:
             os.close(directory)
 
@@ -114,8 +103,13 @@ class FileRequests:
         directory = open_directory(path)
         try:
             entries, more = page_of(directory, after, count)
-            where = name_of(directory)
-            return {"type": "file_entries", "path": where, "entries": entries, "more": more}
+            return {
+                "type": "file_entries",
+                "path": name_of(directory),
+                "entries": entries,
+                "more": more,
+                "free_bytes": free_bytes(directory),
+            }
         finally:
             os.close(directory)
 
@@ -226,7 +220,7 @@ class FileRequests:
 
 
 def remove_empty(around: int, name: str, status: os.stat_result) -> bool:
-    """Removes a directory, if it is empty; returns whether it was.
+    """Remove a directory, if it is empty; return whether it was.
 
     The kernel looks inside last, so what can't be removed is refused before anything is touched.
 

@@ -100,7 +100,8 @@ class FileWriter:
         permissions: the lower nine bits count; None for those of what is there, else as usual.
         overwrite: False to refuse where something is, also if it appears meanwhile.
         directory: descriptor of the directory, if it is known. Then the path is for people, but
-            for its last name. Ours from now on.
+            for its last name, and what is there is looked at when the file is kept. Ours from now
+            on.
         limit: largest size that is kept; None for no limit.
 
     Raises:
@@ -121,6 +122,8 @@ class FileWriter:
     ) -> None:
         self.moved = 0
         self._overwrite = overwrite
+        self._whole_path = path
+        self._looked = directory is None
         self._limit = limit
         self._shared = False
         self._temporary = ""
@@ -129,31 +132,40 @@ class FileWriter:
             raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)
         self._directory = open_path(parent) if directory is None else directory
         try:
-            there = self._look(path)
-            mask = os.umask(0o077)
-            os.umask(mask)
+            there = self._look() if self._looked else None
             if permissions is None:
+                mask = os.umask(0o077)
+                os.umask(mask)
                 permissions = 0o666 & ~mask if there is None else there
             self.permissions = permissions & 0o777
-            self.path = f"{name_of(self._directory).rstrip('/')}/{self._name}"
-            self.free_bytes = free_bytes(self._directory)
-            self._fd = self._open()
+            self.fd = self._open()
         except BaseException:
             os.close(self._directory)
             raise
 
     @property
+    def path(self) -> str:
+        """Path of its place, without links."""
+        return f"{name_of(self._directory).rstrip('/')}/{self._name}"
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Room on its file system; None where that has no limit of its own."""
+        return free_bytes(self._directory)
+
+    @property
     def size(self) -> int:
         """Bytes that were written, by whomever."""
-        return os.fstat(self._fd).st_size if self._shared else self.moved
+        return os.fstat(self.fd).st_size if self._shared else self.moved
 
     def duplicate(self) -> int:
         """A descriptor for whoever writes the file directly."""
         self._shared = True
-        return os.dup(self._fd)
+        return os.dup(self.fd)
 
-    def _look(self, path: str) -> int | None:
+    def _look(self) -> int | None:
         """Permissions of what is there; None if nothing is."""
+        path = self._whole_path
         try:
             found = find_regular(self._directory, self._name, path)
         except FileNotFoundError:
@@ -192,16 +204,16 @@ class FileWriter:
         """
         view = memoryview(data)
         while view:
-            written = os.write(self._fd, view)
+            written = os.write(self.fd, view)
             self.moved += written
             view = view[written:]
 
     def date(self, modified_us: int) -> None:
-        """Sets the time of the last change, in microseconds."""
-        os.utime(self._fd, ns=(modified_us * 1000, modified_us * 1000))
+        """Set the time of the last change, in microseconds."""
+        os.utime(self.fd, ns=(modified_us * 1000, modified_us * 1000))
 
     def keep(self) -> None:
-        """Puts the file, whole, in its place.
+        """Put the file, whole, in its place.
 
         Raises:
             TransferError: it is larger than the limit.
@@ -211,10 +223,10 @@ class FileWriter:
             raise TransferError(
                 f"{self.path}: has {self.size} bytes; the limit is {self._limit}", errno.EFBIG
             )
-        os.fchmod(self._fd, self.permissions)
+        os.fchmod(self.fd, self.permissions)
         if self._temporary and self._overwrite:
             # Its file system may have no hard links either.
-            self._rename()
+            self._replace()
             return
         try:
             self._link(self._name)
@@ -225,24 +237,26 @@ class FileWriter:
                 temporary = self._other_name()
                 self._link(temporary)
                 self._temporary = temporary
-            self._rename()
+            self._replace()
 
-    def _rename(self) -> None:
+    def _replace(self) -> None:
+        if not self._looked:
+            self._look()
         os.rename(
             self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
         )
         self._temporary = ""
 
     def close(self) -> None:
-        """Lets go of the file; one that has not been kept is gone."""
-        os.close(self._fd)
+        """Let go of the file; one that has not been kept is gone."""
+        os.close(self.fd)
         if self._temporary:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._directory)
         os.close(self._directory)
 
     def _link(self, name: str) -> None:
-        """Gives the file a name that must be free."""
+        """Give the file a name that must be free."""
         if self._temporary:
             os.link(
                 self._temporary,
@@ -252,7 +266,7 @@ class FileWriter:
                 follow_symlinks=False,
             )
         else:
-            os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=self._directory)
+            os.link(f"/proc/self/fd/{self.fd}", name, dst_dir_fd=self._directory)
 
 
 def find_regular(directory: int, name: str, path: str) -> int:
@@ -287,7 +301,7 @@ def refuse_link(found: int, mode: int, path: str) -> None:
 
 
 def append_to(path: str, data: bytes, permissions: int | None) -> tuple[str, int]:
-    """Adds bytes at the end of a file, or makes it of them; returns its path and size.
+    """Add bytes at the end of a file, or make it of them; return its path and size.
 
     Raises:
         TransferError: it is no regular file.

@@ -158,11 +158,11 @@ class MessageReader:
         self._skipping = False
 
     def receive_data(self, data: bytes) -> None:
-        """Takes bytes as they came from the peer, in pieces of any size."""
+        """Take bytes as they came from the peer, in pieces of any size."""
         self._buffer += data
 
     def skip_to_marker(self) -> None:
-        """Drops everything up to the next resume marker, e.g. the rest of a torn frame."""
+        """Drop everything up to the next resume marker, e.g. the rest of a torn frame."""
         self._skipping = True
 
     def next_message(self) -> dict[str, Any] | None:
@@ -196,7 +196,7 @@ class MessageReader:
         return _decode_body(body)
 
     def _cut_at_marker(self) -> bool:
-        """Drops all up to the marker, if it is there: a frame that its writer left unfinished."""
+        """Drop all up to the marker, if it is there: a frame that its writer left unfinished."""
         buffer = self._buffer
         place = buffer.find(self.marker, self._searched)
         if place >= 0:

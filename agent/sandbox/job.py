@@ -13,6 +13,7 @@ import time
 
 from sandbox.capture import FIONREAD, NO_BYTES
 from sandbox.framing import READ_BYTES
+from sandbox.input import Input
 from sandbox.job_output import STREAMS
 from sandbox.job_start import JobRefusal, choose_for_oom_kill, not_started, start_program
 from sandbox.linux import identity_of
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from sandbox.polling import Poller
 
 
-STDIN_BYTES = 256 * 1024
-"""Input that a job has not read yet; who writes more has to wait."""
-
 TOLD_ARGUMENTS = 2000
 """Characters of the arguments of a job that are told."""
 
@@ -39,9 +37,6 @@ OOM_RETRY_S = 0.002
 
 TIOCSWINSZ, TIOCGPGRP = 0x5414, 0x540F
 
-END_OF_INPUT = b"\x04"
-"""Ctrl-D, the end of input in a terminal (VEOF), unless the program has changed that."""
-
 
 class JobStream:
     """One output of a job, as the agent reads it.
@@ -49,6 +44,7 @@ class JobStream:
     Attributes:
         place: index of `STREAMS`.
         paused: the agent does not read it for now.
+        hung_up: nobody has this terminal open any more.
     """
 
     def __init__(self, place: int, read_fd: int) -> None:
@@ -56,6 +52,7 @@ class JobStream:
         self.read_fd = read_fd
         self.identity = identity_of(os.fstat(read_fd))
         self.paused = False
+        self.hung_up = False
 
 
 class JobProcess:
@@ -75,8 +72,8 @@ class JobProcess:
         pid: leader of the job's session and process group; 0 when it has ended.
         leader: the same, and kept after the end, to find processes that the job left behind.
         written: how many bytes were taken of each piece of input, by the piece's key.
-        told: offset and size of the output that each reader got, by the reader's name.
-        told_to: offset of the output for the next reader.
+        answered_reads: offset and size of the output that each reader got, by the reader's name.
+        next_read_offset: offset of the output for the next reader.
         file: the code that it runs, if it was started with code.
         wait_status: as of wait(2); None while it runs.
 
@@ -113,18 +110,14 @@ class JobProcess:
         self.started = self.ended = time.monotonic()
         self.usage: resource.struct_rusage | None = None
         self.pipes: dict[str, JobStream] = {}
-        self.stdin_bytes = 0
+        self.input: Input | None = None
         self.written: dict[str, int] = {}
-        self.told: dict[str, tuple[int, int]] = {}
-        self.told_to = 0
+        self.answered_reads: dict[str, tuple[int, int]] = {}
+        self.next_read_offset = 0
         self.file: str | None = None
         self._poller = poller
         self._changed = changed
         self._on_paused = paused
-        self._in_fd = -1
-        self._input = bytearray()
-        self._input_ends = False
-        self._input_error = ""
         theirs: list[int] = []
         try:
             if tty is None:
@@ -146,8 +139,6 @@ class JobProcess:
         self._mark_for_killing(OOM_RETRY_S)
         for stream in self.pipes.values():
             self._watch(stream)
-        if self._in_fd >= 0 and not self.tty:
-            poller.watch(self._in_fd, self._on_input, 0)
 
     def __repr__(self) -> str:
         return f"<JobProcess {self.id} pid={self.pid} {self.argv[0]!r:.40}>"
@@ -166,9 +157,10 @@ class JobProcess:
     def _open_pipes(self, theirs: list[int], *, stdin: bool) -> list[Any]:
         actions: list[Any] = []
         if stdin:
-            child, self._in_fd = os.pipe2(os.O_CLOEXEC)
+            child, write_fd = os.pipe2(os.O_CLOEXEC)
             theirs.append(child)
-            os.set_blocking(self._in_fd, False)
+            os.set_blocking(write_fd, False)
+            self.input = Input(self._poller, write_fd, self._input_changed)
             actions.append((os.POSIX_SPAWN_DUP2, child, 0))
         else:
             actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0))
@@ -184,8 +176,8 @@ class JobProcess:
         ours, child = os.openpty()
         theirs.append(child)
         self.pipes["stdout"] = JobStream(0, ours)
-        self._in_fd = ours
         os.set_blocking(ours, False)
+        self.input = Input(self._poller, ours, self._input_changed, of_terminal=True)
         self._set_size(*size)
         # The leader of a session without a terminal gets the first one that it opens.
         path = os.ttyname(child)
@@ -198,8 +190,8 @@ class JobProcess:
 
     def _watch(self, stream: JobStream) -> None:
         def on_event(events: int) -> None:
-            if events & select.POLLOUT:  # a terminal
-                self._flush()
+            if events & select.POLLOUT and self.input is not None:  # a terminal
+                self.input.flush()
             if events & ~select.POLLOUT:
                 self._on_output(stream)
 
@@ -219,8 +211,21 @@ class JobProcess:
         if data:
             self.log.write(stream.place, data)
             self._changed(self)
+        elif self.tty and self.pid:
+            self._hang_up(stream)
         else:
             self._close_stream(stream)
+
+    def _hang_up(self, stream: JobStream) -> None:
+        """Read a terminal no more, and keep it open until the program has ended.
+
+        The kernel ends the program that leads a terminal's session by SIGHUP when this end is
+        closed, also one that has closed its own end and is about to exit.
+        """
+        stream.hung_up = True
+        self._poller.forget(stream.read_fd)
+        if self.input is not None:
+            self.input.close()
 
     def _pause(self, stream: JobStream) -> None:
         stream.paused = True
@@ -235,23 +240,28 @@ class JobProcess:
             elif stream.paused:
                 stream.paused = False
                 self._watch(stream)
-                if self._input:
-                    self._flush()
+                if self.tty and self.input is not None and self.input.waits:
+                    self.input.flush()
 
     def _close_stream(self, stream: JobStream) -> None:
         for name, each in list(self.pipes.items()):
             if each is stream:
                 del self.pipes[name]
         self._poller.forget(stream.read_fd)
-        if stream.read_fd == self._in_fd:
-            self._in_fd = -1
+        if self.tty and self.input is not None:
+            self.input.close()
         os.close(stream.read_fd)
 
     # Input.
 
     @property
     def takes_input(self) -> bool:
-        return self._in_fd >= 0 and not self._input_ends
+        return self.input is not None and self.input.takes_more
+
+    @property
+    def has_room(self) -> bool:
+        """True if input would be taken now, or refused."""
+        return self.input is None or not self.input.takes_more or self.input.room > 0
 
     def write(self, data: bytes) -> int:
         """Take input for the job; returns how many bytes of it there was room for.
@@ -259,71 +269,30 @@ class JobProcess:
         Raises:
             JobRefusal: the job reads no more.
         """
-        if not self.takes_input:
-            raise JobRefusal(self._input_error or self._why_no_input(), errno.EPIPE)
-        taken = data[: max(0, STDIN_BYTES - len(self._input))]
-        self._input += taken
-        self.stdin_bytes += len(taken)
-        self._flush()
-        if self._input_error:
-            raise JobRefusal(self._input_error, errno.EPIPE)
+        if self.input is None or not self.input.takes_more:
+            raise JobRefusal(self._why_no_input(), errno.EPIPE)
+        taken = data[: self.input.room]
+        self.input.write(taken)
+        if self.input.broken:
+            raise JobRefusal(self._why_no_input(), errno.EPIPE)
         return len(taken)
 
     def _why_no_input(self) -> str:
         if self.wait_status is not None:
             return f"job {self.id} has ended"
-        if self._input_ends:
-            return f"the input of job {self.id} has been closed"
-        return f"job {self.id} was started without input: its standard input is empty"
+        if self.input is None:
+            return f"job {self.id} was started without input: its standard input is empty"
+        if self.input.broken:
+            return f"job {self.id} does not read its standard input any more"
+        return f"the input of job {self.id} has been closed"
 
     def end_input(self) -> None:
         """Close the job's standard input, once it has read what waits."""
-        if self.takes_input:
-            self._input_ends = True
-            if self.tty:
-                self._input += END_OF_INPUT
-                self._input_ends = False  # a terminal goes on; the program decides
-            self._flush()
+        if self.input is not None:
+            self.input.end()
 
-    @property
-    def has_room(self) -> bool:
-        """True if input would be taken now, or refused."""
-        return len(self._input) < STDIN_BYTES or not self.takes_input
-
-    def _flush(self) -> None:
-        try:
-            while self._input:
-                written = os.write(self._in_fd, self._input[:READ_BYTES])
-                del self._input[:written]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._break_input()
-        if not self._input and self._input_ends:
-            self._close_input()
-        elif self._in_fd >= 0:
-            waits = select.POLLOUT if self._input else 0
-            self._poller.change(self._in_fd, waits | (select.POLLIN if self.tty else 0))
+    def _input_changed(self) -> None:
         self._changed(self)
-
-    def _on_input(self, events: int) -> None:
-        if events & (select.POLLERR | select.POLLHUP):  # which poll(2) would report for ever
-            self._break_input()
-            self._changed(self)
-        else:
-            self._flush()
-
-    def _break_input(self) -> None:
-        """Close the input: nobody reads it any more."""
-        self._input.clear()
-        self._input_error = f"job {self.id} does not read its standard input any more"
-        self._close_input()
-
-    def _close_input(self) -> None:
-        if self._in_fd >= 0 and not self.tty:
-            self._poller.forget(self._in_fd)
-            os.close(self._in_fd)
-            self._in_fd = -1
 
     # Signals and terminal.
 
@@ -341,9 +310,9 @@ class JobProcess:
     def interrupt(self) -> None:
         """Do what Ctrl-C does: in a terminal, interrupt what is in the foreground."""
         group = self.pid
-        if self.tty and self._in_fd >= 0:
+        if self.tty and (terminal := self.pipes.get("stdout")) is not None:
             with contextlib.suppress(OSError):
-                told = fcntl.ioctl(self._in_fd, TIOCGPGRP, NO_BYTES)
+                told = fcntl.ioctl(terminal.read_fd, TIOCGPGRP, NO_BYTES)
                 group = int.from_bytes(told, sys.byteorder) or group
         if group:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -363,27 +332,28 @@ class JobProcess:
         """
         if not self.tty:
             raise JobRefusal(f"job {self.id} has no terminal", errno.ENOTTY)
-        if self._in_fd >= 0:
-            self._set_size(rows, columns)
+        self._set_size(rows, columns)
 
     def _set_size(self, rows: int, columns: int) -> None:
         size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
-        fcntl.ioctl(self._in_fd, TIOCSWINSZ, size)
+        if (terminal := self.pipes.get("stdout")) is not None:
+            fcntl.ioctl(terminal.read_fd, TIOCSWINSZ, size)
 
     # End.
 
     def has_ended(self, wait_status: int, usage: resource.struct_rusage) -> None:
-        """Its process is gone; what it has printed so far belongs to it."""
+        """Its process is gone; what it has printed so far belongs to it. The caller tells of it."""
         self.ended = time.monotonic()
         self.pid = 0
         self.usage = usage
         for stream in list(self.pipes.values()):
             self._read_rest(stream)
+            if stream.hung_up:
+                self._close_stream(stream)
         self.log.compact()
         self.wait_status = wait_status
-        self._input.clear()
-        self._close_input()
-        self._changed(self)
+        if self.input is not None:
+            self.input.close()
 
     def _read_rest(self, stream: JobStream) -> None:
         """Read what waits, without what processes add that it has left behind."""
@@ -398,10 +368,8 @@ class JobProcess:
         """Close what the agent has open for it."""
         for stream in list(self.pipes.values()):
             self._close_stream(stream)
-        if self._in_fd >= 0:
-            self._poller.forget(self._in_fd)
-            os.close(self._in_fd)
-            self._in_fd = -1
+        if self.input is not None:
+            self.input.close()
 
     def exit_code(self) -> int | None:
         """Exit code as a shell has it; None while it runs."""
@@ -436,7 +404,7 @@ class JobProcess:
             "system_s": usage.ru_stime if usage is not None else 0.0,
             "max_rss_bytes": usage.ru_maxrss * 1024 if usage is not None else 0,
             "output_bytes": self.log.size,
-            "input_bytes": self.stdin_bytes,
+            "input_bytes": 0 if self.input is None else self.input.taken_bytes,
         }
 
 

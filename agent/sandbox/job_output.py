@@ -19,7 +19,7 @@ LOG_BLOCK_RUNS = 1023
 """Times that the stream may change in one block."""
 
 SMALL_BYTES = 4096
-"""Output of an ended job that may stay in memory."""
+"""Output of an ended job that may stay in memory, also if the file has no room for it."""
 
 SLOT_BYTES = LOG_BLOCK_BYTES + 4 * (LOG_BLOCK_RUNS + 1)
 """Room of one block in the file."""
@@ -216,10 +216,18 @@ class JobLog:
 
     def compact(self) -> None:
         """Give up memory: little more will come."""
-        if len(self._data) > SMALL_BYTES:
-            self._close_block()
+        data, runs = self._data, self._runs
+        if len(data) > SMALL_BYTES and not self._close_block():
+            # The file system is full. The end of the output tells more than nothing.
+            pieces: list[tuple[str, int]] = []
+            self._data += _cut(runs, data, len(data) - SMALL_BYTES, SMALL_BYTES, pieces)
+            self._runs.extend(
+                STREAMS.index(stream) << _LENGTH_BITS | length for stream, length in pieces
+            )
+            self._begin = self.size - SMALL_BYTES
 
-    def _close_block(self) -> None:
+    def _close_block(self) -> bool:
+        """Move what is in memory to the file; return whether that had room."""
         block = len(self._runs).to_bytes(4, sys.byteorder) + self._runs.tobytes() + self._data
         slot = self._store.put(block, wanted=self._is_held)
         if slot is not None:
@@ -227,6 +235,7 @@ class JobLog:
         self._begin = self.size
         self._data = bytearray()
         self._runs = array("I")
+        return slot is not None
 
     def read(self, offset: int, count: int) -> tuple[int, list[tuple[str, int]], bytes]:
         """Read from an offset on.

@@ -177,8 +177,8 @@ def limited(limits: Mapping[str, int]) -> Generator[None, None, None]:
     before: dict[int, tuple[int, int]] = {}
     for name, value in limits.items():
         kind = RESOURCES[name]
-        hard = resource.getrlimit(kind)[1]
         before[kind] = resource.getrlimit(kind)
+        hard = before[kind][1]
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (wanted, wanted if kind == resource.RLIMIT_DATA else hard))
         if kind == resource.RLIMIT_DATA:

@@ -95,7 +95,7 @@ class Jobs:
                 if message.get("wait_s"):
                     self._answer_or_wait(job, {**message, "known": known is not None})
                 else:
-                    self._tell(request_id, job, known=known is not None)
+                    self._send_facts(request_id, job, known=known is not None)
             elif kind == "job_list":
                 facts = [job.facts() for job in self._jobs.values()]
                 self._agent.send({"type": "jobs", "id": request_id, "jobs": facts})
@@ -109,7 +109,7 @@ class Jobs:
         answer = {"type": "job_error", "id": request_id, "message": str(error), "code": code}
         self._agent.send(answer)
 
-    def _tell(self, request_id: str | int, job: JobProcess, *, known: bool = False) -> None:
+    def _send_facts(self, request_id: str | int, job: JobProcess, *, known: bool = False) -> None:
         self._agent.send({"type": "job", "id": request_id, "job": job.facts(), "known": known})
 
     # Start and end.
@@ -217,7 +217,7 @@ class Jobs:
         job = self._live.get(pid)
         if job is None:
             return
-        for timer in ("limit", "term", "kill", "oom"):
+        for timer in ("limit", "term", "kill", "oom", "news"):
             self._agent.poller.cancel(f"job {job.id} {timer}")
         self._agent.trees.note_orphans(job)
         if job.stopping:
@@ -225,11 +225,12 @@ class Jobs:
         del self._live[pid]
         job.has_ended(wait_status, usage)
         _remove(job.file)
-        # Behind the answers to those who wait.
-        self._agent.poller.at(f"job {job.id} told", 0.0, lambda: self._tell_end(job))
+        self._agent.poller.at(f"job {job.id} ended", 0.0, lambda: self._tell_end(job))
 
     def _tell_end(self, job: JobProcess) -> None:
-        self._agent.send({"type": "job_ended", "job": job.facts()})
+        with self._agent.channel.together():
+            self._on_news(job)  # answers to those who wait come first
+            self._agent.send({"type": "job_ended", "job": job.facts()})
         self._forget_old()
 
     def _forget_old(self) -> None:
@@ -279,7 +280,7 @@ class Jobs:
             self._stop(job, grace_s)
         else:
             job.resize(*_size_of(message))
-        self._tell(request_id, job)
+        self._send_facts(request_id, job)
 
     def _answer_or_wait(self, job: JobProcess, message: Mapping[str, Any]) -> None:
         wait_s = message.get("wait_s", 0)
@@ -304,7 +305,7 @@ class Jobs:
             self._agent.poller.at(f"job {job.id} news", 0.0, lambda: self._on_news(job))
 
     def _on_news(self, job: JobProcess) -> None:
-        waiting, self._waiting[job.id] = self._waiting[job.id], []
+        waiting, self._waiting[job.id] = self._waiting.get(job.id, []), []
         for message in waiting:
             if not self._settle(job, message, last=False):
                 self._waiting[job.id].append(message)
@@ -358,7 +359,7 @@ class Jobs:
         has_news = job.wait_status is not None or (count > 0 and offset < job.log.size)
         if not last and (lags or not has_news):
             return False
-        self._tell_output(job, message, offset, 0 if lags else count)
+        self._send_output(job, message, offset, 0 if lags else count)
         return True
 
     def _read_on(self, job: JobProcess, message: Mapping[str, Any], reader: str) -> None:
@@ -368,18 +369,18 @@ class Jobs:
         count: Any = message.get("bytes", MAX_READ)
         if not is_whole(count) or not 0 <= count <= MAX_READ:
             raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
-        offset, told = job.told.get(reader, (job.told_to, count))
-        begin, _, data = job.log.read(offset, min(count, told))
+        offset, size = job.answered_reads.get(reader, (job.next_read_offset, count))
+        begin, _, data = job.log.read(offset, min(count, size))
         follows = job.wait_status is None or begin + len(data) < job.log.size
         whole = len(data) - (cut_character(data) if follows else 0)
-        end = self._tell_output(job, message, offset, whole)
-        if reader not in job.told:
-            job.told[reader] = offset, whole
-            job.told_to = end
-            if len(job.told) > KEPT_READS:
-                del job.told[next(iter(job.told))]
+        end = self._send_output(job, message, offset, whole)
+        if reader not in job.answered_reads:
+            job.answered_reads[reader] = offset, whole
+            job.next_read_offset = end
+            if len(job.answered_reads) > KEPT_READS:
+                del job.answered_reads[next(iter(job.answered_reads))]
 
-    def _tell_output(
+    def _send_output(
         self, job: JobProcess, message: Mapping[str, Any], offset: int, count: int
     ) -> int:
         """Answer with output; returns the offset of its end."""

@@ -71,7 +71,7 @@ FIXED_LIMITS = {
 
 
 def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
-    """Sets soft and hard resource limits of a process, but none above its present hard limit.
+    """Set soft and hard resource limits of a process, but none above its present hard limit.
 
     Raises:
         OSError: the kernel or a filter refuses.
@@ -82,7 +82,7 @@ def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
 
 
 def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
-    """Sets those limits of an interpreter that have a name in `hello`.
+    """Set those limits of an interpreter that have a name in `hello`.
 
     Raises:
         OSError: the kernel or a filter refuses.

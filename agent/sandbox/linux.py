@@ -45,7 +45,7 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
 
 
 def shut_abstract_sockets() -> None:
-    """Keeps this process and all that it starts from abstract Unix sockets of others, which belong
+    """Keep this process and all that it starts from abstract Unix sockets of others, which belong
     to a network namespace (unix(7)); where the kernel cannot do that, they stay open.
 
     Raises:
@@ -77,7 +77,7 @@ def listen_on_loopback(port: int) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 raise
             listener.bind(("127.0.0.1", 0))
-        listener.listen(128)
+        listener.listen(1024)  # beyond that, clients try again, each time after twice as long
         listener.setblocking(False)
     except BaseException:
         listener.close()
@@ -118,7 +118,7 @@ def restore_signals() -> None:
 
 
 def close_others(kept: set[int]) -> None:
-    """Closes all descriptors of this process except these."""
+    """Close all descriptors of this process except these."""
     first = 0
     for fd in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
         if first < fd:  # closerange(0, 0) would close everything
@@ -127,7 +127,7 @@ def close_others(kept: set[int]) -> None:
 
 
 def go_first_without_memory() -> None:
-    """Has the kernel kill this process before the agent when memory runs out, if it can be."""
+    """Have the kernel kill this process before the agent when memory runs out, if it can be."""
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -141,7 +141,7 @@ def go_first_without_memory() -> None:
 
 
 def enter_directory(path: str) -> bool:
-    """Changes to a directory; returns whether it is there."""
+    """Change to a directory; return whether it is there."""
     try:
         os.chdir(path)
     except OSError:

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-MAX_ENTRIES = 10000
-
-LISTING_BYTES = 1024 * 1024
-"""Entries of a directory that are listed, and bytes of their names."""
-
-
 MAX_LINKS = 40
 """Symbolic links on the way to a file; the kernel's own limit, see path_resolution(7)."""
 
@@ -226,7 +220,7 @@ def open_parent(path: str) -> tuple[int, str]:
 
 
 def make_directories(path: str) -> None:
-    """Makes a directory and those around it that are missing, less the umask.
+    """Make a directory and those around it that are missing, less the umask.
 
     Links on the way are followed, and the last name must be no link.
 
@@ -263,8 +257,9 @@ def make_directories(path: str) -> None:
         os.close(here)
 
 
-def make_directory(path: str) -> None:
-    """Makes a directory, less the umask, if it is not there; no link is taken for one.
+def make_directory(path: str) -> bool:
+    """Make a directory, less the umask, if it is not there; no link is taken for one. Returns
+    whether it was made.
 
     Raises:
         OSError: as of mkdir(2).
@@ -272,42 +267,17 @@ def make_directory(path: str) -> None:
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in {"", ".", ".."}:
-        return
+        return False
     directory = open_directory(parent or "/")
     try:
         os.mkdir(name, dir_fd=directory)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise
+        return False
     finally:
         os.close(directory)
-
-
-def entries_of(fd: int) -> tuple[list[tuple[str, str, int]], bool]:
-    """Name, kind and size of what is in a directory, and whether that is all of it.
-
-    Args:
-        fd: descriptor of the directory; O_PATH is enough.
-
-    Raises:
-        OSError: as of open(2).
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    directory = os.open(f"/proc/self/fd/{fd}", flags)
-    entries: list[tuple[str, str, int]] = []
-    room = LISTING_BYTES
-    try:
-        with os.scandir(directory) as found:
-            for entry in found:
-                room -= len(os.fsencode(entry.name))
-                if len(entries) == MAX_ENTRIES or room < 0:
-                    return entries, False
-                with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
-                    entries.append(_described(entry))
-    finally:
-        os.close(directory)
-    entries.sort()
-    return entries, True
+    return True
 
 
 MAX_PAGE = 1000
@@ -367,21 +337,6 @@ def entry_of(name: str, status: os.stat_result) -> list[object]:
         kind = "link" if stat.S_ISLNK(mode) else "other"
     size = status.st_size if kind == "file" else 0
     return [name, kind, min(size, 2**53), mode & 0o7777, max(0, min(modified_us, 2**53))]
-
-
-def _described(entry: os.DirEntry[str]) -> tuple[str, str, int]:
-    """Name, kind and size of one entry of a directory."""
-    name = os.fsencode(entry.name)
-    try:
-        name.decode()
-    except UnicodeDecodeError:  # frames hold text; sent otherwise, it would be another name
-        return name.decode("utf-8", "backslashreplace"), "unnamed", 0
-    status = entry.stat(follow_symlinks=False)
-    if stat.S_ISREG(status.st_mode):
-        return entry.name, "file", status.st_size
-    if stat.S_ISDIR(status.st_mode):
-        return entry.name, "directory", 0
-    return entry.name, "link" if stat.S_ISLNK(status.st_mode) else "other", 0
 
 
 def name_of(fd: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -11,7 +12,7 @@ from sandbox.framing import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 
 MAX_POLL_MS = 24 * 3600 * 1000
@@ -41,7 +42,7 @@ class Poller:
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
 
     def watch(self, fd: int, handler: Callable[[int], None], events: int = select.POLLIN) -> None:
-        """Calls `handler` with the events; it must not mind being called for nothing."""
+        """Call `handler` with the events; it must not mind being called for nothing."""
         self._handlers[fd] = handler
         self._poll.register(fd, events)
 
@@ -54,7 +55,7 @@ class Poller:
             self._poll.unregister(fd)
 
     def at(self, name: str, when: float, callback: Callable[[], None]) -> None:
-        """Calls `callback` once at `when` (monotonic, seconds); replaces a timer of that name.
+        """Call `callback` once at `when` (monotonic, seconds); replace a timer of that name.
 
         Time in which this process was stopped is added, as far as it is noticed.
         """
@@ -64,7 +65,7 @@ class Poller:
         self._timers.pop(name, None)
 
     def turn(self) -> None:
-        """Waits for an event or a timer and handles what is due."""
+        """Wait for an event or a timer and handle what is due."""
         timeout_ms, due = None, 0.0
         if self._timers:
             now = time.monotonic()
@@ -121,6 +122,7 @@ class NonblockingStream:
         self._out = bytearray()
         self._passed: list[tuple[int, int]] = []  # bytes that go before it, and a descriptor
         self._reading = True
+        self._gathers = False
         self._ended = False
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
@@ -133,7 +135,7 @@ class NonblockingStream:
         return len(self._out)
 
     def send(self, data: bytes, descriptor: int | None = None) -> None:
-        """Writes what the peer has room for now and the rest later.
+        """Write what the peer has room for now and the rest later.
 
         Args:
             descriptor: goes along with the first byte, over a Unix socket; ours from now on.
@@ -142,23 +144,36 @@ class NonblockingStream:
         if descriptor is not None:
             self._passed.append((len(self._out), descriptor))
         self._out += data
-        if not waiting:
+        if not waiting and not self._gathers:
             self._flush()
             if self._out:
                 self._update()
+
+    @contextlib.contextmanager
+    def together(self) -> Generator[None, None, None]:
+        """Write what is sent meanwhile as a whole: each write wakes the peer."""
+        self._gathers = not self._out  # else it goes when there is room for what waits
+        try:
+            yield
+        finally:
+            if self._gathers:
+                self._gathers = False
+                self._flush()
+                if self._out:
+                    self._update()
 
     def drop_unsent(self) -> None:
         self._forget_unsent()
         self._update()  # with nothing to write, to be told of room for it would be for ever
 
     def read_on(self, reading: bool) -> None:
-        """Stops or resumes reading; the peer's end is noticed in either case."""
+        """Stop or resume reading; the peer's end is noticed in either case."""
         if reading != self._reading:
             self._reading = reading
             self._update()
 
     def close(self) -> None:
-        """Forgets and closes the descriptors."""
+        """Forget and close the descriptors."""
         for fd in {self.read_fd, self.write_fd}:
             self._poller.forget(fd)
             os.close(fd)
@@ -166,7 +181,7 @@ class NonblockingStream:
         self._ended = True
 
     def drain(self) -> None:
-        """Reads what a writer that is dead has left; bounded, others may hold its end."""
+        """Read what a writer that is dead has left; bounded, others may hold its end."""
         for _ in range(DRAIN_READS):
             if self._ended or not self._receive():
                 break
@@ -194,7 +209,7 @@ class NonblockingStream:
             self._end()
 
     def _write_passing(self) -> int:
-        """Writes what goes before the next descriptor, or that with the byte that it belongs to."""
+        """Write what goes before the next descriptor, or that with the byte that it belongs to."""
         before, descriptor = self._passed[0]
         if before:
             written = os.write(self.write_fd, self._out[: min(before, 4 * READ_BYTES)])
@@ -238,7 +253,7 @@ class NonblockingStream:
                 self._end()
 
     def _receive(self) -> bool:
-        """Reads once; False when there was nothing."""
+        """Read once; False when there was nothing."""
         try:
             data = os.read(self.read_fd, READ_BYTES)
         except BlockingIOError:

@@ -50,7 +50,7 @@ class PortConnector:
         self._connecting: dict[socket.socket, socket.socket] = {}
 
     def open(self, message: Mapping[str, Any]) -> None:
-        """Makes a channel for a new relay."""
+        """Make a channel for a new relay."""
         request_id = message.get("id")
         if not is_id(request_id) or not self._agent.channel.passes_descriptors:
             self._agent.fail("ports needs an id, and a channel that is a socket", request_id)
@@ -102,7 +102,7 @@ class PortConnector:
         addresses: Iterator[tuple[int, str]],
         failed: int,
     ) -> None:
-        """Begins a connection to the next address; after the last one says why there is none."""
+        """Begin a connection to the next address; after the last one, say why there is none."""
         if len(self._connecting) >= MAX_CONNECTING:
             self._answer(channel, number, errno.EAGAIN)
             return
@@ -132,7 +132,7 @@ class PortConnector:
         addresses: Iterator[tuple[int, str]],
         failed: int,
     ) -> None:
-        """Waits for the connection, within a time limit."""
+        """Wait for the connection, within a time limit."""
         self._connecting[connection] = channel
 
         def settle(error: int) -> None:
@@ -160,7 +160,7 @@ class PortConnector:
     def _made(
         self, channel: socket.socket, connection: socket.socket, number: int, error: int
     ) -> bool:
-        """Passes a connection on if it is one, and closes it here."""
+        """Pass a connection on if it is one, and close it here."""
         with connection:
             # Where nobody listens, a connection may meet itself, if its own port is that one.
             if error or connection.getsockname() == _peer(connection):
@@ -175,7 +175,7 @@ class PortConnector:
         error: int,
         connection: socket.socket | None = None,
     ) -> None:
-        """Says how it went: the relay's number, and an error or 0 with the connection."""
+        """Say how it went: the relay's number, and an error or 0 with the connection."""
         if channel not in self._channels:
             return
         passed = [] if connection is None else [connection.fileno()]

@@ -45,7 +45,7 @@ class ProcessTrees:
         table = read_processes()
         ours = {
             self._agent.pid,
-            *self._agent.questions.checks,
+            *self._agent.helpers,
             *(i.pid for i in self._agent.interpreters.values()),
         }
         inside = (
@@ -64,17 +64,14 @@ class ProcessTrees:
         return [*live, *left]
 
     def note_orphans(self, owner: Interpreter | JobProcess) -> None:
-        """Remembers whose the orphans are that have not been seen yet; later nothing tells.
+        """Remember whose the orphans are that have not been seen yet; later nothing tells.
 
         Args:
             owner: the one that was running, or whose end has made them orphans.
         """
         leaders = {each.pid for each in self.owners()}
         for pid in (
-            read_children(self._agent.pid)
-            - leaders
-            - set(self._agent.questions.checks)
-            - set(self.orphans)
+            read_children(self._agent.pid) - leaders - self._agent.helpers - set(self.orphans)
         ):
             self.orphans[pid] = self._recognise(pid) or owner
 
@@ -101,7 +98,7 @@ class ProcessTrees:
         return None
 
     def kill(self, owner: Interpreter | JobProcess) -> set[int]:
-        """Kills everything that came from an interpreter or a job, daemons in their own sessions
+        """Kill everything that came from an interpreter or a job, daemons in their own sessions
         included.
 
         Processes of others live on. Where there are none, one system call reaches
@@ -150,7 +147,7 @@ class ProcessTrees:
             self.kill(job)
 
     def await_end(self, killed: Iterable[int]) -> None:
-        """Waits until processes that were killed are gone, for `END_S` at most.
+        """Wait until processes that were killed are gone, for `END_S` at most.
 
         Until they are reaped they count against the session's limit of processes, so that after a
         fork bomb no new interpreter could be started.
@@ -175,7 +172,7 @@ class ProcessTrees:
         others: Sequence[Interpreter | JobProcess],
     ) -> set[int]:
         """Pids of an interpreter or a job and all that it started, as far as can be told."""
-        spared: set[int] = {self._agent.pid, *self._agent.questions.checks}
+        spared: set[int] = {self._agent.pid, *self._agent.helpers}
         for other in others:
             adopted = [pid for pid, known in self.orphans.items() if known is other]
             spared |= tree_of(table, other.leader, adopted)

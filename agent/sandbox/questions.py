@@ -84,7 +84,7 @@ class Questions:
         fields: Mapping[str, Any],
         settle: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        """Has `settle` called with an interpreter's answer, or with nothing within a second.
+        """Have `settle` called with an interpreter's answer, or with nothing within a second.
 
         A question that is not answered yet, be it long given up, keeps others back: they would
         only pile up in front of an interpreter that is busy.

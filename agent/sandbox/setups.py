@@ -103,7 +103,7 @@ class Setups:
             self.go_on(interpreter)
 
     def set_variables(self, variables: Mapping[str, str]) -> None:
-        """Has code find them from now on, in interpreters that run as well."""
+        """Have code find them from now on, in interpreters that run as well."""
         new = {name: value for name, value in variables.items() if os.environ.get(name) != value}
         if not new:
             return
@@ -120,7 +120,7 @@ class Setups:
                 self.go_on(interpreter)
 
     def go_on(self, interpreter: Interpreter) -> None:
-        """Runs the next step of a set-up, or what waited for the last one."""
+        """Run the next step of a set-up, or what waited for the last one."""
         if interpreter.steps:
             self._begin_step(interpreter, interpreter.steps[0])
             return
@@ -144,7 +144,7 @@ class Setups:
     def finish_step(
         self, execution: CurrentExecution, step: Step, exit_code: int, why: str = ""
     ) -> None:
-        """Goes on with the next step, in a fresh interpreter if this one has ended it.
+        """Go on with the next step, in a fresh interpreter if this one has ended it.
 
         Args:
             why: it could not be run.
@@ -187,6 +187,7 @@ class Setups:
                 interpreter.end_setup()
                 waiting, self._agent.executions.waiting = self._agent.executions.waiting, None
                 if waiting is not None:
+                    self._agent.executions.end_input()
                     self._agent.fail(f"cannot start {interpreter.program}: {error}", waiting["id"])
                 return
         self.go_on(interpreter)

@@ -51,10 +51,12 @@ class Stopper:
 
     def _repeat(self) -> None:
         if self._agent.running is not None:
+            # Node is not woken by a signal where it waits for input, but by the end of that.
+            self._agent.executions.end_input()
             self._signal(self._agent.running, wide=True)
 
     def _signal(self, execution: CurrentExecution, *, wide: bool) -> None:
-        """Interrupts the interpreter and its foreground: what Ctrl-C reaches, but not processes
+        """Interrupt the interpreter and its foreground: what Ctrl-C reaches, but not processes
         of earlier executions.
 
         Args:
@@ -87,7 +89,7 @@ class Stopper:
             send_signal(leader, signal.SIGCONT)
 
     def _signal_job(self, execution: CurrentExecution) -> None:
-        """Interrupts the job that a shell waits for, if that has a process group of its own.
+        """Interrupt the job that a shell waits for, if that has a process group of its own.
 
         Without a terminal nothing tells which one that is. But a shell that waits starts nothing,
         so it is the one that it has started last, unless code has resumed another one: then it
@@ -107,7 +109,7 @@ class Stopper:
                 os.killpg(last.group, signal.SIGINT)
 
     def signal_latecomers(self, execution: CurrentExecution) -> None:
-        """Interrupts what the shell was about to start when it was interrupted itself.
+        """Interrupt what the shell was about to start when it was interrupted itself.
 
         A child that is forked after the look at the processes and before the signal reaches the
         shell would live on in the background. A job that was meant to ignores the signal.

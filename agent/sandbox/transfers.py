@@ -92,7 +92,7 @@ class Transfers:
         return [str(request_id) for request_id in self._files]
 
     def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
-        """Answers a request, now or when that is possible."""
+        """Answer a request, now or when that is possible."""
         path = message.get("path") or getattr(self._files.get(request_id), "path", "")
         try:
             if message["type"] in FILE_REQUESTS:
@@ -113,7 +113,7 @@ class Transfers:
             self._fail(request_id, f"{path!r:.200}: {error}", "EINVAL")
 
     def _answer(self, request_id: str | int, message: Mapping[str, Any]) -> None:
-        """Does what leaves no file open."""
+        """Do what leaves no file open."""
         if request_id in self._files:
             raise TransferError("a file is open under this id: its transfer is over")
         answer = self._requests.answer(message)
@@ -123,7 +123,7 @@ class Transfers:
             self._send({"id": request_id, **answer})
 
     def go_on(self) -> None:
-        """Answers what waited, as far as the supervisor has caught up."""
+        """Answer what waited, as far as the supervisor has caught up."""
         for request_id in list(self._waiting):
             if not self._may_send():
                 return
@@ -131,7 +131,7 @@ class Transfers:
                 self.take(request_id, self._waiting.pop(request_id))
 
     def reap(self, pid: int, wait_status: int) -> None:
-        """Takes the end of a child, if it is one of an archive."""
+        """Take the end of a child, if it is one of an archive."""
         for request_id, file in list(self._files.items()):
             if isinstance(file, ArchiveProcess) and file.pid == pid:
                 file.ended(wait_status)
@@ -154,12 +154,12 @@ class Transfers:
         self._send({"id": request_id, **answer})
 
     def end_watches(self) -> None:
-        """Stops watching: nobody waits for what happens any more."""
+        """Stop watching: nobody waits for what happens any more."""
         if self._watches is not None:
             self._watches.end_all()
 
     def drop_all(self) -> None:
-        """Ends every transfer; nothing half-written stays."""
+        """End every transfer; nothing half-written stays."""
         self.end_watches()
         for request_id in list(self._files):
             self._drop(request_id)
@@ -214,7 +214,7 @@ class Transfers:
             )
 
     def _remove(self, request_id: str | int, message: Mapping[str, Any]) -> None:
-        """Removes a directory with all that is in it, in a process of its own."""
+        """Remove a directory with all that is in it, in a process of its own."""
         self._check_room(request_id)
         whole = absolute_path(self._workspace, message.get("path"))
         self._files[request_id] = ArchiveProcess("remove", whole, None)
@@ -276,7 +276,7 @@ class Transfers:
     def _finish(
         self, request_id: str | int, archive: ArchiveProcess, message: Mapping[str, Any]
     ) -> None:
-        """Tells what became of an archive, once its process has ended."""
+        """Tell what became of an archive, once its process has ended."""
         if message.get("keep") is not True:
             self._drop(request_id)
             self._send({"type": "file_closed", "id": request_id, "path": archive.path, "size": 0})

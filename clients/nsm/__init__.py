@@ -16,6 +16,7 @@ The package:
     cli/            the command `nsm`
     jail/           parts of jails that sessions and boxes have in common
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
+    autorun.py      files that make the host run something, for boxes and `nsm apply`
     paths.py        where the socket, state and configuration are
     checks.py       rows of `nsm doctor` and of `nsm box --check`
     dataclass.py    `dataclass` that costs little while modules are imported
@@ -38,22 +39,13 @@ if TYPE_CHECKING:
     from nsm.client.async_jobs import AsyncJob
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
-    from nsm.client.jobs import Job, JobResult
+    from nsm.client.job_steps import JobResult
+    from nsm.client.jobs import Job
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.errors import NotRunningError, NsmError
-    from nsm.wire.inspection import Inspection
-    from nsm.wire.jobs import JobChunk, JobInfo, JobOutput
-    from nsm.wire.live import KillReport, SessionRow
-    from nsm.wire.network import NetworkDecision, NetworkReport
-    from nsm.wire.pool import PoolReport
-    from nsm.wire.ports import PortRow
-    from nsm.wire.results import RunResult
-    from nsm.wire.sessions import (
-        Check,
-        Completions,
+    from nsm.wire.files import (
         Directory,
-        DirectoryEntry,
         FileEntry,
         FileEvent,
         FileEvents,
@@ -61,11 +53,21 @@ if TYPE_CHECKING:
         Skipped,
         TreeReport,
     )
+    from nsm.wire.inspection import Inspection
+    from nsm.wire.jobs import JobChunk, JobInfo, JobOutput
+    from nsm.wire.live import KillReport, SessionRow
+    from nsm.wire.network import NetworkDecision, NetworkReport
+    from nsm.wire.pool import PoolReport
+    from nsm.wire.ports import PortRow
+    from nsm.wire.results import RunResult
+    from nsm.wire.sessions import Check, Completions
     from nsm.wire.status import Status
     from nsm.wire.transcripts import (
         EndedRow,
         ExecutionEnd,
         ExecutionStart,
+        JobEnd,
+        JobStart,
         LogEnd,
         OutputPiece,
         SessionStart,
@@ -78,7 +80,6 @@ __all__ = [
     "Client",
     "Completions",
     "Directory",
-    "DirectoryEntry",
     "EndedRow",
     "EnvironmentRow",
     "ExecutionEnd",
@@ -90,9 +91,11 @@ __all__ = [
     "Inspection",
     "Job",
     "JobChunk",
+    "JobEnd",
     "JobInfo",
     "JobOutput",
     "JobResult",
+    "JobStart",
     "KillReport",
     "LogEnd",
     "NetworkDecision",
@@ -132,8 +135,10 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.environments"
         case "Status":
             module = "nsm.wire.status"
-        case "Job" | "JobResult":
+        case "Job":
             module = "nsm.client.jobs"
+        case "JobResult":
+            module = "nsm.client.job_steps"
         case "AsyncJob":
             module = "nsm.client.async_jobs"
         case "JobChunk" | "JobInfo" | "JobOutput":
@@ -148,11 +153,10 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.bridge"
         case "PoolReport":
             module = "nsm.wire.pool"
+        case "Check" | "Completions":
+            module = "nsm.wire.sessions"
         case (
-            "Check"
-            | "Completions"
-            | "Directory"
-            | "DirectoryEntry"
+            "Directory"
             | "FileEntry"
             | "FileEvent"
             | "FileEvents"
@@ -160,11 +164,13 @@ def __getattr__(name: str) -> object:
             | "Skipped"
             | "TreeReport"
         ):
-            module = "nsm.wire.sessions"
+            module = "nsm.wire.files"
         case (
             "EndedRow"
             | "ExecutionEnd"
             | "ExecutionStart"
+            | "JobEnd"
+            | "JobStart"
             | "LogEnd"
             | "OutputPiece"
             | "SessionStart"

@@ -84,6 +84,12 @@ def config_dir() -> str:
     return os.path.join(_xdg("XDG_CONFIG_HOME") or os.path.join(home(), ".config"), "nsm")
 
 
+def data_dir() -> str:
+    """The directory of environments from packages: ``$XDG_DATA_HOME/nsm``, else
+    ``~/.local/share/nsm``."""
+    return os.path.join(_xdg("XDG_DATA_HOME") or os.path.join(home(), ".local/share"), "nsm")
+
+
 def cache_dir() -> str:
     """Cache directory, safe to delete: ``$XDG_CACHE_HOME/nsm`` or ``~/.cache/nsm``."""
     return os.path.join(_xdg("XDG_CACHE_HOME") or os.path.join(home(), ".cache"), "nsm")

@@ -50,9 +50,20 @@ let
   # Only the supervisor, which reads the same file, uses these: nothing is built differently. It is
   # not told each time, since the file is right; `nsm config check` says what the supervisor leaves out.
   supervisors = [
+    "allow_builds"
     "cpu_weight"
     "env"
     "network"
+  ];
+
+  # An entry with one of these is an environment that the supervisor makes from packages, without Nix:
+  # it is left out here.
+  packaged = [
+    "npm"
+    "package_lock"
+    "pip"
+    "project"
+    "requirements"
   ];
 
   # What an entry of [environments] says, with everything that it leaves out.
@@ -63,7 +74,7 @@ let
     let
       name = checks.name key;
       fail = text: throw "nsm: environment '${name}': ${text}";
-      all = builtins.sort builtins.lessThan (known ++ supervisors);
+      all = builtins.sort builtins.lessThan (known ++ supervisors ++ packaged);
       unknown = builtins.filter (word: !(builtins.elem word all)) (builtins.attrNames entry);
       # Most slips are at the end of a word.
       near = builtins.filter (lib.hasPrefix (builtins.substring 0 3 (builtins.head unknown))) all;
@@ -125,12 +136,14 @@ let
           interpreterOf name interpreter
       );
 
+  isPackaged = entry: builtins.isAttrs entry && builtins.any (key: entry ? ${key}) packaged;
+
   entries =
     let
       given = config.environments or { };
     in
     if builtins.isAttrs given then
-      lib.mapAttrs read given
+      lib.mapAttrs read (lib.filterAttrs (_: entry: !isPackaged entry) given)
     else
       throw "nsm: environments is ${checks.shown given}: expected tables, such as [environments.python].";
   environments = lib.mapAttrs (_: mkEnvironment) entries;

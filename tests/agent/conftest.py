@@ -32,3 +32,12 @@ def jailed() -> Generator[AgentProcess]:
         pytest.skip("bubblewrap is missing: `make setup` installs it")
     with jailed_agent() as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def shared_jailed() -> Generator[AgentProcess]:
+    """One such agent for all cases of a module that leave it usable."""
+    if BWRAP is None:
+        pytest.skip("bubblewrap is missing: `make setup` installs it")
+    with jailed_agent() as process:
+        yield process

@@ -305,19 +305,19 @@ def test_what_hostile_objects_would_do_is_done_when_they_are_used(agent: AgentPr
         assert (agent.workspace / "run").exists(), code
 
 
-def test_a_hundred_thousand_names(agent: AgentProcess) -> None:
+def test_twenty_thousand_names(agent: AgentProcess) -> None:
     agent.python(
         "class Many: pass\n"
         "many = Many()\n"
-        "for i in range(100_000):\n"
+        "for i in range(20_000):\n"
         "    globals()[f'name_{i}'] = many.__dict__[f'field_{i}'] = i\n"
         "    setattr(Many, f'class_{i}', i)\n"
-        "keys = dict.fromkeys(map(str, range(100_000)))"
+        "keys = dict.fromkeys(map(str, range(20_000)))"
     )
-    for code in ("name_", "many.", "many.field_9", "keys['", "Many."):
+    for code in ("name_", "many.", "many.field_1", "keys['", "Many."):
         frame = told(agent, code)
         assert len(frame["matches"]) == 500
-    assert completed(agent, "many.field_99999") == ["many.field_99999"]
+    assert completed(agent, "many.field_19999") == ["many.field_19999"]
 
 
 def test_names_of_a_size(agent: AgentProcess) -> None:

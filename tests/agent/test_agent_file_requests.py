@@ -9,13 +9,19 @@ import select
 import signal
 import socket
 import stat
+import subprocess
 import tarfile
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_process import AgentProcess
+from sandbox.archive_pipes import PipeSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EVERY_BYTE = bytes(byte for byte in range(1, 256) if byte != ord("/"))
 """A name with every byte that a name can have."""
@@ -371,6 +377,60 @@ def test_an_archive_leads_nowhere_but_below_its_directory(
     assert names(outside) == {"secret"}
 
 
+def test_files_of_all_sizes_go_out_and_come_back(agent: AgentProcess) -> None:
+    sizes = (0, 1, 511, 512, 513, 65023, 65024, 65535, 65536, 65537, 3_000_001)
+    contents = {f"{size}": os.urandom(size) for size in sizes}
+    (agent.workspace / "top").mkdir()
+    for name, data in contents.items():
+        (agent.workspace / "top" / name).write_bytes(data)
+    _, pipe = opened(agent, "top", "archive")
+    with open(pipe, "rb") as reader:
+        archive = reader.read()
+    assert ask(agent, "file_close", keep=True)["size"] == sum(sizes)
+    assert unpack(agent, "copy", archive)["size"] == sum(sizes)
+    copied = {path.name: path.read_bytes() for path in (agent.workspace / "copy").iterdir()}
+    assert copied == contents
+
+
+@pytest.mark.parametrize("form", ["--sparse --format=gnu", "--sparse --format=pax", "--format=v7"])
+def test_archives_of_another_program(agent: AgentProcess, form: str, tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.write(b"begin")
+        file.seek(50_000_000)
+        file.write(b"middle")
+        file.truncate(80_000_000)
+    (tmp_path / "plain").write_bytes(b"plain")
+    command = ["tar", *form.split(), "-c", "sparse", "plain"]
+    archive = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
+    assert unpack(agent, "d", archive)["size"] == 80_000_005
+    directory = agent.workspace / "d"
+    assert (directory / "sparse").read_bytes() == (tmp_path / "sparse").read_bytes()
+    assert (directory / "plain").read_bytes() == b"plain"
+
+
+def test_a_file_is_replaced_by_one_of_an_archive(agent: AgentProcess) -> None:
+    directory = agent.workspace / "d"
+    (directory / "taken").mkdir(parents=True)
+    (directory / "old").write_bytes(b"old")
+    told = unpack(agent, "d", archive_of((member("old"), b"new"), (member("taken"), b"1")))
+    assert (told["entries"], told["left_out"]) == (1, 1)
+    assert (directory / "old").read_bytes() == b"new"
+    assert names(directory) == {"old", "taken"}
+
+
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_an_archive_goes_on_behind_a_file_that_cannot_be_read(size: int, tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    with (tmp_path / "archive").open("wb") as file:
+        sink = PipeSink(file.fileno())
+        with pytest.raises(IsADirectoryError):
+            sink.copy(directory, size)
+        sink.write(b"next")
+        sink.flush()
+    os.close(directory)
+    assert (tmp_path / "archive").read_bytes() == bytes(size + -size % 512) + b"next"
+
+
 @pytest.mark.parametrize(
     "archive", [b"no archive" * 100, archive_of((member("a"), b"1" * 600))[:700]]
 )
@@ -390,6 +450,7 @@ def refused_end(agent: AgentProcess) -> str:
 
 def test_an_archive_that_is_given_up_leaves_no_half_file(agent: AgentProcess) -> None:
     archive = archive_of((member("whole"), b"1" * 1000), (member("half"), b"2" * 10_000_000))
+    (agent.workspace / "d").mkdir()
     _, pipe = opened(agent, "d", "unpack")
     os.write(pipe, archive[:1_000_000])
     ask(agent, "file_close", keep=False)
@@ -397,7 +458,17 @@ def test_an_archive_that_is_given_up_leaves_no_half_file(agent: AgentProcess) ->
     waiting.register(pipe, 0)
     assert waiting.poll(20_000)  # the child is gone
     os.close(pipe)
-    assert names(agent.workspace / "d") <= {"whole"}
+    directory = agent.workspace / "d"
+    assert not directory.exists() or names(directory) <= {"whole"}  # it may go if it is empty
+
+
+def test_a_directory_for_an_archive_that_never_came_is_gone(agent: AgentProcess) -> None:
+    (agent.workspace / "old").mkdir()
+    for name in ("old", "new"):
+        _, pipe = opened(agent, name, "unpack")
+        ask(agent, "file_close", keep=False)
+        os.close(pipe)
+    assert names(agent.workspace) == {"old"}
 
 
 def test_a_child_that_code_kills(agent: AgentProcess) -> None:
@@ -447,3 +518,81 @@ def test_what_cannot_be_watched(agent: AgentProcess) -> None:
     agent.send(type="file_unwatch", id=0)
     agent.expect("file_closed")
     assert refusal(agent, "file_watch", "many", recursive=True) == "ENOSPC"
+
+
+SWAPS = """
+import os, threading
+os.makedirs('a/b', exist_ok=True)
+open('a/b/f', 'w').write('good')
+os.mkfifo('pipe')
+stop = False
+def swap():
+    while not stop:
+        for other in ('/proc/1', 'pipe', '/dev/zero', '/proc/self/fd'):
+            os.symlink(other, 'a/link')
+            os.rename('a/b', 'a/aside')
+            os.rename('a/link', 'a/b')
+            os.unlink('a/b')
+            os.rename('a/aside', 'a/b')
+            os.symlink(other, 'a/b/link')
+            os.rename('a/b/link', 'a/b/w')
+threading.Thread(target=swap, daemon=True).start()
+"""
+"""Code that puts links to what nobody may read in the place of a directory and of a file."""
+
+
+@pytest.mark.jail
+def test_links_that_are_swapped_in_under_way(jailed: AgentProcess) -> None:
+    """Requests get what they mean or are refused; none hangs, or reads what no session may."""
+    assert jailed.python(SWAPS).exit_code == 0
+    done: Counter[str] = Counter()
+    archive = archive_of((member("new"), b"mine"))
+
+    def read_through_descriptor() -> None:
+        with open(opened(jailed, "a/b/f", "read")[1], "rb") as file:
+            assert file.read(100) == b"good"
+        ask(jailed, "file_close", keep=True)
+
+    def write_through_descriptor(name: str) -> None:
+        descriptor = opened(jailed, f"a/b/{name}", "write")[1]
+        os.write(descriptor, b"mine")
+        os.close(descriptor)
+        ask(jailed, "file_close", keep=True)
+
+    def archive_all() -> None:
+        with open(opened(jailed, "a", "archive")[1], "rb") as pipe:
+            whole = pipe.read(1 << 20)
+        ask(jailed, "file_close", keep=True)
+        with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
+            for info in tar.getmembers():
+                if info.isfile() and (content := tar.extractfile(info)) is not None:
+                    assert content.read() in (b"good", b"mine")
+
+    def check_get() -> None:
+        assert get(jailed, "a/b/f") == b"good"
+
+    ways: dict[str, Callable[[], object]] = {
+        "get": check_get,
+        "put": lambda: put(jailed, "a/b/v", b"mine"),
+        "entries": lambda: entries(jailed, "a/b"),
+        "stat": lambda: ask(jailed, "file_stat", "a/b/f"),
+        "read": read_through_descriptor,
+        "write": lambda: write_through_descriptor("v"),
+        "archive": archive_all,
+        "unpack": lambda: unpack(jailed, "a/b/deep", archive),
+    }
+    over_links: dict[str, Callable[[], object]] = {
+        "put over a link": lambda: put(jailed, "a/b/w", b"mine"),
+        "write over a link": lambda: write_through_descriptor("w"),
+    }
+    for _ in range(30):
+        for name, way in (ways | over_links).items():
+            try:
+                way()
+                done[name] += 1
+            except RefusedError:
+                done["refused"] += 1
+    assert min(done[name] for name in ways) > 0, done
+    assert done["refused"] > 0
+    found = "stop = True\nimport glob\nprint(glob.glob('a/**/.*', recursive=True))"
+    assert jailed.python(found).stdout == "[]\n"

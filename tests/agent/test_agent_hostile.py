@@ -56,7 +56,7 @@ def limited() -> Generator[AgentProcess]:
     ("interpreter", "code"),
     [
         ("bash", "kill -9 -1"),
-        ("bash", "/bin/kill -9 -1"),
+        pytest.param("bash", "/bin/kill -9 -1", marks=pytest.mark.slow),
         ("python", "import os; os.kill(-1, 9)"),
         ("node", "process.kill(-1, 'SIGKILL')"),
         ("bash", "kill -STOP -1; /bin/kill -9 -- -1"),
@@ -106,20 +106,20 @@ def check(result):
 
 
 @pytest.mark.parametrize("name", LOOK)
-def test_the_agent_cannot_be_looked_into(jailed: AgentProcess, name: str) -> None:
-    jailed.python(PRELUDE)
-    reply = jailed.python(LOOK[name])
+def test_the_agent_cannot_be_looked_into(shared_jailed: AgentProcess, name: str) -> None:
+    shared_jailed.python(PRELUDE)
+    reply = shared_jailed.python(LOOK[name])
     assert reply.stderr.splitlines()[-1].startswith(("PermissionError", "ProcessLookupError"))
     # The same on a process of the code's own succeeds: the probe does find out.
-    jailed.python("import subprocess; child = subprocess.Popen(['sleep', '600'])")
+    shared_jailed.python("import subprocess; child = subprocess.Popen(['sleep', '600'])")
     own = LOOK[name].replace("/proc/1/", "/proc/self/").replace("200", "0")
     own = own.replace("ptrace(16, 1,", "ptrace(16, child.pid,").replace(
         "open(1)", "open(child.pid)"
     )
     own = own.replace("(310, 1,", "(310, os.getpid(),").replace("312, 1", "312, child.pid")
     own = own.replace("mem', 'rb').read(1)", "mem', 'rb').seek(0)")
-    assert jailed.python(own).exit_code == 0
-    assert works(jailed)
+    assert shared_jailed.python(own).exit_code == 0
+    assert works(shared_jailed)
 
 
 BOMBS: dict[str, tuple[Interpreter, str]] = {
@@ -188,7 +188,11 @@ for _ in range(200):
 """
 
 
-@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside others"])
+@pytest.mark.parametrize(
+    "others",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["alone", "beside others"],
+)
 def test_what_a_bomb_left_takes_no_place_of_the_next_interpreter(others: bool) -> None:
     """A control group's limit holds for the agent, too, as this one does here."""
     limit = ("/usr/bin/bash", "-c", 'ulimit -u 80 && exec "$@"', "bash")

@@ -273,16 +273,18 @@ def test_a_big_write_is_whole_before_the_result(shared: AgentProcess) -> None:
         ("process.on('exit', () => console.log('bye')); process.exit(6)", 6),
     ],
 )
-def test_the_end_of_the_process_is_answered(agent: AgentProcess, code: str, exit_code: int) -> None:
-    agent.node("let kept = 1")
-    reply = agent.node(code)
+def test_the_end_of_the_process_is_answered(
+    shared: AgentProcess, code: str, exit_code: int
+) -> None:
+    shared.node("let kept = 1")
+    reply = shared.node(code)
     assert (reply.stdout, reply.exit_code) == ("bye\n", exit_code)
     assert reply.interpreter_restarted
     assert "debugger" not in reply.stderr
-    later = agent.node("typeof kept")
+    later = shared.node("typeof kept")
     assert later.shown == ["'undefined'"]
     assert later.interpreter_restarted
-    assert not agent.node("1").interpreter_restarted
+    assert not shared.node("1").interpreter_restarted
 
 
 def test_closed_descriptors_mean_a_fresh_interpreter(agent: AgentProcess) -> None:
@@ -716,3 +718,16 @@ def test_no_stack_shows_frames_of_ours(shared: AgentProcess, code: str) -> None:
     assert reply.exit_code == 0
     assert re.search(r"    at .*<exec-\d+>:\d+:\d+", said), said
     assert not re.search(r"node:inspector|\[eval\]|node:internal/worker", said), said
+
+
+def test_typescript_runs_or_says_what_it_needs(agent: AgentProcess) -> None:
+    reply = agent.node("let typed: number = 3; typed")
+    if reply.exit_code == 0:  # this Node takes types away itself, since 22.13
+        assert reply.shown == ["3"]
+        assert agent.node("typed + (1 as number)").shown == ["4"]
+    else:
+        assert "Unexpected token ':'" in reply.stderr
+        assert "`nsm env add NAME --npm esbuild`" in reply.frame["notes"][0]
+    wrong = agent.node("let z = ;")
+    assert "notes" not in wrong.frame
+    assert "let z = ;\n        ^\nSyntaxError" in wrong.stderr

@@ -422,7 +422,7 @@ def test_interrupts_racing_with_the_end_never_hit_the_next(
 ) -> None:
     code = {"python": "pass", "bash": ":", "node": "0"}[interpreter]
     agent.run(SET[interpreter], interpreter)
-    for _ in range(100):
+    for _ in range(25):
         request = agent.begin(code, interpreter, grace_s=GRACE_S)
         agent.send(type="interrupt", id=request)
         agent.result(request)

@@ -249,6 +249,7 @@ def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
         "type": "resumed",
         "executions": executions,
         "files": [],
+        "jobs": [],
         "notes": {},
         "recent": ["e1", "e2", "e3"],
         "count": 3,

@@ -360,7 +360,7 @@ class _ControlSession:
 
 
 def interrupter(target: ControlTarget, session: str, text: str) -> Callable[[str, str], None]:
-    """Takes output, and interrupts the session once the text has come."""
+    """Take output, and interrupt the session once the text has come."""
     seen = ""
     waiting = True
 
@@ -376,7 +376,7 @@ def interrupter(target: ControlTarget, session: str, text: str) -> Callable[[str
 
 
 def _ignore(_stream: str, _text: str) -> None:
-    """Takes output that nobody waits for."""
+    """Take output that nobody waits for."""
 
 
 def _from_error(code: str, message: str) -> Answer:

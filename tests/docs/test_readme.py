@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e_support import Supervisor, end_supervisor, supervisor
+from packageindex import index_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -77,6 +79,9 @@ ALL = [block for page in PAGES for block in blocks(page)]
 RUNNING = sorted({block.page for block in ALL if block.language in {"console", "python"}})
 """Pages with examples that are run."""
 
+FIRST = ("README.md", "docs/tutorial/", "docs/reference/")
+"""Pages that `make test` runs; the guides are long, and `make soak` runs them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -114,7 +119,13 @@ class Place:
         file.chmod(0o755)
 
 
-@pytest.fixture(scope="module", params=RUNNING)
+@pytest.fixture(
+    scope="module",
+    params=[
+        page if page.startswith(FIRST) else pytest.param(page, marks=pytest.mark.slow)
+        for page in RUNNING
+    ],
+)
 def page(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -127,9 +138,22 @@ def place(page: str) -> Generator[Place]:
         tempfile.TemporaryDirectory(prefix="nsm-") as private,
         tempfile.TemporaryDirectory(prefix="nsm-project-") as project,
         supervisor(Path(private)) as running,
+        index_server(None) as index,
     ):
+        # Packages of the examples, from the indexes that the reader's pip and npm know.
+        for name in ("numpy", "pandas"):
+            index.add_project(name, "2.3.3")
+        index.host = "127.0.0.1"
+        zod = tarfile.TarInfo("package/index.js")
+        index.add_npm(
+            "zod", "4.0.0", more=[(zod, b"exports.z = {number: () => ({parse: Number})}")]
+        )
+        index.add_esbuild()
+        Path(private, ".npmrc").write_text(f"registry = {index.url('/npm/')}\n")
+        url = index.url("/simple")
+        Path(private, "config/pip").mkdir(parents=True)
+        Path(private, "config/pip/pip.conf").write_text(f"[global]\nindex-url = {url}\n")
         Path(project).chmod(0o755)  # under root, jails run as another user
-        Path(private, "config").mkdir()
         Path(private, ".config").symlink_to("config")  # pages say where it is without variables
         yield Place(running, Path(project))
         # An example may have ended this one, and a later one have started another.
@@ -144,8 +168,11 @@ def examples(text: str) -> list[tuple[str, str]]:
 
 
 def without_slowness(printed: str) -> str:
-    """Leave out audit lines about running code, which only a slow machine has."""
-    return re.sub(r"^.* runs \w+ \(\d+ bytes\) in .*\n", "", printed, flags=re.MULTILINE)
+    """Leave out lines that only a slow machine has: audit lines about running code, and phases of
+    builds.
+    """
+    lines = r"^(?:.* runs \w+ \(\d+ bytes\) in .*|nsm: \w+: [a-z]+ing)\n"
+    return re.sub(lines, "", printed, flags=re.MULTILINE)
 
 
 def without_numbers(text: str) -> str:

@@ -26,6 +26,7 @@ def on_the_page() -> dict[str, str]:
     return {found[1]: found[2] for found in screens.BLOCK.finditer(screens.PAGE.read_text())}
 
 
+@pytest.mark.slow
 @needs_tmux
 def test_the_screens_on_the_page() -> None:
     with (

@@ -165,6 +165,7 @@ def test_two_people(shared: Supervisor) -> None:
         model.kill("both")
 
 
+@pytest.mark.slow
 def test_a_flood_of_ones_own(shared: Supervisor) -> None:
     """More than a reply holds: each line once, in order, and what is missing is told."""
     with shared.client("model") as model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -58,14 +59,27 @@ class Shell:
         return done.stderr.decode()
 
 
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: each project has a template of its own, which takes long to start."""
+    path = tmp_path_factory.mktemp("project")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.fixture
-def sh(shared: Supervisor, tmp_path: Path) -> Iterator[Shell]:
-    """A shell with a session `work`."""
-    tmp_path.chmod(0o755)
-    shell = Shell(shared, tmp_path)
+def sh(shared: Supervisor, directory: Path) -> Iterator[Shell]:
+    """A shell in an empty directory with a session `work`."""
+    shell = Shell(shared, directory)
     assert shell("nsm run -e python -s work 'x = 1'").returncode == 0
     yield shell
-    shell("nsm kill --all")
+    with shared.client() as client:
+        client.kill_all()
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 # Files.
@@ -113,24 +127,24 @@ def test_files_while_code_runs(sh: Shell) -> None:
         assert running.stdout.read() == b"whole\n"
 
 
-def test_a_name_is_of_this_project_only(sh: Shell, tmp_path: Path) -> None:
+def test_a_name_is_of_this_project_only(sh: Shell) -> None:
     """Another directory's `work` has its own variables, and is ended only by who means it."""
-    other = tmp_path / "other"
+    other = sh.directory / "other"
     other.mkdir()
     assert sh.out("cd other && nsm run -e python -s work 'print(\"x\" in globals())'") == "False\n"
     assert sh.out("nsm run -e python -s work x") == "1\n"
     sh.out("cd other && nsm kill work")
     told = sh("cd other && nsm inspect work").stderr.decode()
-    assert told == f"nsm: work is a session of {tmp_path}; this project has none of that name\n"
+    assert told == f"nsm: work is a session of {sh.directory}; this project has none of that name\n"
     refused = sh.error("cd other && nsm kill work < /dev/null")
     assert refused == (
-        f"nsm: work is a session of {tmp_path}, not of this project; nothing was done\n"
-        f"Name it cli:{tmp_path}/work, or add --yes.\n"
+        f"nsm: work is a session of {sh.directory}, not of this project; nothing was done\n"
+        f"Name it cli:{sh.directory}/work, or add --yes.\n"
     )
     for verb in ("apply", "discard"):
         assert told in sh(f"cd other && nsm {verb} work --yes").stderr.decode()
     assert sh.out("nsm run -e python -s work x") == "1\n"
-    assert "(work)" in sh.out(f"cd other && nsm kill cli:{tmp_path}/work")
+    assert "(work)" in sh.out(f"cd other && nsm kill cli:{sh.directory}/work")
 
 
 def test_directories_go_both_ways(sh: Shell) -> None:
@@ -139,10 +153,9 @@ def test_directories_go_both_ways(sh: Shell) -> None:
     (source / "deep" / "tool").write_text("#!/bin/sh\necho ran\n")
     (source / "deep" / "tool").chmod(0o755)
     (source / "link").symlink_to("/etc/passwd")
-    told = sh("nsm cp src work:")
-    assert (told.returncode, b"1 links" in told.stderr) == (0, True)
+    assert sh.out("nsm cp src work:") == ""
     assert sh.out("nsm run -e python -s work 'import os; print(*os.walk(\"src\"))'") == (
-        "('src', ['deep'], []) ('src/deep', ['empty'], ['tool']) ('src/deep/empty', [], [])\n"
+        "('src', ['deep'], ['link']) ('src/deep', ['empty'], ['tool']) ('src/deep/empty', [], [])\n"
     )
     (sh.directory / "hostile.py").write_text(
         "import os, pathlib\n"
@@ -152,13 +165,14 @@ def test_directories_go_both_ways(sh: Shell) -> None:
         "    pathlib.Path(os.fsdecode(name)).touch()\n"
     )
     assert sh.out("nsm run -e python -s work -f hostile.py") == ""
-    refused = sh.error("nsm cp work:src back")
-    assert "a\\x1b: its name has control characters" in refused
-    assert "\\xff: its name is not UTF-8" in refused
-    assert "1 links, 1 special files" in refused
+    told = sh("nsm cp work:src back")
+    assert (told.returncode, told.stderr) == (
+        0,
+        b"nsm: work:src: links and special files were left out: 3\n",
+    )
     back = sh.directory / "back"
     found = sorted(str(path.relative_to(back)) for path in back.rglob("*"))
-    assert found == ["deep", "deep/empty", "deep/tool"]
+    assert found == ["a\x1b", "deep", "deep/empty", "deep/tool", "\udcff"]
     assert sh.out("back/deep/tool") == "ran\n"
     sh.out("truncate -s 900M src/big")
     for name in ("src", "src/big"):
@@ -267,12 +281,19 @@ def test_advice_is_in_the_syntax_of_the_command_line(sh: Shell) -> None:
 _ANSWERS = {"n\r": 1, "\r": 1, "\x04": 1, "\x03": 130, "y\r": 0}
 """The exit status for what a person types; only the last one is a yes."""
 
+_NO_AND_YES = {keys: _ANSWERS[keys] for keys in ("\r", "y\r")}
+"""Answers for further commands, which ask in the same way."""
 
-@pytest.mark.parametrize("command", ["nsm kill --all", "nsm kill theirs"])
-def test_sessions_end_only_when_a_person_says_yes(sh: Shell, command: str) -> None:
+
+@pytest.mark.parametrize(
+    ("command", "answers"), [("nsm kill --all", _ANSWERS), ("nsm kill theirs", _NO_AND_YES)]
+)
+def test_sessions_end_only_when_a_person_says_yes(
+    sh: Shell, command: str, answers: dict[str, int]
+) -> None:
     (sh.directory / "elsewhere").mkdir()
     assert sh("cd elsewhere; nsm run -e bash -s theirs true").returncode == 0
-    for keys, code in _ANSWERS.items():
+    for keys, code in answers.items():
         assert "theirs" in sh.out("nsm ps")
         with _at_a_terminal(sh, command) as person:
             person.see("[y]es, [N]o")
@@ -287,9 +308,10 @@ def test_another_projects_changes_are_asked_for(sh: Shell, command: str) -> None
     opened = sh("cd elsewhere; nsm run -e bash -s theirs --project-mode overlay true")
     if b"overlay" in opened.stderr:
         pytest.skip("not here: projects cannot be copied on write")
-    for keys, code in _ANSWERS.items():
+    for keys, code in _NO_AND_YES.items():
         with _at_a_terminal(sh, command) as person:
-            person.see("theirs (", "is a session of", "elsewhere", "[y]es, [N]o")
+            person.see("theirs (", "is a session of", "[y]es, [N]o")
+            assert "/elsewhere" in person.text.replace("\n", "")  # its path may be broken
             person.type(keys)
             assert (person.end(), "Traceback" in person.text) == (code, False)
             assert ("there is nothing to" in person.text) == (code == 0)
@@ -299,7 +321,7 @@ def test_the_supervisor_ends_only_when_a_person_says_yes(short_dir: Path) -> Non
     with supervisor(short_dir) as running:
         sh = Shell(running, short_dir)
         assert sh("nsm run -e bash -s work true").returncode == 0
-        for keys, code in _ANSWERS.items():
+        for keys, code in _NO_AND_YES.items():
             assert b"work" in sh("nsm ps").stdout
             with _at_a_terminal(sh, "nsm shutdown") as person:
                 person.see("End 1 session? [y]es, [N]o")

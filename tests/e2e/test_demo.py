@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "tools/demo.py"
+PARTS = ("tools", "tests/setup", "docs/explanation")
 END_TIMEOUT_S = 30
+DEMO_TIMEOUT_S = 300
+"""Time for all of it, which takes seconds, on a machine that runs everything at once."""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,21 @@ def scratch() -> Generator[Path]:
         assert os.listdir(path) == []
 
 
+@pytest.fixture(scope="module", params=["a part", pytest.param("all", marks=pytest.mark.slow)])
+def repository(request: pytest.FixtureRequest) -> Generator[Path]:
+    """Project that is shown: this repository, or a copy of a part of it, which is parsed sooner."""
+    if request.param == "all":
+        yield ROOT
+        return
+    with tempfile.TemporaryDirectory(prefix="nsm-repository-") as path:
+        Path(path).chmod(0o755)
+        for part in PARTS:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, Path(path, part), ignore=ignored)
+        subprocess.run(["git", "init", "-q", path], check=True)
+        yield Path(path)
+
+
 def environment(scratch: Path) -> dict[str, str]:
     """A user's environment, with temporary files in `scratch`."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
@@ -41,14 +60,14 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def output(scratch: Path) -> str:
+def output(scratch: Path, repository: Path) -> str:
     done = subprocess.run(
-        [sys.executable, str(DEMO)],
+        [sys.executable, str(DEMO), *([] if repository == ROOT else [str(repository)])],
         env=environment(scratch),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEMO_TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,9 +97,15 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def repository_files(pattern: str) -> list[str]:
+def repository_files(repository: Path, pattern: str) -> list[str]:
     """The repository's files by git's account, with what is not yet committed."""
-    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]  # the clone may be another user's
+    git = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "-C",
+        str(repository),
+    ]  # the clone may be another user's
     listing = subprocess.run(
         [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", pattern],
         capture_output=True,
@@ -89,14 +114,16 @@ def repository_files(pattern: str) -> list[str]:
     )
     if listing.returncode != 0:
         pytest.skip("not here: no git repository")
-    return sorted({name for name in listing.stdout.split("\0") if name and (ROOT / name).exists()})
+    return sorted(
+        {name for name in listing.stdout.split("\0") if name and (repository / name).exists()}
+    )
 
 
-def wc(option: str, files: list[str]) -> dict[str, int]:
+def wc(option: str, repository: Path, files: list[str]) -> dict[str, int]:
     """wc's count for each file, and for "total"."""
     done = subprocess.run(
         ["wc", option, "--", *files, os.devnull],  # one file alone would have no total
-        cwd=ROOT,
+        cwd=repository,
         env={"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
@@ -106,21 +133,21 @@ def wc(option: str, files: list[str]) -> dict[str, int]:
     return {name: int(count) for count, name in counts}
 
 
-def test_python_agrees_with_git_and_wc(output: str) -> None:
-    files = repository_files("*.py")
+def test_python_agrees_with_git_and_wc(output: str, repository: Path) -> None:
+    files = repository_files(repository, "*.py")
     assert numbers(said(output, "parse every module")[0]) == [
         len(files),
-        wc("-l", files)["total"],
+        wc("-l", repository, files)["total"],
     ]
 
 
-def test_longest_functions_are_where_it_says(output: str) -> None:
+def test_longest_functions_are_where_it_says(output: str, repository: Path) -> None:
     _, *longest = said(output, "rank the functions")
     assert len(longest) == 3
     for line in longest:
         length, _, name, place = line.split()
         file, start = place.split(":")
-        source = (ROOT / file).read_text().splitlines()[int(start) - 1 :]
+        source = (repository / file).read_text().splitlines()[int(start) - 1 :]
         assert re.match(rf" *(async )?def {name}", source[0])  # a long name is cut
         assert source[int(length) - 1].strip()  # it ends with code
         # and what comes next is indented no deeper than its `def`
@@ -128,31 +155,31 @@ def test_longest_functions_are_where_it_says(output: str) -> None:
         assert indent(after) <= indent(source[0])
 
 
-def test_imports_agree_with_grep(output: str) -> None:
+def test_imports_agree_with_grep(output: str, repository: Path) -> None:
     counts = dict(
         item.rsplit(" ", 1) for item in said(output, "count who imports what")[0].split(", ")
     )
-    files = repository_files("*.py")
+    files = repository_files(repository, "*.py")
     users = [
         name
         for name in files
-        if re.search(r"^ *(from|import) pytest\b", (ROOT / name).read_text(), re.MULTILINE)
+        if re.search(r"^ *(from|import) pathlib\b", (repository / name).read_text(), re.MULTILINE)
     ]
-    assert int(counts["pytest"]) == len(users)
+    assert int(counts["pathlib"]) == len(users)
 
 
-def test_bash_agrees_with_git_grep_and_wc(output: str) -> None:
-    files = repository_files("*.py")
+def test_bash_agrees_with_git_grep_and_wc(output: str, repository: Path) -> None:
+    files = repository_files(repository, "*.py")
     assert numbers(said(output, "define sources(), use it")[0]) == [len(files)]
 
     tests = [name for name in files if Path(name).name.startswith("test_")]
     functions = sum(
-        len(re.findall(r"^ *(?:async )?def test_", (ROOT / name).read_text(), re.MULTILINE))
+        len(re.findall(r"^ *(?:async )?def test_", (repository / name).read_text(), re.MULTILINE))
         for name in tests
     )
     assert numbers(said(output, "find the tests with it")[0]) == [functions, len(tests), len(files)]
 
-    counts = wc("-l", files)
+    counts = wc("-l", repository, files)
     del counts["total"]
     expected = sorted(((-lines, name) for name, lines in counts.items()))[:3]
     shown = [line.split("lines") for line in said(output, "list the longest files")]
@@ -160,25 +187,25 @@ def test_bash_agrees_with_git_grep_and_wc(output: str) -> None:
 
 
 @pytest.mark.node
-def test_node_agrees_with_git_and_wc(output: str) -> None:
-    files = repository_files("*.md")
+def test_node_agrees_with_git_and_wc(output: str, repository: Path) -> None:
+    files = repository_files(repository, "*.md")
     pages, words, _ = numbers(said(output, "index every page")[0])
-    assert (pages, words) == (len(files), wc("-w", files)["total"])
+    assert (pages, words) == (len(files), wc("-w", repository, files)["total"])
 
     for place in said(output, "ask it for 'jail'")[0].split(", "):
         page, times = place.rsplit(" ", 1)
-        all_words = re.findall(r"[^\W\d_]+", (ROOT / page).read_text().lower())
+        all_words = re.findall(r"[^\W\d_]+", (repository / page).read_text().lower())
         assert all_words.count("jail") == int(times)
 
 
-def test_the_jail_refuses(output: str) -> None:
+def test_the_jail_refuses(output: str, repository: Path) -> None:
     assert said(output, "try to get out") == [
         "write to /project:     Read-only file system",
         "list /home and /root:  No such file or directory",
         "network interfaces:    ['lo']",
         "processes in sight:    2",
     ]
-    assert not (ROOT / "planted").exists()
+    assert not (repository / "planted").exists()
 
 
 def test_ps_shows_the_three_sessions(output: str) -> None:
@@ -237,6 +264,7 @@ def test_ctrl_c_ends_everything(scratch: Path) -> None:
     assert os.listdir(scratch) == []
 
 
+@pytest.mark.slow
 def test_says_why_there_is_nothing_to_show(scratch: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-", dir=scratch) as broken:
         # Found before the real one by the supervisor's interpreter; the demonstration needs none.
@@ -246,7 +274,7 @@ def test_says_why_there_is_nothing_to_show(scratch: Path) -> None:
             env={**environment(scratch), "PYTHONPATH": broken},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=DEMO_TIMEOUT_S,
             check=False,
         )
     assert done.returncode == 1

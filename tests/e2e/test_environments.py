@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import trio
-from mcp import Client, StdioServerParameters
-from mcp_types import CallToolResult, TextContent
 
 import nsm
 from artifact_files import write_artifact, write_older, write_run_only
-from e2e_support import program, supervisor
+from e2e_mcp import call, connected, description
+from e2e_support import supervisor
 from realjail import needs_bwrap, open_directory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+    from collections.abc import Generator
 
     from e2e_support import Supervisor
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-TIMEOUT_S = 20
 
 
 @pytest.fixture
@@ -44,48 +39,6 @@ def sandboxes(shared: Supervisor) -> Generator[Path]:
     with shared.client() as client:
         client.kill_all()
         client.envs()  # has the supervisor look
-
-
-@asynccontextmanager
-async def connected(
-    variables: Mapping[str, str], mode: Any = "legacy"
-) -> AsyncGenerator[tuple[Client, Callable[[], Awaitable[None]]]]:
-    """A client, and what waits until it is told that the tools have changed."""
-    told, changes = trio.open_memory_channel[None](100)
-
-    async def take(message: object) -> None:
-        if "ToolListChanged" in type(message).__name__:
-            told.send_nowait(None)
-
-    async def changed() -> None:
-        with trio.fail_after(TIMEOUT_S):
-            await changes.receive()
-
-    entry = StdioServerParameters(command=program("nsm-mcp"), env=dict(variables), cwd="/usr")
-    async with Client(entry, mode=mode, message_handler=take) as client:
-        if mode == "legacy":
-            yield client, changed
-            return
-        async with client.listen(tools_list_changed=True) as events:
-
-            async def listened() -> None:
-                with trio.fail_after(TIMEOUT_S):
-                    await anext(aiter(events))
-
-            yield client, listened
-
-
-async def description(client: Client) -> str:
-    (tool,) = (await client.list_tools(cache_mode="refresh")).tools
-    return tool.description or ""
-
-
-async def call(client: Client, code: str, env: str, **more: Any) -> tuple[str, bool]:
-    """Text without what is said of a new session or a text that is JSON, and whether it is an
-    error."""
-    result: CallToolResult = await client.call_tool("run", {"code": code, "env": env, **more})
-    text = "".join(part.text for part in result.content if isinstance(part, TextContent))
-    return text.partition("[session ")[0].removesuffix("[exit code 0]"), bool(result.is_error)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -108,6 +108,13 @@ def test_half_a_character_is_no_name(files: SessionFiles, name: str) -> None:
             do(name)
 
 
+def test_half_a_character_is_no_text(files: SessionFiles) -> None:
+    for write in (files.write, files.append):
+        with pytest.raises(BadRequestError, match="character 2 is half of a surrogate pair"):
+            write("f", "ab\ud800")
+    assert not files.exists("f")
+
+
 @pytest.mark.parametrize("recursive", [True, False])
 @pytest.mark.parametrize("path", ["/workspace", "/tmp", "/dev/shm"])
 def test_mount_points_are_not_emptied(files: SessionFiles, path: str, *, recursive: bool) -> None:
@@ -128,12 +135,17 @@ def test_directories_go_there_and_back(files: SessionFiles, tmp_path: Path) -> N
     (tree / "link").symlink_to("sub/tool")
     os.mkfifo(tree / "pipe")
     moved: list[int] = []
+
+    def on_progress(size: int, total: int | None) -> None:
+        moved.append(size)
+        assert total is None
+
     files.mkdir("there")
-    sent = files.upload(tree, "there/tree", on_progress=moved.append)
+    sent = files.upload(tree, "there/tree", on_progress=on_progress)
     assert (sent.path, sent.entries, sent.left_out) == ("/workspace/there/tree", 5, 1)
     assert moved == sorted(moved)
     assert moved[-1] > len(BIG)
-    got = files.download("there/tree", tmp_path / "back", on_progress=moved.append)
+    got = files.download("there/tree", tmp_path / "back", on_progress=on_progress)
     assert [(skipped.path, skipped.why) for skipped in got.skipped] == [("link", "is a link")]
     assert (got.entries, got.left_out) == (4, 1)
     back = tmp_path / "back"
@@ -141,8 +153,16 @@ def test_directories_go_there_and_back(files: SessionFiles, tmp_path: Path) -> N
     assert stat.S_IMODE((back / "sub" / "tool").stat().st_mode) & 0o700 == 0o700
     assert (back / EVERY_BYTE[:200]).read_text() == "odd"
     assert (back / "sub" / "empty").is_dir()
-    files.download("there/tree/sub/tool", tmp_path / "one")
+    totals: list[tuple[int, int | None]] = []
+    files.download(
+        "there/tree/sub/tool",
+        tmp_path / "one",
+        on_progress=lambda size, total: totals.append((size, total)),
+    )
     assert (tmp_path / "one").read_bytes() == BIG
+    assert totals[-1] == (len(BIG), len(BIG))
+    files.download("there/tree/sub/tool", tmp_path, into=True)
+    assert (tmp_path / "tool").read_bytes() == BIG
 
 
 def test_an_archive_as_a_stream(files: SessionFiles, tmp_path: Path) -> None:
@@ -157,7 +177,7 @@ def test_an_archive_as_a_stream(files: SessionFiles, tmp_path: Path) -> None:
 
 
 def test_what_a_session_sends_stays_below_the_target(files: SessionFiles, tmp_path: Path) -> None:
-    """Links at the target are not written through."""
+    """Links at the target are not written through, unless the target itself is meant."""
     outside = tmp_path / "outside"
     outside.mkdir()
     target = tmp_path / "target"
@@ -167,17 +187,20 @@ def test_what_a_session_sends_stays_below_the_target(files: SessionFiles, tmp_pa
     files.write("d/sub/evil", "1", parents=True)
     files.write("d/file", "2")
     got = files.download("d", target)
-    assert {skipped.path for skipped in got.skipped} == {"sub", "sub/evil"}
+    assert {skipped.path for skipped in got.skipped} == {"file", "sub", "sub/evil"}
     assert os.listdir(outside) == []
-    assert (target / "file").read_text() == "2"
-    assert not (target / "file").is_symlink()
+    with pytest.raises(FileError, match="is a symbolic link"):
+        files.download("d/file", target / "file")
+    (outside / "file").write_text("mine")
+    files.download("d/file", target / "file", follow=True)
+    assert (outside / "file").read_text() == "2"
 
 
 def test_a_callback_that_raises_ends_a_copy(files: SessionFiles, tmp_path: Path) -> None:
     class EnoughError(Exception):
         pass
 
-    def enough(_: int) -> None:
+    def enough(_: int, __: int | None) -> None:
         raise EnoughError
 
     (tmp_path / "big").write_bytes(BIG)

@@ -50,7 +50,7 @@ FLOODS = {
         ends=False,
         begins="xxxx",
     ),
-    "zeros": Flood("bash", "head -c 1G /dev/zero", ends=True, begins="\0\0\0"),
+    "zeros": Flood("bash", "head -c 256M /dev/zero", ends=True, begins="\0\0\0"),
     "node": Flood(
         "node",
         "const block = 'n'.repeat(65536); while (true) require('fs').writeSync(1, block)",

@@ -17,7 +17,6 @@ from e2e_support import program, supervisor
 from nsm.wire.errors import (
     BadRequestError,
     FateUnknownError,
-    ForbiddenError,
     JobError,
     SessionEndedError,
     UnknownJobError,
@@ -175,11 +174,11 @@ def test_jobs_end_with_their_session(shared: Supervisor) -> None:
 def test_jobs_outlive_the_supervisor(short_dir: Path) -> None:
     """Output that a client has received stays readable, and none comes twice."""
     line = (
-        "for i in $(seq 400); do echo $i; echo e$i >&2; sleep .005; done; read x; echo $x; exit 6"
+        "for i in $(seq 200); do echo $i; echo e$i >&2; sleep .005; done; read x; echo $x; exit 6"
     )
     expected = {
-        "stdout": b"".join(f"{i}\n".encode() for i in range(1, 401)) + b"bye\n",
-        "stderr": b"".join(f"e{i}\n".encode() for i in range(1, 401)),
+        "stdout": b"".join(f"{i}\n".encode() for i in range(1, 201)) + b"bye\n",
+        "stderr": b"".join(f"e{i}\n".encode() for i in range(1, 201)),
     }
     with supervisor(short_dir, keep=True) as first, ending(first.process), first.client() as client:
         job = client.exec("work", ["sh", "-c", line], env="bash", stdin=True)
@@ -194,24 +193,20 @@ def test_jobs_outlive_the_supervisor(short_dir: Path) -> None:
             take(job.read(wait_s=20))
         first.process.kill()
         first.process.wait()
-        with supervisor(short_dir, keep=True) as second, ending(second.process):
-            for _ in range(5):
-                take(job.read(wait_s=20))
-            second.process.kill()
-            second.process.wait()
-            with supervisor(short_dir) as third:
-                job.write(b"bye\n")
-                while not (output := job.read(wait_s=20)).is_last:
-                    take(output)
+        with supervisor(short_dir) as second:
+            job.write(b"bye\n")
+            while not (output := job.read(wait_s=20)).is_last:
                 take(output)
-                assert seen == expected
-                assert job.info.exit_code == 6
-                with third.client() as other:
-                    again = other.job("work", job.id).collect()
-                    assert {"stdout": again.stdout, "stderr": again.stderr} == expected
-                    other.kill_all()
+            take(output)
+            assert seen == expected
+            assert job.info.exit_code == 6
+            with second.client() as other:
+                again = other.job("work", job.id).collect()
+                assert {"stdout": again.stdout, "stderr": again.stderr} == expected
+                other.kill_all()
 
 
+@pytest.mark.slow
 def test_a_program_is_not_started_twice(short_dir: Path) -> None:
     with supervisor(short_dir, keep=True) as first, ending(first.process), first.client() as client:
         client.run(":", env="bash", session="work")
@@ -228,20 +223,18 @@ def test_a_program_is_not_started_twice(short_dir: Path) -> None:
                 other.call("job_start", {**where, "env": "bash", "again": True})
 
 
-def test_a_run_only_connection_has_its_own_jobs_only(shared: Supervisor) -> None:
-    with shared.client("one") as one, shared.client("two") as two:
-        job = one.exec("mine", ["sleep", "60"], env="bash")
-        assert two.job(job.session, job.id).info.running  # it manages
-        narrow = nsm.Client(socket_path=shared.socket, scope="two", autostart=False)
-        with narrow:
-            assert narrow.job(job.session, job.id).info.running
-        one.kill_all()
-    assert ForbiddenError.code == "forbidden"
-
-
 def test_the_command_line(shared: Supervisor) -> None:
     done = shared.run(
-        "nsm", "exec", "cli", "-e", "bash", "-n", "--", "sh", "-c", "echo o; echo e >&2; exit 4"
+        "nsm",
+        "exec",
+        "cli",
+        "-e",
+        "bash",
+        "--no-stdin",
+        "--",
+        "sh",
+        "-c",
+        "echo o; echo e >&2; exit 4",
     )
     assert (done.stdout, done.stderr, done.returncode) == ("o\n", "e\n", 4)
     done = shared.run("nsm", "exec", "cli", "cat", "-n", stdin="1\n2\n")
@@ -278,7 +271,7 @@ def test_ctrl_c_interrupts_the_program(shared: Supervisor) -> None:
     line = "trap 'echo interrupted; exit 9' INT; echo ready; while :; do sleep .05; done"
     with ending(
         subprocess.Popen(
-            [program("nsm"), "exec", "ctrlc", "-e", "bash", "-n", "--", "bash", "-c", line],
+            [program("nsm"), "exec", "ctrlc", "-e", "bash", "--no-stdin", "--", "bash", "-c", line],
             env=shared.variables,
             stdout=subprocess.PIPE,
         )
@@ -300,7 +293,7 @@ def test_a_client_that_is_killed_leaves_its_job(shared: Supervisor) -> None:
                 "left",
                 "-e",
                 "bash",
-                "-n",
+                "--no-stdin",
                 "--",
                 "sh",
                 "-c",
@@ -319,6 +312,53 @@ def test_a_client_that_is_killed_leaves_its_job(shared: Supervisor) -> None:
         job = client.job(rows[0].id, "1")
         assert job.collect().stdout == b"ready\nend\n"
         client.kill_all()
+
+
+def test_jobs_are_in_the_transcript(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.exec("told", ["sh", "-c", "echo out; exit 5"], env="bash").wait()
+        client.exec("told", ["sleep", "60"]).stop()
+        while client.jobs("told")[-1].running:
+            pass
+        entries: list[object] = []
+        client.logs("told", on_entry=entries.append)
+        jobs = [each for each in entries if isinstance(each, nsm.JobStart | nsm.JobEnd)]
+        first, end, *_, stopped = jobs
+        assert isinstance(first, nsm.JobStart)
+        assert (first.job, first.client, first.command) == ("1", "nsm", "sh -c 'echo out; exit 5'")
+        assert isinstance(end, nsm.JobEnd)
+        assert (end.outcome, end.exit_code, end.output_bytes) == ("error", 5, 4)
+        assert isinstance(stopped, nsm.JobEnd)
+        assert (stopped.job, stopped.command, stopped.outcome) == ("2", "sleep 60", "stopped")
+        text = shared.run("nsm", "logs", "told").stdout
+        assert (
+            "\n> sh -c 'echo out; exit 5'\n[job 1 (sh -c 'echo out; exit 5'): exit code 5" in text
+        )
+        client.kill_all()
+
+
+@pytest.mark.slow
+def test_jobs_that_go_on_are_counted_by_the_next_supervisor(short_dir: Path) -> None:
+    with supervisor(short_dir, keep=True) as it:
+        with it.client() as client:
+            client.exec("on", ["sh", "-c", "cat; exit 3"], stdin=True, env="bash")
+            assert 'nsm_jobs{env="bash"} 1.0' in it.run("nsm", "status", "metrics").stdout
+        it.process.kill()
+        it.process.wait()
+        with supervisor(short_dir) as second, second.client() as client:
+            client.ping()
+            job = client.job("on", "1")
+            metrics = second.run("nsm", "status", "metrics").stdout
+            assert 'nsm_jobs{env="bash"} 1.0' in metrics
+            assert "nsm_jobs_started_total{" not in metrics
+            job.close_stdin()
+            assert job.wait().exit_code == 3
+            entries: list[object] = []
+            client.logs("on", on_entry=entries.append)
+            (end,) = [each for each in entries if isinstance(each, nsm.JobEnd)]
+            assert (end.command, end.exit_code) == ("sh -c 'cat; exit 3'", 3)
+            metrics = second.run("nsm", "status", "metrics").stdout
+            assert 'nsm_jobs_ended_total{env="bash",outcome="error"} 1.0' in metrics
 
 
 def test_the_audit_has_who_started_what(shared: Supervisor) -> None:

@@ -133,7 +133,8 @@ async def test_few_descriptors_are_a_limit_that_is_told(short_dir: Path) -> None
         assert_each_has_its_variable(it, served)
 
 
-@pytest.mark.parametrize("soft", [pytest.param(1024, marks=pytest.mark.slow), 256])
+@pytest.mark.slow
+@pytest.mark.parametrize("soft", [1024, 256])
 def test_a_soft_limit_of_a_desktop_is_enough(short_dir: Path, soft: int) -> None:
     """The supervisor and its holder raise it to the hard limit; nsm and nsm-mcp live with it."""
     with supervisor(short_dir, limits=f"-Sn {soft}") as it:

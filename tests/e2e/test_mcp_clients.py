@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from e2e_support import Supervisor
 
-ERAS = ["legacy", "2026-07-28", "auto"]
+ERAS = ["legacy", "2026-07-28", pytest.param("auto", marks=pytest.mark.slow)]
 
 
 FAKE_PYPLOT = """

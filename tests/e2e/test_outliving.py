@@ -374,7 +374,7 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
             files = client.files("a")
             assert files.read("f") == b"old"
 
-            def enough(size: int) -> None:
+            def enough(size: int, _: int | None) -> None:
                 if size > 2 * len(data) and it.process.poll() is None:
                     die(it)
 

@@ -21,6 +21,8 @@ from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownS
 from relay_bench import connect, was_reset
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from nsm import PortRow
 
 pytestmark = pytest.mark.jail
@@ -44,6 +46,14 @@ threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
 assert begun.wait(30)
 """
 """A program in the session that sends back what it gets."""
+
+
+@pytest.fixture
+def client(shared: Supervisor) -> Generator[nsm.Client]:
+    """A client of the module's supervisor; no session is left for the next test."""
+    with shared.client() as client:
+        yield client
+        client.kill_all()
 
 
 def begin(client: nsm.Client, session: str = "web", address: str = "127.0.0.1") -> None:
@@ -108,84 +118,74 @@ def relay_of(client: nsm.Client) -> int:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_program_is_reached_and_its_session_has_no_network(short_dir: Path, address: str) -> None:
-    with supervisor(short_dir) as it, it.client() as client:
-        begin(client, address=address)
-        port = client.ports.open("web", 8000)
-        assert works(port)
-        assert client.network("web").mode == "off"
-        assert [(row.port, row.address) for row in client.ports.list()] == [(8000, port.address)]
-        (row,) = client.sessions()
-        assert [(each.port, each.address) for each in row.ports] == [(8000, port.address)]
-        assert client.inspect("web").ports[0].address == port.address
+def test_a_program_is_reached_and_its_session_has_no_network(
+    client: nsm.Client, address: str
+) -> None:
+    begin(client, address=address)
+    port = client.ports.open("web", 8000)
+    assert works(port)
+    assert client.network("web").mode == "off"
+    assert [(row.port, row.address) for row in client.ports.list()] == [(8000, port.address)]
+    (row,) = client.sessions()
+    assert [(each.port, each.address) for each in row.ports] == [(8000, port.address)]
+    assert client.inspect("web").ports[0].address == port.address
+    client.ports.close("web", 8000)
+    assert client.ports.list() == []
+    with pytest.raises(ConnectionRefusedError):
+        connect(place(port))
+    with pytest.raises(BadRequestError, match="not open"):
         client.ports.close("web", 8000)
-        assert client.ports.list() == []
-        with pytest.raises(ConnectionRefusedError):
-            connect(place(port))
-        with pytest.raises(BadRequestError, match="not open"):
-            client.ports.close("web", 8000)
-    lines = (short_dir / "state/nsm/audit.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
-    told = [event for event in events if event["event"].startswith("port_")]
-    assert [event["event"] for event in told] == ["port_opened", "port_closed"]
-    assert told[0]["address"] == port.address
-    assert told[0]["client"] == told[1]["client"] == "nsm"
 
 
-def test_ports_are_opened_and_closed_in_quick_succession(short_dir: Path) -> None:
+def test_ports_are_opened_and_closed_in_quick_succession(client: nsm.Client) -> None:
     """Each relay that has no port any more leaves; its last connections go on."""
-    with supervisor(short_dir) as it, it.client() as client:
-        begin(client)
-        earlier: list[socket.socket] = []
-        for _ in range(20):
-            port = client.ports.open("web", 8000)
-            assert works(port)
-            if len(earlier) < 5:
-                earlier.append(connect(place(port)))
-                assert echoes(earlier[-1])
-            client.ports.close("web", 8000)
-        for connection in earlier:
-            with connection:
-                assert echoes(connection)
-
-
-def test_a_port_that_nobody_listens_on_yet(short_dir: Path) -> None:
-    with supervisor(short_dir) as it, it.client() as client:
-        client.run("1", env="python", session="web")
+    begin(client)
+    earlier: list[socket.socket] = []
+    for _ in range(8):
         port = client.ports.open("web", 8000)
-        with connect(place(port)) as connection:
-            assert was_reset(connection)
-        (row,) = client.ports.list("web")
-        assert (row.total, row.refused, row.connections) == (1, 1, 0)
-        begin(client)
         assert works(port)
-        shown = it.run("nsm", "port").stdout
-        assert port.address in shown
-
-
-def test_a_unix_socket_is_for_its_user_and_goes_with_the_session(short_dir: Path) -> None:
-    path = short_dir / "web.sock"
-    with supervisor(short_dir) as it, it.client() as client:
-        begin(client)
-        port = client.ports.open("web", 8000, listen=f"unix:{path}")
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert works(port)
-        with connect(place(port)) as connection:
+        if len(earlier) < 5:
+            earlier.append(connect(place(port)))
+            assert echoes(earlier[-1])
+        client.ports.close("web", 8000)
+    for connection in earlier:
+        with connection:
             assert echoes(connection)
-            relay = os.pidfd_open(relay_of(client))
-            client.kill("web")
-            assert connection.recv(9) == b""
-        wait_gone([relay])
-        assert not path.exists()
-        assert client.ports.list() == []
 
 
-def test_what_cannot_be_opened(short_dir: Path) -> None:
-    with (
-        supervisor(short_dir) as it,
-        it.client() as client,
-        socket.create_server(("127.0.0.1", 0)) as taken,
-    ):
+def test_a_port_that_nobody_listens_on_yet(shared: Supervisor, client: nsm.Client) -> None:
+    client.run("1", env="python", session="web")
+    port = client.ports.open("web", 8000)
+    with connect(place(port)) as connection:
+        assert was_reset(connection)
+    (row,) = client.ports.list("web")
+    assert (row.total, row.refused, row.connections) == (1, 1, 0)
+    begin(client)
+    assert works(port)
+    shown = shared.run("nsm", "port").stdout
+    assert port.address in shown
+
+
+def test_a_unix_socket_is_for_its_user_and_goes_with_the_session(
+    client: nsm.Client, short_dir: Path
+) -> None:
+    path = short_dir / "web.sock"
+    begin(client)
+    port = client.ports.open("web", 8000, listen=f"unix:{path}")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert works(port)
+    with connect(place(port)) as connection:
+        assert echoes(connection)
+        relay = os.pidfd_open(relay_of(client))
+        client.kill("web")
+        assert connection.recv(9) == b""
+    wait_gone([relay])
+    assert not path.exists()
+    assert client.ports.list() == []
+
+
+def test_what_cannot_be_opened(client: nsm.Client, short_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         client.run("1", env="python", session="web")
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BadRequestError, match="Address already in use"):
@@ -212,7 +212,9 @@ def test_what_cannot_be_opened(short_dir: Path) -> None:
         assert client.ports.list() == []
 
 
-def test_ports_that_are_opened_at_once_respect_the_limits(short_dir: Path) -> None:
+def test_ports_that_are_opened_at_once_respect_the_limits(
+    shared: Supervisor, client: nsm.Client
+) -> None:
     refusals: list[str] = []
 
     async def open_one(client: nsm.AsyncClient, session: str) -> None:
@@ -221,26 +223,25 @@ def test_ports_that_are_opened_at_once_respect_the_limits(short_dir: Path) -> No
         except OverloadedError as error:
             refusals.append(error.message)
 
-    async def open_many(it: Supervisor) -> None:
-        async with it.async_client() as client, trio.open_nursery() as nursery:
+    async def open_many() -> None:
+        async with shared.async_client() as client, trio.open_nursery() as nursery:
             for _ in range(35):
                 for session in ("one", "two", "three"):
                     nursery.start_soon(open_one, client, session)
 
-    with supervisor(short_dir) as it, it.client() as client:
-        for session in ("one", "two", "three"):
-            client.run("1", env="bash", session=session)
-        trio.run(open_many, it)
-        rows = client.ports.list()
-        assert len(rows) == len({row.address for row in rows}) == 64
-        assert len(refusals) == 3 * 35 - 64
-        assert max(len(client.ports.list(each)) for each in ("one", "two", "three")) <= 32
+    for session in ("one", "two", "three"):
+        client.run("1", env="bash", session=session)
+    trio.run(open_many)
+    rows = client.ports.list()
+    assert len(rows) == len({row.address for row in rows}) == 64
+    assert len(refusals) == 3 * 35 - 64
+    assert max(len(client.ports.list(each)) for each in ("one", "two", "three")) <= 32
 
 
-def test_ports_of_a_sandbox(short_dir: Path) -> None:
-    async def use_async(it: Supervisor) -> None:
+def test_ports_of_a_sandbox(shared: Supervisor, client: nsm.Client) -> None:
+    async def use_async() -> None:
         async with (
-            nsm.AsyncClient(socket_path=it.socket, autostart=False) as client,
+            nsm.AsyncClient(socket_path=shared.socket, autostart=False) as client,
             client.sandbox(env="python") as sandbox,
         ):
             port = await sandbox.open_port(8000)
@@ -248,11 +249,10 @@ def test_ports_of_a_sandbox(short_dir: Path) -> None:
             await client.ports.close(sandbox.id, 8000)
             assert await client.ports.list() == []
 
-    with supervisor(short_dir) as it:
-        with it.client() as client, client.sandbox(env="python") as sandbox:
-            begin(client, sandbox.name)
-            assert works(sandbox.open_port(8000))
-        trio.run(use_async, it)
+    with client.sandbox(env="python") as sandbox:
+        begin(client, sandbox.name)
+        assert works(sandbox.open_port(8000))
+    trio.run(use_async)
 
 
 def test_ports_of_the_configuration(short_dir: Path) -> None:
@@ -271,6 +271,35 @@ def test_ports_of_the_configuration(short_dir: Path) -> None:
             assert it.run("nsm", "reload").returncode == 0
             assert [row.address for row in client.ports.list()] == [rows[0].address]
             assert works(rows[0])
+
+
+def test_a_port_of_the_configuration_that_is_taken_is_shown(short_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = f'[ports]\nopen = ["web:8000={address}", "web:8001"]\n'
+        with supervisor(short_dir, config=config) as it, it.client("cli") as client:
+            begin(client)
+            while len(rows := client.ports.list()) < 2:
+                pass
+            opened, refused = rows
+            assert (opened.port, opened.is_open, opened.problem) == (8001, True, None)
+            assert (refused.port, refused.is_open, refused.address) == (8000, False, address)
+            assert refused.problem is not None
+            assert "use" in refused.problem
+            assert [row.port for row in client.inspect("web").ports] == [8001, 8000]
+            (session,) = client.sessions()
+            assert [port.port for port in session.ports] == [8001]
+            status = client.status().ports
+            assert (status.open, status.unopened) == (1, 1)
+            assert "not open: " in it.run("nsm", "port").stdout
+            assert "not opened: 1; `nsm port` says why" in it.run("nsm", "status").stdout
+            assert "nsm_ports_not_open 1.0" in it.run("nsm", "status", "metrics").stdout
+            # Who opens it elsewhere has dealt with it.
+            client.ports.open("web", 8000)
+            assert [row.is_open for row in client.ports.list()] == [True, True]
+            assert client.status().ports.unopened == 0
+            client.kill_all()
+            assert client.ports.list() == []
 
 
 @pytest.mark.slow
@@ -345,20 +374,19 @@ def test_relay_and_supervisor_die_together(short_dir: Path) -> None:
             assert works(port)
 
 
-def test_agents_that_die_close_their_ports(short_dir: Path) -> None:
-    with supervisor(short_dir) as it, it.client() as client:
-        for _ in range(5):
-            begin(client)
-            port = client.ports.open("web", 8000)
-            relay = os.pidfd_open(relay_of(client))
-            with connect(place(port)) as connection:
-                assert echoes(connection)
-                kill(client.sessions()[0].pid)
-                connection.settimeout(30)
-                was_reset(connection)  # or its end came first
-            wait_gone([relay])
-            wait_refused(port)
-            assert client.ports.list() == []
+def test_agents_that_die_close_their_ports(client: nsm.Client) -> None:
+    for _ in range(2):
+        begin(client)
+        port = client.ports.open("web", 8000)
+        relay = os.pidfd_open(relay_of(client))
+        with connect(place(port)) as connection:
+            assert echoes(connection)
+            kill(client.sessions()[0].pid)
+            connection.settimeout(30)
+            was_reset(connection)  # or its end came first
+        wait_gone([relay])
+        wait_refused(port)
+        assert client.ports.list() == []
 
 
 @pytest.mark.slow
@@ -378,7 +406,7 @@ def test_a_session_that_ends_without_a_supervisor(short_dir: Path) -> None:
             assert not path.exists()
 
 
-def test_a_reload_keeps_connections(short_dir: Path) -> None:
+def test_a_reload_keeps_connections_and_the_audit_has_the_port(short_dir: Path) -> None:
     with supervisor(short_dir) as it, it.client() as client:
         begin(client)
         port = client.ports.open("web", 8000)
@@ -391,51 +419,56 @@ def test_a_reload_keeps_connections(short_dir: Path) -> None:
         assert relay_of(client) == relay
         kill(relay)
         assert works(port)
+        client.ports.close("web", 8000)
+    lines = (short_dir / "state/nsm/audit.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    told = [event for event in events if event["event"].startswith("port_")]
+    assert [event["event"] for event in told] == ["port_opened", "port_closed"]
+    assert told[0]["address"] == port.address
+    assert told[0]["client"] == told[1]["client"] == "nsm"
 
 
-def test_many_connections_and_much_data(short_dir: Path) -> None:
-    with supervisor(short_dir) as it, it.client() as client:
-        begin(client)
-        port = client.ports.open("web", 8000)
-        connections = [connect(place(port)) for _ in range(200)]
-        for number, connection in enumerate(connections):
-            assert echoes(connection, b"%d" % number)
-        assert client.ports.list("web")[0].connections == 200
-        assert echoes(connections[0], os.urandom(200_000))
-        for connection in connections:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            connection.close()
-        assert works(port)
+def test_many_connections_and_much_data(client: nsm.Client) -> None:
+    begin(client)
+    port = client.ports.open("web", 8000)
+    connections = [connect(place(port)) for _ in range(200)]
+    for number, connection in enumerate(connections):
+        assert echoes(connection, b"%d" % number)
+    assert client.ports.list("web")[0].connections == 200
+    assert echoes(connections[0], os.urandom(200_000))
+    for connection in connections:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    assert works(port)
 
 
-def test_the_command_line(short_dir: Path) -> None:
-    with supervisor(short_dir) as it, it.client("cli") as client:
-        served = it.run(
-            *("nsm", "run", "-e", "bash", "-s", "web"),
-            "cd /tmp; echo page > index.html; python3 -m http.server 8000 >/dev/null 2>&1 & "
-            "until (: </dev/tcp/127.0.0.1/8000) 2>/dev/null; do :; done",
-        )
-        assert served.returncode == 0, served.stderr
-        opened = it.run("nsm", "port", "web", "8000", "--listen", "localhost:0")
-        assert opened.returncode == 0
-        assert "any web page" in opened.stderr
-        assert "other machines" not in opened.stderr
-        wide = it.run("nsm", "port", "web", "8001", "--public", "--listen", "0.0.0.0:0")
-        assert "other machines" in wide.stderr
-        assert it.run("nsm", "port", "web", "--close", "8001").returncode == 0
-        with urllib.request.urlopen(f"http://{opened.stdout.strip()}/") as answer:
-            assert answer.read() == b"page\n"
-        assert it.run("nsm", "port", "web", "8000", "--listen", f"unix:{short_dir}/s").stderr == ""
-        listed = json.loads(it.run("nsm", "port", "web", "--json").stdout)
-        assert [each["address"] for each in listed] == [
-            opened.stdout.strip(),
-            f"unix:{short_dir}/s",
-        ]
-        assert f"{opened.stdout.strip()}->8000" in it.run("nsm", "ps").stdout
-        assert opened.stdout.strip() in it.run("nsm", "inspect", "web").stdout
-        assert it.run("nsm", "port", "web", "--close", "8000").returncode == 0
-        assert it.run("nsm", "port").stdout == "No open ports.\n"
-        assert it.run("nsm", "port", "web", "--close", "8000").returncode == 1
-        assert it.run("nsm", "port", "--close", "8000").returncode == 2
-        assert it.run("nsm", "port", "web", "--listen", "x").returncode == 2
-        assert client.ports.list() == []
+def test_the_command_line(shared: Supervisor, client: nsm.Client, short_dir: Path) -> None:
+    served = shared.run(
+        *("nsm", "run", "-e", "bash", "-s", "web"),
+        "cd /tmp; echo page > index.html; python3 -m http.server 8000 >/dev/null 2>&1 & "
+        "until (: </dev/tcp/127.0.0.1/8000) 2>/dev/null; do :; done",
+    )
+    assert served.returncode == 0, served.stderr
+    opened = shared.run("nsm", "port", "web", "8000", "--listen", "localhost:0")
+    assert opened.returncode == 0
+    assert "any web page" in opened.stderr
+    assert "other machines" not in opened.stderr
+    wide = shared.run("nsm", "port", "web", "8001", "--public", "--listen", "0.0.0.0:0")
+    assert "other machines" in wide.stderr
+    assert shared.run("nsm", "port", "web", "--close", "8001").returncode == 0
+    with urllib.request.urlopen(f"http://{opened.stdout.strip()}/") as answer:
+        assert answer.read() == b"page\n"
+    assert shared.run("nsm", "port", "web", "8000", "--listen", f"unix:{short_dir}/s").stderr == ""
+    listed = json.loads(shared.run("nsm", "port", "web", "--json").stdout)
+    assert [each["address"] for each in listed] == [
+        opened.stdout.strip(),
+        f"unix:{short_dir}/s",
+    ]
+    assert f"{opened.stdout.strip()}->8000" in shared.run("nsm", "ps").stdout
+    assert opened.stdout.strip() in shared.run("nsm", "inspect", "web").stdout
+    assert shared.run("nsm", "port", "web", "--close", "8000").returncode == 0
+    assert shared.run("nsm", "port").stdout == "No open ports.\n"
+    assert shared.run("nsm", "port", "web", "--close", "8000").returncode == 1
+    assert shared.run("nsm", "port", "--close", "8000").returncode == 2
+    assert shared.run("nsm", "port", "web", "--listen", "x").returncode == 2
+    assert client.ports.list() == []

@@ -32,6 +32,7 @@ def run(supervisor: Supervisor, *options: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow
 def test_the_main_job(shared: Supervisor) -> None:
     done = run(shared)
     lines = done.stdout.splitlines()
@@ -41,6 +42,7 @@ def test_the_main_job(shared: Supervisor) -> None:
     assert all(line.startswith("ok ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_promise_that_does_not_hold_is_seen(shared: Supervisor) -> None:
     done = run(shared, "--python", "bash")
     assert done.returncode == 1

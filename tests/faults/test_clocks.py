@@ -24,7 +24,7 @@ from nsmd.bridge.ledger import Ledger
 from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.ports import TAKEN_BACK
+from nsmd.mcp.interfaces import TAKEN_BACK
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.values import NetworkRule
 
@@ -197,14 +197,19 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     assert asking_of(Path(nsmbox.__file__).parent) == {
         "consent/agreements.py",
         "host/program_links.py",
+        "protection/leftovers.py",
+        "start/unsaved_files.py",
     }
     assert asking_of(Path(nsmd.__file__).parent) == {
         "audit/journal.py",
         "bridge/ledger.py",
         "doctor/room.py",
+        "environments/builds/build_queue.py",
         "environments/builds/build_run.py",
         "environments/builds/builder.py",
         "environments/devshell/evaluation.py",
+        "environments/packages/store.py",
+        "environments/project/environment_manager.py",
         "jail/templates/freshness.py",
         "jail/templates/launcher.py",
         "mcp/tasks.py",

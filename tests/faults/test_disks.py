@@ -59,6 +59,7 @@ def work(it: Supervisor) -> nsm.Status:
         return connection.status()
 
 
+@pytest.mark.slow
 def test_everything_is_full_from_the_beginning(place: Path) -> None:
     mount = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{place}")
     fill = [*FILL, str(place / "filler")]

@@ -81,6 +81,7 @@ def test_one_of_many_serves(it: Supervisor) -> None:
     assert os.path.exists(it.socket)
 
 
+@pytest.mark.slow
 def test_all_is_taken_away_and_then_the_supervisor_killed() -> None:
     """The holder's socket, too: the next supervisor finds the sessions all the same."""
     config = "[pool]\nmax_spares = 0\n"

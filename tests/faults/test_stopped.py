@@ -219,6 +219,7 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
             for pid in everybody:  # the supervisor first: nobody has said anything yet
                 os.kill(pid, signal.SIGCONT)
 
+        job = client.exec("a", ["sh", "-c", "sleep 1; echo done; exit 3"], timeout_s=LIMIT_S)
         thread = threading.Thread(target=stop)
         thread.start()
         result = client.run(
@@ -230,5 +231,7 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
         )
         thread.join()
         assert (result.stdout, result.timed_out) == ("up\ndone\n", False)
+        ended = job.collect()
+        assert (ended.stdout, ended.info.timed_out, ended.exit_code) == (b"done\n", False, 3)
         assert client.run("print(x)", env="python", session="a").stdout == "1\n"
         client.kill_all()

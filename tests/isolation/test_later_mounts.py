@@ -38,10 +38,12 @@ def test_later_mounts_are_read_only_or_not_there() -> None:
     assert written_by("none") == set()
 
 
+@pytest.mark.slow
 def test_a_private_namespace_is_not_enough() -> None:
     """The template's jail has got the mount, and hands it on."""
     assert written_by("private") == {AFTER}
 
 
+@pytest.mark.slow
 def test_without_either_it_is_everybody_s() -> None:
     assert written_by("slave") == {BEFORE, AFTER}

@@ -199,7 +199,7 @@ async def try_all(kind: Kind) -> dict[str, str]:
         return await ask(session)
 
 
-@pytest.fixture(scope="module", params=["cold", "forked"])
+@pytest.fixture(scope="module", params=[pytest.param("cold", marks=pytest.mark.slow), "forked"])
 def told(request: pytest.FixtureRequest) -> dict[str, str]:
     return trio.run(try_all, request.param)
 

@@ -14,6 +14,7 @@ import pytest
 from isolation.probe import Kind
 from isolation.weakjails import forking
 from nsmd.jail import Launcher
+from nsmd.jail import launcher as jail_launcher
 from nsmd.model.values import Environment
 from realjail import environments, needs_bwrap, new_launcher, open_session
 from sandbox.template import mounts
@@ -91,11 +92,8 @@ async def test_a_hog_does_not_keep_others_from_working(
             size, watch = map(int, (await victim.run(SMALL_PIPES)).stdout.split())
             # The hog is felt, or this test shows nothing.
             assert size <= 8192
-            if kind == "cold":
-                assert watch == -1
-            else:
-                assert watches == 16
-                assert watch >= 0
+            assert watches == 16
+            assert watch >= 0
         for environment in known.values():
             if environment.problem is None:
                 async with open_session(environment, launcher=launcher) as session:
@@ -103,6 +101,20 @@ async def test_a_hog_does_not_keep_others_from_working(
                     assert outcome.exit_code == 0
                     assert len(outcome.stdout) == 300_001
         assert (await hog.run("print(len(held))")).stdout == f"{pipes}\n"
+
+
+async def unlimited(_: int) -> None:
+    """Set no limits."""
+
+
+async def test_without_the_limit_a_cold_jail_takes_all_of_inotify(
+    known: dict[str, Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jail_launcher, "limit_inotify", unlimited)
+    async with open_session(known["python"], launcher=new_launcher()) as hog:
+        assert int((await hog.run(HOG)).stdout.split()[1]) > 16
+        async with open_session(known["python"], launcher=new_launcher()) as victim:
+            assert (await victim.run(SMALL_PIPES)).stdout.split()[1] == "-1"
 
 
 async def test_terminals_of_a_fork_are_bounded(known: dict[str, Environment]) -> None:

@@ -26,7 +26,7 @@ from realjail import (
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
-ROUNDS = 6
+ROUNDS = 4
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
 

@@ -104,6 +104,7 @@ def test_the_session_itself_finds_it(secret: Secret, found: dict[str, list[str]]
     assert found[secret.name][0].startswith("FOUND: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "secret", [secret for secret in SECRETS if secret.shared], ids=lambda secret: secret.name
 )
@@ -132,7 +133,7 @@ class Siblings:
 def siblings(
     background: Background, python: Environment
 ) -> Callable[[Callable[[Siblings], Awaitable[None]]], None]:
-    """Runs a check with two siblings; all checks' are forks of the same template."""
+    """Run a check with two siblings; all checks' are forks of the same template."""
 
     async def with_two(check: Callable[[Siblings], Awaitable[None]]) -> None:
         launcher = await background.kept("launcher", "siblings", partial(forking, new_launcher()))

@@ -83,12 +83,12 @@ def attempted(probes: list[Probe], stage: Stage, known: dict[str, Environment]) 
 
 
 NEAR: tuple[Group, ...] = ("environment", "descriptors", "supervisor", "network", "namespaces")
-"""Groups whose attacks have to do with the proxy; `make soak` tries all others beside it, too."""
+"""Groups whose attacks have to do with what a supervisor or the proxy adds. `make soak` tries all
+others here, too; `test_probes.py` and `test_forked_probes.py` try them in the same jails.
+"""
 
 CASES = [
-    (mode, group)
-    if mode == "plain" or group in NEAR
-    else pytest.param(mode, group, marks=pytest.mark.slow)
+    (mode, group) if group in NEAR else pytest.param(mode, group, marks=pytest.mark.slow)
     for mode in MODES
     for group in groups_of([probe for probe in IN_CODE if probe.name not in GRANTED[mode]])
 ]

@@ -66,8 +66,15 @@ def nsm() -> Generator[World]:
         yield made
 
 
-@pytest.mark.parametrize("over", ["stdio", "http"])
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize(
+    ("revision", "over"),
+    [
+        (LEGACY, "stdio"),
+        (MODERN, "http"),
+        pytest.param(LEGACY, "http", marks=pytest.mark.slow),
+        pytest.param(MODERN, "stdio", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_whole_session(nsm: World, over: str, revision: str) -> None:
     way = nsm.stdio if over == "stdio" else nsm.http.way()
     assert faults(await by_python(way, revision=revision), revision=revision) == []

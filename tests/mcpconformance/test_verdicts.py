@@ -65,9 +65,19 @@ def test_what_a_server_does_not_have_is_never_passed(scenario: str, note: str) -
         assert verdict == Verdict(outcome=NOT_APPLICABLE, succeeded=0, note=note)
 
 
+def test_tasks_are_judged_without_the_suite_s_own_tools() -> None:
+    offer = Offer(tools=["run"], capabilities=["io.modelcontextprotocol/tasks"])
+    verdict = judge(Required(name="tasks-lifecycle"), [BAD], offer)
+    assert verdict.note == "the suite's `slow_compute` is not there"
+    refused = Check(id="sep-2663-server-rejects-undeclared-client", status="FAILURE")
+    gate = Required(name="tasks-capability-negotiation")
+    assert judge(gate, [GOOD, refused], offer).outcome == PASSED
+    assert judge(gate, [GOOD, BAD], offer).outcome == FAILED
+
+
 def test_what_a_server_says_that_it_has_is_judged() -> None:
     offer = Offer(
-        tools=["test_image_content", "test_trigger_tool_change"],
+        tools=["slow_compute", "test_image_content", "test_trigger_tool_change"],
         capabilities=["prompts", "io.modelcontextprotocol/tasks"],
     )
     for scenario in ("prompts-list", "tasks-lifecycle", "tools-call-image"):

@@ -95,6 +95,15 @@ TOOLS: Mapping[str, str] = {
     "input-required-result-validate-input": "test_input_required_result_elicitation",
     "json-schema-2020-12": "json_schema_2020_12_tool",
     "server-sse-polling": "test_reconnection",
+    "tasks-dispatch-and-envelope": "failing_job",
+    "tasks-lifecycle": "slow_compute",
+    "tasks-mrtr-composition": "test_tool_with_task",
+    "tasks-mrtr-input": "confirm_delete",
+    "tasks-request-headers": "slow_compute",
+    "tasks-request-state-removal": "slow_compute",
+    "tasks-required-task-error": "failing_job",
+    "tasks-status-notifications": "slow_compute",
+    "tasks-wire-fields": "slow_compute",
     "tools-call-audio": "test_audio_content",
     "tools-call-elicitation": "test_elicitation",
     "tools-call-embedded-resource": "test_embedded_resource",
@@ -119,8 +128,10 @@ CHECK_CAPABILITIES: Mapping[str, str] = {
 CHECK_TOOLS: Mapping[str, str] = {
     "sep-2575-server-sends-prompts-list-changed-on-subscription": "test_trigger_prompt_change",
     "sep-2575-server-sends-tools-list-changed-on-subscription": "test_trigger_tool_change",
+    "sep-2663-server-rejects-undeclared-client": "slow_compute",
+    "tasks-per-request-meta-opt-in": "slow_compute",
 }
-"""Single checks that call such a tool, and do not notice that it is not there."""
+"""Single checks that call such a tool, and take the refusal for another."""
 
 
 def judge(required: Required, checks: Sequence[Check], offer: Offer) -> Verdict:

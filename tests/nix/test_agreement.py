@@ -69,12 +69,14 @@ def test_presets_are_the_same(place: standin.Place) -> None:
 def test_keys_of_environments_are_the_same(place: standin.Place) -> None:
     """One config.toml serves both."""
     text = (place.source / "nix/lib/fromToml.nix").read_text()
-    known, supervisors = (
+    known, supervisors, packaged = (
         set(re.findall(r'"(\w+)"', text.partition(f"  {name} = [")[2].partition("]")[0]))
-        for name in ("known", "supervisors")
+        for name in ("known", "supervisors", "packaged")
     )
     settings = {each.name for each in dataclasses.fields(EnvironmentSettings)}
-    assert known | supervisors == settings | {"backend"}  # which the supervisor accepts, too
+    assert known | supervisors | packaged == settings | {
+        "backend"
+    }  # which the supervisor accepts, too
 
 
 def test_root_s_jails_are_the_same_user_s(place: standin.Place) -> None:

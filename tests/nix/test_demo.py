@@ -61,6 +61,7 @@ def test_a_client_runs_code_in_what_was_built_meanwhile(
     assert said["no network"] == "lo"
 
 
+@pytest.mark.slow
 def test_without_nix_it_says_what_to_install(scratch: Path) -> None:
     done = demo(scratch, "/nowhere")
     assert done.returncode == 1

@@ -176,7 +176,7 @@ def test_a_rebase_works_and_one_that_is_left_with_commands_is_told_of(world: Wor
     done = world.box("sh", "-c", f"{REBASES}exit 5")
     assert done.returncode == 5
     said = "git-rebase-todo: `git rebase --continue` runs touch RAN"
-    assert f"nsm box: before you use git in {PROJECT}, look at" in done.stderr
+    assert f"nsm box: before you go on in {PROJECT}, look at" in done.stderr
     assert said in done.stderr
     again = world.box("git", "rebase", "--continue")
     assert "a rebase is under way here" in again.stderr

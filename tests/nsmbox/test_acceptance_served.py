@@ -17,6 +17,7 @@ from processes import ending
 from realjail import needs_bwrap
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Generator
     from pathlib import Path
 
@@ -74,6 +75,39 @@ with socket.socket(socket.AF_UNIX) as link:
     while link.recv(4096):
         pass
     print("closed")
+"""
+
+FETCHES_AS_TOLD = """\
+import sys, urllib.request
+for url in map(str.strip, sys.stdin):
+    try:
+        print(urllib.request.urlopen(url, timeout=50).read().decode(), flush=True)
+    except OSError as error:
+        print(error, flush=True)
+"""
+
+FETCHES_AT_ONCE = """\
+import os, selectors, socket, sys, urllib.parse
+url, proxy = sys.argv[1], urllib.parse.urlsplit(os.environ["http_proxy"])
+answers, done = {}, 0
+waiting = selectors.DefaultSelector()
+for _ in range(int(sys.argv[2])):
+    client = socket.socket()
+    client.setblocking(False)
+    client.connect_ex((proxy.hostname, proxy.port))
+    answers[client] = b""
+    waiting.register(client, selectors.EVENT_WRITE)
+while waiting.get_map():
+    for key, _ in waiting.select():
+        client = key.fileobj
+        if key.events == selectors.EVENT_WRITE:
+            client.send(f"GET {url} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
+            waiting.modify(client, selectors.EVENT_READ)
+        elif data := client.recv(4096):
+            answers[client] += data
+        else:
+            waiting.unregister(client)
+print(sum(answer.endswith(b"here is /x") for answer in answers.values()))
 """
 
 DIRECTLY = """\
@@ -208,6 +242,68 @@ def test_a_list_of_hosts_is_all_that_is_reached(
         "here is /allowed?again",
     ], done.stdout + done.stderr
     assert world.run(*start, "-I", "-c", DIRECTLY, str(port)).stdout == "failed\n"
+
+
+def test_five_hundred_connections_at_once_are_all_served(
+    served: tuple[World, Supervisor], port: int
+) -> None:
+    world, _ = served
+    net, url = f"host.nsm.internal:{port}", f"http://host.nsm.internal:{port}/x"
+    command = ("env", IN_BOX, "-I", "-c", FETCHES_AT_ONCE, url, "500")
+    done = world.box(*command, options=("--net", net))
+    assert done.stdout == "500\n", done.stderr
+
+
+def asked(box: subprocess.Popen[bytes], url: str) -> str:
+    """Ask a box with `FETCHES_AS_TOLD` for a URL, and return its answer."""
+    assert box.stdin is not None
+    assert box.stdout is not None
+    box.stdin.write(f"{url}\n".encode())
+    box.stdin.flush()
+    return box.stdout.readline().decode().strip()
+
+
+def test_names_that_lead_to_private_addresses_are_not_reached(world: World, port: int) -> None:
+    """Nor those that do so only when they are asked for again."""
+    private = {"loop": "127.0.0.1", "other": "127.0.0.2", "six": "::1", "lan": "10.1.2.3"}
+    private |= {"zero": "0.0.0.0", "cloud": "169.254.169.254"}
+    names = world.directory / "hosts"
+    names.write_text("".join(f"{address} {name}.test\n" for name, address in private.items()))
+    names.chmod(0o644)
+    world.show(names, "/etc/hosts")
+    refused = "HTTP Error 403: Address not allowed (nsm)"
+    command = ("--", "env", IN_BOX, "-I", "-c", FETCHES_AS_TOLD)
+    with world.supervisor():
+        with ending(world.popen("nsm", "box", "--yes", "--net", "*:*", *command)) as box:
+            for name in private:
+                assert asked(box, f"http://{name}.test:{port}/x") == refused, name
+            assert asked(box, f"http://[::ffff:127.0.0.1]:{port}/x") == refused
+            box.communicate()
+        allowed = f"loop.test:*,127.0.0.1:{port}"
+        with ending(world.popen("nsm", "box", "--yes", "--net", allowed, *command)) as box:
+            assert asked(box, f"http://loop.test:{port}/x") == "here is /x"
+            for address in ("10.1.2.3", "127.0.0.2"):
+                names.write_text(f"{address} loop.test\n")
+                assert asked(box, f"http://loop.test:{port}/x") == refused
+            box.communicate()
+
+
+def test_a_box_has_its_network_again_from_the_next_supervisor(world: World, port: int) -> None:
+    net, url = f"host.nsm.internal:{port}", f"http://host.nsm.internal:{port}/x"
+    command = ("nsm", "box", "--yes", "--net", net, "--", "env", IN_BOX, "-I", "-c")
+    with world.supervisor() as first, ending(world.popen(*command, FETCHES_AS_TOLD)) as box:
+        assert asked(box, url) == "here is /x"
+        first.process.kill()
+        first.process.wait()
+        assert box.stdin is not None
+        box.stdin.write(f"{url}\n".encode())  # waits for whoever serves it next
+        box.stdin.flush()
+        with world.supervisor():
+            assert box.stdout is not None
+            assert box.stdout.readline() == b"here is /x\n"
+            assert asked(box, "http://other.test/").startswith("HTTP Error 403")
+            assert net in world.run("nsm", "box", "--list").stdout
+            box.communicate()
 
 
 def test_sessions_of_a_box_reach_no_more_than_it(

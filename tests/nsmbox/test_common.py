@@ -10,6 +10,7 @@ import pytest
 from nsm.cli.verbs import run
 from nsm.wire.errors import BadRequestError
 from nsmbox.cli import box, claudebox, common
+from nsmbox.model.limits import BOUNDS, BoxLimits, limits
 from nsmbox.model.plan import BoxError, Network
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def test_names_of_more_variables() -> None:
 
 @pytest.mark.parametrize("name", ["A=1", "A B", "1A", "É", "--setenv", "A\nB"])
 def test_what_is_no_name_of_a_variable(name: str) -> None:
-    with pytest.raises(BoxError, match="no variable's name") as caught:
+    with pytest.raises(BoxError, match="not a variable name") as caught:
         common.extra({"CLAUDEBOX_EXTRA_ENV": f"OK,{name}"})
     assert caught.value.exit_code == 2
 
@@ -116,3 +117,30 @@ def test_a_network_has_one_spelling_that_is_shown_and_another(parser: Callable[[
     assert "--network NETWORK" in shown.format_help()
     assert not re.search(r"--net\b", shown.format_help().replace("--network", ""))
     assert "--net" not in [*shown.shown_options(), *shown.descriptions()]
+
+
+def test_defaults_suit_the_machine() -> None:
+    assert limits({}, 24000) == BoxLimits(memory_mb=18000, home_mb=3000, tmp_mb=3000, shm_mb=3000)
+    small = limits({"tmp_mb": 7, "home_mb": None}, 512)
+    assert (small.memory_mb, small.home_mb, small.tmp_mb) == (1024, 1024, 7)
+
+
+def test_an_option_is_a_name_and_a_number() -> None:
+    assert common.limit("tmp_mb=64") == ("tmp_mb", 64)
+    for text in (
+        "tmp_mb",
+        "tmp_mb=",
+        "tmp_mb=-1",
+        "tmp_mb=1e3",
+        "tmp_mb=0",
+        "swap=1",
+        "=1",
+        "",
+        "tmp_mb=\u0664",
+    ):
+        with pytest.raises(ValueError, match=r"names are|expected a number"):
+            common.limit(text)
+    for name, (least, most) in BOUNDS.items():
+        assert common.limit(f"{name}={most}") == (name, most)
+        with pytest.raises(ValueError, match=f"expected a number from {least} to {most}"):
+            common.limit(f"{name}={most + 1}")

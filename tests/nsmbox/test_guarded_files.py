@@ -9,7 +9,7 @@ import pytest
 
 from box.repositories import GIT, git, look, repository, variables
 from nsmbox.model.plan import BoxError
-from nsmbox.protection import git_repository, guarded_files
+from nsmbox.protection import git_repository, guarded_files, guarded_git, search
 from nsmbox.protection.git_repository import GitFacts
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def below(directory: Path, paths: tuple[str, ...]) -> list[str]:
     return [os.path.relpath(path, directory) for path in paths]
 
 
+def paths_of(found: Guarded) -> tuple[str, ...]:
+    return tuple(each.path for each in found.stand_ins)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     return repository(tmp_path / "project")
@@ -46,13 +50,14 @@ def test_hooks_and_configuration_of_git_and_what_leads_elsewhere(project: Path) 
     found = guard(project)
     assert below(project, found.read_only) == OF_GIT
     assert below(project, found.held) == [".git"]
-    assert [(m.kind, m.target) for m in guarded_files.mounts(found)] == [
+    own = [mount for mount in guarded_files.mounts(found) if not mount.stand_in]
+    assert [(m.kind, m.target) for m in own] == [
         ("bind", f"{project}/.git"),
         ("ro-bind", f"{project}/.git/commondir"),
         ("ro-bind", f"{project}/.git/config"),
         ("ro-bind", f"{project}/.git/hooks"),
     ]
-    assert all(m.linkless and m.source == m.target for m in guarded_files.mounts(found))
+    assert all(m.linkless and m.source == m.target for m in own)
     assert found.notes == ()
 
 
@@ -100,7 +105,7 @@ def test_pipes_in_many_configurations_are_waited_for_once(
         config.write_text("[include]\n\tpath = pipe\n")
     monkeypatch.setattr(git_repository, "run", run)
     found = guarded_files.look(str(project), GitFacts(), git=GIT, variables={})
-    assert waits == [git_repository.WAIT_S, guarded_files.SHORT_WAIT_S, guarded_files.SHORT_WAIT_S]
+    assert waits == [git_repository.WAIT_S, guarded_git.SHORT_WAIT_S, guarded_git.SHORT_WAIT_S]
     assert len(found.notes) == 3
 
 
@@ -111,10 +116,8 @@ def test_further_paths_and_the_way_to_them(project: Path) -> None:
     found = guard(project, "scripts/ci/deploy", "./.mcp.json", "absent/one")
     assert below(project, found.read_only) == [*OF_GIT, "scripts/ci/deploy"]
     assert below(project, found.held) == [".git", "scripts", "scripts/ci"]
-    assert found.notes == (
-        ".mcp.json does not exist and so is not protected: the box can make it.",
-        "absent/one does not exist and so is not protected: the box can make it.",
-    )
+    assert found.notes == ()
+    assert {".mcp.json", "absent"} <= {*below(project, paths_of(found))}
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "..", "../x", "a/../../x", ".", "", "a\0b"])
@@ -131,7 +134,7 @@ def test_links_are_not_followed_and_said(project: Path) -> None:
     found = guard(project, "tools/deploy")
     assert below(project, found.read_only) == OF_GIT
     reached = "is reached by a symbolic link, which cannot be protected: the box can exchange it."
-    assert found.notes == (f".vscode {reached}", f"tools/deploy {reached}")
+    assert found.notes == (f"tools/deploy {reached}", f".vscode {reached}")
 
 
 def test_what_is_neither_file_nor_directory_is_said(project: Path) -> None:
@@ -150,7 +153,8 @@ def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> Non
         return guarded_files.look(str(directory), GitFacts(), homes=[str(tmp_path)])
 
     assert below(config, found(config).read_only) == ["fish", "systemd"]
-    assert found(config / "app") == guarded_files.Guarded()
+    assert found(config / "app").read_only == ()
+    assert {"Code", "zed"} <= {*below(config, paths_of(found(config)))}
     (note,) = found(config / "systemd" / "user").notes
     assert note.startswith("This directory is a part of ~/.config/systemd")
     assert below(tmp_path, found(tmp_path / ".local").read_only) == [".local/bin"]
@@ -271,7 +275,7 @@ def test_a_directory_full_of_projects(tmp_path: Path) -> None:
 def test_there_can_be_too_many_repositories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded_files, "MAX_REPOSITORIES", 1)
+    monkeypatch.setattr(guarded_git, "MAX_REPOSITORIES", 1)
     for name in ("one", "two"):
         repository(tmp_path / "work" / name)
     found = guard(tmp_path / "work")
@@ -282,10 +286,80 @@ def test_there_can_be_too_many_repositories(
 def test_large_directories_are_not_searched_to_their_end(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    for number in range(guarded_files.MAX_ENTRIES // 2 + 1):
+    for number in range(search.MAX_ENTRIES // 2 + 1):
         (work / str(number)).touch()
     found = guarded_files.look(str(work), GitFacts())
     assert [note[:23] for note in found.notes] == ["This directory is large"]
+
+
+# --------------------------------------------------------------------- what is not to be made
+
+
+def test_there_are_stand_ins_for_what_is_not_there(project: Path) -> None:
+    (project / ".vscode").mkdir()
+    found = guard(project)
+    kinds = {os.path.relpath(each.path, project): each.kind for each in found.stand_ins}
+    assert kinds[".claude"] == kinds[".envrc"] == "directory"
+    assert kinds[".mcp.json"] == "socket"
+    assert {".vscode", ".bashrc", ".npmrc", "AGENTS.md", "lefthook.yml"}.isdisjoint(kinds)
+    assert {
+        (mount.kind, mount.target, mount.made, mount.linkless)
+        for mount in guarded_files.mounts(found)
+        if mount.target.endswith((".claude", ".mcp.json"))
+    } == {
+        ("ro-bind", f"{project}/.claude", True, True),
+        ("ro-file", f"{project}/.mcp.json", True, True),
+    }
+
+
+def test_what_a_program_reads_beside_its_own_file_is_kept_from_being_made(project: Path) -> None:
+    (project / "lefthook.yml").write_text("")
+    kinds = {os.path.basename(each.path): each.kind for each in guard(project).stand_ins}
+    assert kinds["lefthook-local.yml"] == "file"
+    assert kinds[".lefthook"] == "directory"
+    assert "lefthook.yml" not in kinds
+
+
+def test_what_somebody_allows_is_neither_protected_nor_kept_from_being_made(project: Path) -> None:
+    (project / ".idea").mkdir()
+    home = project.parent / "home"
+    found = guarded_files.look(
+        str(project),
+        look(project, home),
+        unprotected=[".claude", ".idea", ".git/config", ".git/hooks"],
+        git=GIT,
+        variables=variables(home),
+    )
+    assert below(project, found.read_only) == [".git/commondir"]
+    names = below(project, paths_of(found))
+    assert ".claude" not in names
+    assert ".codex" in names
+
+
+def test_stand_ins_of_other_boxes_are_none_of_the_projects_files(project: Path) -> None:
+    (project / ".vscode").mkdir()
+    found = guarded_files.look(str(project), GitFacts(), standing={f"{project}/.vscode"})
+    assert f"{project}/.vscode" in paths_of(found)
+    assert f"{project}/.vscode" not in found.read_only
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root can write anywhere")
+def test_where_nobody_can_write_there_are_no_stand_ins(project: Path) -> None:
+    project.chmod(0o555)
+    assert guard(project).stand_ins == ()
+
+
+def test_what_git_would_read_once_it_is_there_cannot_be_made(project: Path) -> None:
+    git(project, "config", "core.hooksPath", "ci/hooks")
+    git(project, "config", "include.path", "../team.gitconfig")
+    git(project, "config", "includeIf.onbranch:main.path", "own")
+    kinds = {os.path.relpath(each.path, project): each.kind for each in guard(project).stand_ins}
+    assert (kinds["ci"], kinds["team.gitconfig"], kinds[".git/own"]) == (
+        *("directory", "file"),
+        "file",
+    )
+    (project / "team.gitconfig").touch()
+    assert git(project, "status", "--porcelain") == "?? team.gitconfig\n"
 
 
 # ------------------------------------------------------------------------ what has to be made

@@ -1,23 +1,38 @@
-"""Files that a box left and git on the host would run, in repositories made by the real git."""
+"""Files that a box left and the host would run, in repositories made by the real git."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from box.repositories import GIT, commit, git, look, repository, variables
-from nsmbox.protection import guarded_files, leftovers
+from nsmbox.protection import guarded_files, leftovers, survey
+from nsmbox.protection.git_reader import MAX_CONFIG_BYTES, GitReader
+from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
 
 WHO = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 
 def before(project: Path) -> leftovers.Before:
-    return leftovers.before(str(project), look(project, project.parent / "home").common)
+    return leftovers.before(str(project), [str(project)])
+
+
+def told(was: leftovers.Before) -> str:
+    return leftovers.told(was, GitReader.of(shutil.which("bwrap") or "", GIT))
+
+
+def lines(was: leftovers.Before) -> list[str]:
+    """Lines that are told, without the first."""
+    return [line.strip() for line in told(was).splitlines()[1:]]
 
 
 @pytest.fixture
@@ -43,44 +58,42 @@ def test_what_has_not_changed_is_not_told(project: Path) -> None:
     was = before(project)
     commit(project)
     git(project, "switch", "-q", "-c", "side")
-    assert leftovers.told(was) == ""
+    assert told(was) == ""
 
 
 def test_a_rebase_that_is_left_with_commands(project: Path) -> None:
     was = before(project)
     stopped_rebase(project, "--exec", "false")
-    todo = project / ".git" / leftovers.REBASE_LIST
+    todo = project / ".git" / survey.REBASE_LIST
     marker = project.parent / "ran"
     todo.write_text(f"# exec not this\nx\ttouch {marker}\n  exec echo \x1b[2J\r\npick 1234 exec\n")
-    said = leftovers.told(was).splitlines()
-    assert said[0].startswith(f"before you use git in {project}, look at what the box has left")
+    said = told(was).splitlines()
+    assert said[0].startswith(f"before you go on in {project}, look at what the box has left")
     assert said[1:] == [
-        f"  .git/{leftovers.REBASE_LIST}: `git rebase --continue` runs touch {marker}",
-        f"  .git/{leftovers.REBASE_LIST}: `git rebase --continue` runs echo \ufffd[2J",
+        f"  .git/{survey.REBASE_LIST}: `git rebase --continue` runs touch {marker}",
+        f"  .git/{survey.REBASE_LIST}: `git rebase --continue` runs echo \ufffd[2J",
     ]
     # What it warns of is what git does.
     todo.write_text(f"x touch {marker}\n")
     git(project, *WHO, "rebase", "--continue")
     assert marker.exists()
-    assert leftovers.told(was) == ""
+    assert told(was) == ""
 
 
 def test_a_rebase_that_was_there_is_said_at_once_and_what_is_added_later(project: Path) -> None:
     stopped_rebase(project, "--exec", "make test")
-    todo = project / ".git" / leftovers.REBASE_LIST
+    todo = project / ".git" / survey.REBASE_LIST
     todo.write_text("exec make test\n")
     was = before(project)
-    assert leftovers.under_way(was).splitlines()[1:] == [
-        f"  .git/{leftovers.REBASE_LIST}: make test"
-    ]
-    assert leftovers.told(was) == ""
+    assert leftovers.under_way(was).splitlines()[1:] == [f"  .git/{survey.REBASE_LIST}: make test"]
+    assert told(was) == ""
     todo.write_text("exec make test\nexec evil\n")
-    assert leftovers.told(was).endswith("`git rebase --continue` runs evil")
-    assert "make test" not in leftovers.told(was)
+    assert told(was).endswith("`git rebase --continue` runs evil")
+    assert "make test" not in told(was)
     above = leftovers.under_way(before(project.parent))
     assert above.splitlines()[1:] == [
-        f"  project/.git/{leftovers.REBASE_LIST}: make test",
-        f"  project/.git/{leftovers.REBASE_LIST}: evil",
+        f"  project/.git/{survey.REBASE_LIST}: make test",
+        f"  project/.git/{survey.REBASE_LIST}: evil",
     ]
     todo.unlink()
     assert leftovers.under_way(before(project)) == ""
@@ -92,13 +105,13 @@ def test_linked_worktrees_and_modules_are_looked_at(project: Path) -> None:
     was = before(project)
     git(project, "worktree", "add", "-q", str(project / "side"))
     for place in ("worktrees/side", "modules/lib"):
-        todo = project / ".git" / place / leftovers.REBASE_LIST
+        todo = project / ".git" / place / survey.REBASE_LIST
         todo.parent.mkdir()
         todo.write_text("exec evil\n")
-    told = leftovers.told(was)
-    assert "  .git/worktrees/side/rebase-merge/git-rebase-todo: " in told
-    assert "  .git/modules/lib/rebase-merge/git-rebase-todo: " in told
-    assert len(told.splitlines()) == 3
+    text = told(was)
+    assert "  .git/worktrees/side/rebase-merge/git-rebase-todo: " in text
+    assert "  .git/modules/lib/rebase-merge/git-rebase-todo: " in text
+    assert len(text.splitlines()) == 3
 
 
 def test_a_new_repository_that_runs_something(project: Path) -> None:
@@ -110,92 +123,300 @@ def test_a_new_repository_that_runs_something(project: Path) -> None:
         git(project, "clone", "-q", "--no-local", ".", name, home=project.parent)
     git(project / "plain", "config", "core.fsmonitor", "true", home=project.parent)
     git(project / "plain", "config", "alias.st", "status", home=project.parent)
-    assert leftovers.told(was) == ""
+    assert lines(was) == ["had/.git/config: core.fsmonitor = not new"]
     evil = project / "evil"
     for key, value in (("core.fsmonitor", "./x"), ("filter.a b.clean", "y"), ("alias.st", "!z")):
         git(evil, "config", key, value, home=project.parent)
     hook = evil / ".git/hooks/post-checkout"
     hook.write_text("#!/bin/sh\n")
     hook.chmod(0o755)
-    assert leftovers.told(was).splitlines()[1:] == [
-        "  evil/.git/config: core.fsmonitor = ./x",
-        "  evil/.git/config: filter.a b.clean = y",
-        "  evil/.git/config: alias.st = !z",
-        "  evil/.git/hooks/post-checkout",
+    assert lines(was) == [
+        "evil/.git/config: core.fsmonitor = ./x",
+        "evil/.git/config: filter.a b.clean = y",
+        "evil/.git/config: alias.st = !z",
+        "had/.git/config: core.fsmonitor = not new",
+        "evil/.git/hooks/post-checkout (added): git runs this hook",
     ]
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_submodule_is_found_by_the_index_wherever_it_lies(project: Path, version: int) -> None:
+def test_a_repository_is_found_wherever_it_lies(project: Path) -> None:
+    """`git status` at the top enters it, once it is in the index."""
     was = before(project)
     deep = repository(project / ".cache/a/b/c/deep")
-    inner = repository(deep / "inner/most")
-    for name in ("a", "bb", "later", "long/name/in/a/directory"):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(name)
-    (project / "README").touch()
-    git(project, "update-index", "--index-version", str(version))
-    git(project, "add", "a", "bb", "later", "long")
-    if version == 3:
-        git(project, "add", "--intent-to-add", "README")
-    assert leftovers.told(was) == ""
+    assert told(was) == ""
     git(deep, "config", "core.fsmonitor", "one")
-    git(inner, "config", "core.fsmonitor", "two")
-    assert leftovers.told(was) == "", "git does not visit them"
-    git(project, "add", ".cache/a/b/c/deep")
-    git(deep, "add", "inner/most")
-    place = ".cache/a/b/c/deep"
-    assert leftovers.told(was).splitlines()[1:] == [
-        f"  {place}/.git/config: core.fsmonitor = one",
-        f"  {place}/inner/most/.git/config: core.fsmonitor = two",
-    ]
-    # A `.git` file leads to the same.
+    assert lines(was) == [".cache/a/b/c/deep/.git/config: core.fsmonitor = one"]
     (deep / ".git").rename(project / ".cache/moved")
     (deep / ".git").write_text(f"gitdir: {project}/.cache/moved\n")
-    assert "  .cache/moved/config: core.fsmonitor = one" in leftovers.told(was)
-
-
-def test_an_index_that_is_none(project: Path) -> None:
-    was = before(project)
-    for data in (
-        b"",
-        b"DIRC",
-        b"DIRC" + b"\0\0\0\4" + b"\xff" * 4000,
-        b"DIRC\0\0\0\2" + b"\xff" * 99,
-    ):
-        (project / ".git/index").write_bytes(data)
-        assert leftovers.told(was) == ""
+    assert lines(was) == [".cache/moved/config: core.fsmonitor = one"]
 
 
 def test_a_working_directory_that_becomes_a_repository(tmp_path: Path) -> None:
     was = before(tmp_path)
     git(tmp_path, "init", "-q", "--bare", ".")
-    assert leftovers.told(was) == ""
+    assert told(was) == ""
     (tmp_path / "config").write_text(
         "\ufeff[a] [CORE] fsmonitor = evil\n[include]\n\tpath = other\n"
     )
-    assert leftovers.told(was).splitlines()[1:] == [
-        "  ./config: core.fsmonitor = evil",
-        "  ./config: include.path = other",
+    assert lines(was) == ["config: core.fsmonitor = evil", "config: include.path = other"]
+
+
+def test_a_repository_that_is_still_to_be_made(tmp_path: Path) -> None:
+    """A later `git init` takes over the hooks and the configuration that are there."""
+    was = before(tmp_path)
+    marker = tmp_path / "ran"
+    hook = tmp_path / "sub/.git/hooks/post-commit"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    hook.chmod(0o755)
+    (tmp_path / "sub/.git/config").write_text("[core]\n\tpager = evil\n")
+    assert lines(was) == [
+        "sub/.git/config: core.pager = evil",
+        "sub/.git/hooks/post-commit (added): git runs this hook",
     ]
+    # What it warns of is what git does.
+    git(tmp_path / "sub", "init", "-q")
+    commit(tmp_path / "sub")
+    assert marker.exists()
 
 
-def test_much_is_counted(project: Path) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "gc.recentObjectsHook = evil",
+        "svn.authorsProg = evil",
+        "instaweb.httpd = evil",
+        "http.proxy = evil",
+        "http.https://example.org.sslVerify = false",
+        "http.cookieFile = /home/ada/.bashrc",
+    ],
+)
+def test_entries_that_run_something_or_send_logins_elsewhere(project: Path, entry: str) -> None:
     was = before(project)
-    todo = project / ".git" / leftovers.REBASE_LIST
+    key, _, value = entry.partition(" = ")
+    git(project, "config", key, value)
+    # git spells sections and names in lower case, and not what is between them.
+    section, name = key.split(".", 1)[0], key.rpartition(".")[2]
+    between = key[len(section) : -len(name)]
+    assert lines(was) == [f".git/config: {section}{between}{name.lower()} = {value}"]
+
+
+@pytest.mark.parametrize("elsewhere", ["/", "../../..", "link"])
+def test_a_worktree_elsewhere_that_git_would_write_to(project: Path, elsewhere: str) -> None:
+    """A submodule's own is in the project."""
+    was = before(project)
+    (project / "link").symlink_to(project.parent)
+    git(project, "init", "-q", "own")
+    git(project / "own", "config", "core.worktree", "../../lib")
+    git(project, "init", "-q", "sub")
+    value = str(project / "link") if elsewhere == "link" else elsewhere
+    git(project / "sub", "config", "core.worktree", value)
+    assert lines(was) == [f"sub/.git/config: core.worktree = {value}"]
+
+
+def test_much_is_counted(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    was = before(project)
+    todo = project / ".git" / survey.REBASE_LIST
     todo.parent.mkdir()
     todo.write_text("".join(f"exec {number} {'x' * 1000}\n" for number in range(100)))
-    lines = leftovers.told(was).splitlines()
-    assert len(lines) == leftovers.MAX_TOLD + 2
-    assert lines[-1] == f"  and {100 - leftovers.MAX_TOLD} more"
-    assert max(map(len, lines)) < 250
+    text = told(was).splitlines()
+    assert len(text) == leftovers.MAX_TOLD + 2
+    everything = tmp_path / "state/nsm" / leftovers.ALL_KEPT
+    left = 100 - leftovers.MAX_TOLD
+    assert text[-1] == f"  and {left} more; all of them are in {everything}"
+    assert max(map(len, text[:-1])) < 250
+    kept = everything.read_text().splitlines()
+    assert kept[0] == f"In {project}:"
+    assert [f"  {line}" for line in kept[1 : leftovers.MAX_TOLD + 1]] == text[1:-1]
+    assert len(kept) == 101
 
 
 def test_a_list_that_is_no_file(project: Path) -> None:
     was = before(project)
-    (project / ".git" / leftovers.REBASE_LIST).mkdir(parents=True)
+    (project / ".git" / survey.REBASE_LIST).mkdir(parents=True)
     (project / ".git/worktrees").symlink_to(project)
-    assert leftovers.told(was) == ""
+    assert lines(was) == [
+        f".git/{survey.REBASE_LIST}: is no file; `git rebase --continue` may run commands of it"
+    ]
+
+
+EVIL = "[core]\n\tfsmonitor = evil\n"
+
+
+def hidden(project: Path, how: str) -> None:
+    """Make a repository whose configuration runs something, and hide that."""
+    made = repository(project / "a" / "b" / "c" / "d")
+    config = made / ".git" / "config"
+    if how == "vertical tab":
+        config.write_text('[a "\v[core]\n"]\n[core]\vfsmonitor=evil\n')
+        config.write_text('[core]\n\tx = \v\n\tfsmonitor\t=\t"ev"il\n')
+    elif how == "next line":
+        config.write_text("[core] x = a\u0085[b]\n fsmonitor = evil\n")
+    elif how == "continued":
+        config.write_text("[core]\n\tfsmonitor = ev\\\nil\n")
+    elif how == "one line":
+        config.write_text('[a "]"] [CORE]FSMonitor=evil')
+    elif how == "carriage returns":
+        config.write_bytes(b"[core]\r\n\tfsmonitor = evil\r\n")
+    elif how == "long":
+        config.write_text("#" * MAX_CONFIG_BYTES + "\n" + EVIL)
+    elif how == "link":
+        (project / "text").write_text(EVIL)
+        config.unlink()
+        config.symlink_to("../../../../../text")
+    elif how == "link of git":
+        config.write_text(EVIL)
+        (made / ".git").rename(project / "text")
+        (made / ".git").symlink_to(project / "text")
+    elif how == "unreadable":
+        config.unlink()
+        os.mkfifo(config)
+    elif how == "per worktree":
+        (made / ".git" / "config.worktree").write_text(EVIL)
+    elif how == "common":
+        shared = project / "shared"
+        (made / ".git" / "config").rename(project / "old")
+        shared.mkdir()
+        (shared / "config").write_text(EVIL)
+        (made / ".git" / "commondir").write_text(f"{shared}\n")
+    elif how == "broken":
+        config.write_text("[core\n" + EVIL)
+    elif how == "other file":
+        (project / "e").mkdir()
+        (project / "e" / ".git").write_text("gitdir: /somewhere/else\n")
+    elif how == "index":
+        git(made, "config", "core.fsmonitor", "evil")
+        git(made, "config", "core.splitIndex", "true")
+        git(project, "update-index", "--split-index")
+        git(project, "add", "-f", "a/b/c/d")
+    else:
+        raise AssertionError(how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("vertical tab", "next line", "continued", "one line", "carriage returns", "long", "link"),
+        *("link of git", "unreadable", "per worktree", "common", "broken", "other file", "index"),
+    ],
+)
+def test_no_configuration_is_hidden(project: Path, how: str) -> None:
+    was = before(project)
+    hidden(project, how)
+    assert told(was) != ""
+
+
+def test_many_repositories_are_all_looked_at(project: Path) -> None:
+    was = before(project)
+    for number in range(300):
+        place = project / f"r{number}" / ".git"
+        place.mkdir(parents=True)
+        (place / "HEAD").write_text("ref: refs/heads/main\n")
+        (place / "config").write_text("[user]\n\tname = x\n")
+    assert told(was) == ""
+    (project / "r299/.git/config").write_text(EVIL)
+    assert lines(was) == ["r299/.git/config: core.fsmonitor = evil"]
+
+
+@pytest.mark.parametrize("how", ["long", "link", "link above", "pipe"])
+def test_no_list_of_a_rebase_is_hidden(project: Path, how: str) -> None:
+    was = before(project)
+    todo = project / ".git" / survey.REBASE_LIST
+    text = "exec evil\n"
+    if how == "link above":
+        (project / "aside").mkdir()
+        (project / "aside" / todo.name).write_text(text)
+        todo.parent.symlink_to("../aside")
+    else:
+        todo.parent.mkdir()
+        if how == "long":
+            todo.write_text("#" * leftovers.MAX_LIST_BYTES + "\n" + text)
+        elif how == "link":
+            (project / "aside").write_text(text)
+            todo.symlink_to("../../aside")
+        else:
+            os.mkfifo(todo)
+    assert told(was) != ""
+
+
+# -------------------------------------------------------------------------- files of the table
+
+
+def put(path: Path, text: str = "x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_files_that_would_be_run_are_told_with_who_runs_them(project: Path) -> None:
+    put(project / "had/.vscode/tasks.json")
+    put(project / "same/.mcp.json")
+    was = before(project)
+    put(project / "had/.vscode/tasks.json", "y")
+    put(project / "sub/deep/er/still/.MCP.json")
+    put(project / "config/Code/User/settings.json")
+    put(project / ".cargo/config.toml")
+    put(project / "AGENTS.md")
+    put(project / "node_modules/one/.vscode/tasks.json")
+    put(project / "node_modules/two/.envrc")
+    put(project / "kit/.claude/settings.json")
+    put(project / "kit/.claude/hooks/x.sh")
+    in_home = "VS Code and its forks, if ~/.config has it or a link to it"
+    assert lines(was) == [
+        ".cargo/config.toml (added): Cargo, at its next call, whatever the call is for",
+        "had/.vscode/tasks.json (changed): VS Code and its forks, when it opens the directory",
+        "kit/.claude: 2 files (added): Claude Code, when it starts in the directory",
+        f"config/Code/User/settings.json (added): {in_home}",
+        "sub/deep/er/still/.MCP.json (added): Claude Code, when it starts in the directory",
+        "in directories node_modules: 2 files that would be run if opened as a project",
+    ]
+
+
+def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
+    put(project / "pack/inner/tasks.json")
+    put(project / "real/tasks.json")
+    (project / "linked").mkdir()
+    (project / "linked/.vscode").symlink_to("../real")
+    put(project / "node_modules/one/.idea/workspace.xml")
+    was = before(project)
+    (project / "pack/inner").rename(project / "pack/.vscode")
+    put(project / "real/tasks.json", "changed behind the link")
+    os.link(project / "real/tasks.json", project / ".exrc")
+    (project / "node_modules/one").rename(project / "one")
+    (project / ".zed").symlink_to("real")
+    assert [line.split(" (")[0] for line in lines(was)] == [
+        ".exrc",
+        ".zed: 2 files",
+        "linked/.vscode/tasks.json",
+        "one/.idea/workspace.xml",
+        "pack/.vscode/tasks.json",
+    ]
+
+
+def test_what_cannot_be_looked_at_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    was = before(project)
+    monkeypatch.setattr(survey, "MAX_ENTRIES", 3)
+    assert lines(was) == [
+        "there are more than 3 names here: those deepest in it were not looked at"
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root can read anything")
+def test_a_directory_that_is_closed_is_told(project: Path) -> None:
+    was = before(project)
+    (project / "closed").mkdir(mode=0)
+    assert lines(was) == ["closed: this directory cannot be read, and was not looked at"]
+
+
+def test_what_was_there_and_not_looked_at_is_not_new(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(project / "a/b/c/.vscode/tasks.json")
+    os.utime(project / "a/b/c/.vscode/tasks.json", (1, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(survey, "MAX_ENTRIES", 1)
+        was = before(project)._replace(at=2**62)
+    assert told(was) == ""
 
 
 def test_a_configuration_of_a_worktree_that_git_would_read_is_made(project: Path) -> None:

@@ -157,6 +157,7 @@ def test_opencode_is_told_in_a_variable() -> None:
         "mcp": {"nsm": {"type": "local", "command": [MCP_PROGRAM]}},
         "permission": "allow",
         "autoupdate": False,
+        "instructions": ["/run/nsm/rules.md"],
     }
 
 

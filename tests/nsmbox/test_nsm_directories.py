@@ -85,9 +85,9 @@ def test_a_link_to_nowhere_in_the_box_is_led_to_something(
     (tmp_path / "config/nsm/tools").symlink_to(tmp_path / "dotfiles/tools")
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / "config"))
-    assert make_own(str(tmp_path / "dotfiles"))
+    assert make_own([str(tmp_path / "dotfiles")])
     assert (tmp_path / "dotfiles/tools").is_dir()
-    assert not make_own(str(tmp_path / "dotfiles"))
+    assert not make_own([str(tmp_path / "dotfiles")])
 
 
 @pytest.mark.jail

@@ -174,7 +174,7 @@ def test_variables_that_are_named_and_not_set_are_told(shared_world: World) -> N
     assert not [line for line in lines if line.startswith(("UNSET", "OTHER", "CLAUDEBOX_"))]
     wrong = shared_world.run("claudebox", "--yes", variables={"CLAUDEBOX_EXTRA_ENV": "A=b"})
     assert wrong.returncode == 2
-    assert "no variable's name" in wrong.stderr
+    assert "not a variable name" in wrong.stderr
 
 
 def test_a_name_of_a_directory_does_nothing_to_the_terminal(shared_world: World) -> None:

@@ -15,7 +15,7 @@ PAGE = (HERE.parents[1] / "docs/how-to/claudebox.md").read_text(encoding="utf-8"
 ROWS = (
     *("args", "env", "root", "home", "secrets", "path", "nix", "git", "process", "claude"),
     *("`--dry-run`", "`--check`", "`--yes`", "network", "as root", "nsm inside"),
-    *("programs of the host", "nsm's own places", "safe profile"),
+    *("programs of the host", "limits", "nsm's own places", "safe profile"),
 )
 
 NAMED = re.compile(r"`((?:tests/)?[\w/]+\.py)::(\w+)`")

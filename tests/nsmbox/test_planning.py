@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from box.facts_made import HOME, KNOWN, NPM, OWN, REPOSITORY, VARIABLES, facts, request
+from box.facts_made import HOME, KNOWN, NPM, OWN, PROJECT, REPOSITORY, VARIABLES, facts, request
+from nsmbox.host.added_directories import AddedDirectory
 from nsmbox.host.facts import BoxRequest, Facts, HostPath
 from nsmbox.host.nix_host import HostNix
 from nsmbox.model.plan import BoxError, Mount, Network, Plan
 from nsmbox.planning import dryrun, planning
 from nsmbox.protection.git_repository import GitFacts
 from nsmbox.protection.guarded_files import Guarded
+from nsmbox.protection.hidden_paths import HiddenPaths
 from nsmbox.protection.secrets import within
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -81,6 +83,24 @@ CASES: dict[str, tuple[BoxRequest, Facts]] = {
     "worktree": (
         request("shell"),
         facts(command=BASH, state=(), git=replace(REPOSITORY, shown=("/srv/shop.git",))),
+    ),
+    "places": (
+        request("shell", set={"CI": "1", "MY_TOKEN": "tok-1"}),
+        facts(
+            command=("/usr/bin/bash",),
+            state=(),
+            tools=(),
+            added=(
+                AddedDirectory(path=f"{HOME}/work", writable=False),
+                AddedDirectory(path=f"{HOME}/work/lib", writable=True),
+                AddedDirectory(path=f"{PROJECT}/vendor", writable=False),
+            ),
+            hidden=HiddenPaths(
+                files=(f"{HOME}/work/lib/.env", f"{PROJECT}/vendor/deep/.env"),
+                directories=(f"{PROJECT}/deploy",),
+                held=(f"{PROJECT}/vendor/deep",),
+            ),
+        ),
     ),
     "odd-names": (
         request("shell"),
@@ -157,7 +177,8 @@ def test_a_store_beside_the_system_adds_to_it() -> None:
     assert plan.variables == without.variables
     added = [mount.target for mount in plan.mounts if mount not in without.mounts]
     assert added[:2] == ["/nix/store", "/nix/var/nix"]
-    assert set(without.mounts) < set(plan.mounts)
+    told = {mount for mount in without.mounts if mount.why == "rules of the box, for the agent"}
+    assert set(without.mounts) - told < set(plan.mounts)
 
 
 def test_secrets_of_what_is_shown_elsewhere_are_masked_there() -> None:

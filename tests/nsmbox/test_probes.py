@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box.attack import GUARDED, IN_BOX, OUTSIDE, prepared
+from box.attack import ABSENT, GUARDED, IN_BOX, OUTSIDE, prepared
 from box.probes import PROBES
 from box.world import SECRETS, SOCKETS
 from nsm.jail import landlock
@@ -77,6 +77,7 @@ def test_each_probe_succeeds_without_a_box(attack: Attack) -> None:
     assert set(SOCKETS) <= set(told["sockets"]["got"])
     assert len(attack.came_to_be()) == len(OUTSIDE)
     assert attack.guarded_changed() == list(GUARDED)
+    assert attack.absent_made() == list(ABSENT)
     assert attack.kills_a_neighbour()
 
 
@@ -104,6 +105,7 @@ def test_no_probe_succeeds_in_a_box(untouched: Attack, start: str) -> None:
     assert got.keys() == expected, got
     assert untouched.came_to_be() == []
     assert untouched.guarded_changed() == []
+    assert untouched.absent_made() == []
 
 
 @pytest.mark.skipif(not SCOPED, reason="not here: the kernel cannot scope signals (Linux 6.12)")
@@ -113,10 +115,13 @@ def test_who_was_started_beside_a_box_gets_no_signal_of_it(untouched: Attack) ->
 
 def test_what_is_not_guarded_can_be_changed_on_request(attack: Attack) -> None:
     told = attack.run(
-        *("nsm", "box", "--yes", "--no-protect", "--"), probes=("writing-to-guarded",)
+        *("nsm", "box", "--yes", "--no-protect", "--"),
+        probes=("writing-to-guarded", "making-absent"),
     )
     assert told["writing-to-guarded"]["got"] == list(GUARDED)
     assert attack.guarded_changed() == list(GUARDED)
+    assert told["making-absent"]["got"] == list(ABSENT)
+    assert attack.absent_made() == list(ABSENT)
 
 
 def _typed_into_the_terminal(world: World, *before: str) -> str:

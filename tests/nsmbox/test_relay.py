@@ -191,6 +191,19 @@ def test_a_box_that_is_stopped_stops_whoever_waits_for_it() -> None:
         assert box.wait() == 3
 
 
+def test_a_box_goes_on_with_whoever_waits_for_it() -> None:
+    """Both were stopped from outside, and the one that waits is woken first."""
+    with ending(boxed("bash", "-c", "echo up; read x; exit 3")) as box:
+        says(box, "up")
+        _, bwrap, *_ = tree(box.pid)
+        box.send_signal(signal.SIGSTOP)
+        os.waitpid(box.pid, os.WUNTRACED)
+        os.kill(bwrap, signal.SIGSTOP)
+        box.send_signal(signal.SIGCONT)
+        answer(box)
+        assert box.wait(30) == 3
+
+
 async def test_whoever_started_it_dies_and_the_box_is_told() -> None:
     by = ("bash", "-c", '"$@" <&3 & wait', "bash")
     with ending(

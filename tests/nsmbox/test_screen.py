@@ -206,3 +206,18 @@ def test_a_change_that_gives_nothing_is_told_as_such() -> None:
     old = plan()
     swapped = replace(old, mounts=(old.mounts[0], old.mounts[2], old.mounts[1], *old.mounts[3:]))
     assert differences(old, swapped, home=HOME) == ["only how it is put together"]
+
+
+def test_names_that_cannot_be_made_in_several_directories_are_named_once() -> None:
+    places = (PROJECT, f"{HOME}/docs", "/srv/x")
+    names = [f"{place}/{name}" for place in places for name in (".envrc", ".mcp.json")]
+    stand_ins = [
+        Mount(kind="mask", target=name, stand_in=True) for name in (*names, "/srv/y/.vimrc")
+    ]
+    made = plan(PROJECT, mounts=[*stand_ins])
+    (line, after) = (
+        screen(made, home=HOME, size=(110, 40)).partition("cannot make ")[2].splitlines()[:2]
+    )
+    told = "(the same in ~/docs)  (the same in /srv/x)  .envrc  .mcp.json  /srv/y/.vimrc"
+    assert line == told
+    assert not after.startswith(" ")

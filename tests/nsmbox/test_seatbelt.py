@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from box.plans import HOME, PROJECT, plan
-from nsmbox.model.plan import BoxError, Mount, Network, Plan, Variable
+from nsmbox.model.plan import BoxError, Mount, MountKind, Network, Plan, Variable
 from nsmbox.planning import seatbelt
 from nsmbox.start import macos
 
@@ -177,6 +177,23 @@ def test_allowed(profile: str, operation: str, subject: str) -> None:
 )
 def test_refused(profile: str, operation: str, subject: str) -> None:
     assert not allows(profile, operation, subject)
+
+
+def test_what_is_not_there_cannot_be_made() -> None:
+    kinds: dict[str, MountKind] = {
+        ".claude": "ro-bind",
+        ".mcp.json": "ro-file",
+        ".opencode": "tmpfs",
+    }
+    stand_ins = tuple(
+        Mount(kind=kind, target=f"{PROJECT}/{name}", stand_in=True, linkless=True, made=True)
+        for name, kind in kinds.items()
+    )
+    plan = example()
+    text = seatbelt.start(replace(plan, mounts=(*plan.mounts, *stand_ins)), "/own").profile
+    for path in (".claude", ".claude/settings.json", ".mcp.json", ".opencode/opencode.json"):
+        assert not allows(text, "file-write-create", f"{PROJECT}/{path}"), path
+    assert allows(text, "file-write-create", f"{PROJECT}/new")
 
 
 def test_without_network() -> None:

@@ -29,6 +29,10 @@ protect = false
 protect_paths = ["Makefile", "ci/hooks"]
 show = ["~/data", "/srv/models"]
 bridge = ["deploy", "restart-db"]
+add = ["~/lib:rw", "/srv/docs"]
+hide = [".env", "keys/*.pem"]
+persist = ["~/.cache/uv/", "~/.npm"]
+env = ["GH_TOKEN"]
 """
 
 WRONG = {
@@ -46,6 +50,12 @@ WRONG = {
     b"[box]\nbridge = ['../x']": "box.bridge: found '../x', expected names of the bridge's",
     b"[box]\nbridge = ['Deploy']": "box.bridge: found 'Deploy', expected names of the bridge's",
     b"[box]\nbridge = ['a.b']": "box.bridge: found 'a.b', expected names of the bridge's",
+    b"[box]\nadd = ['lib']": "box.add: found 'lib', expected an absolute path",
+    b"[box]\nhide = ['']": "box.hide: found [''], expected a list of texts",
+    b"[box]\npersist = ['/x']": "box.persist: found '/x', expected a directory below ~/",
+    b"[box]\npersist = ['~/']": "box.persist: found '~/', expected a directory below ~/",
+    b"[box]\npersist = ['~/a/../..']": "box.persist: found '~/a/../..', expected a directory",
+    b"[box]\nenv = ['A=1']": "box.env: found something that is not a variable name",
     b"[box]\nnett = 'host'": "box.nett: unknown key. Known here: net, profile",
     b"box = 3": "box: found 3, expected a table [box]",
 }
@@ -59,6 +69,10 @@ def test_a_file_gives_all_keys() -> None:
         protect_paths=("Makefile", "ci/hooks"),
         show=(os.path.expanduser("~/data"), "/srv/models"),
         bridge=("deploy", "restart-db"),
+        add=(os.path.expanduser("~/lib:rw"), "/srv/docs"),
+        hide=(".env", "keys/*.pem"),
+        persist=(".cache/uv", ".npm"),
+        env=("GH_TOKEN",),
     )
 
 
@@ -95,6 +109,7 @@ def test_the_supervisor_takes_what_is_right() -> None:
     )
     assert box.show == ("~/data", "/srv/models")
     assert box.bridge == ("deploy", "restart-db")
+    assert (box.add, box.hide) == (("~/lib:rw", "/srv/docs"), (".env", "keys/*.pem"))
     assert (
         config_file.parse(config_file.render(config_file.parse(FULL, "c")).encode(), "c").box == box
     )

@@ -33,6 +33,7 @@ class Home:
             variables={"PATH": ":".join(map(str, folders))},
             home=str(self.home),
             directory=str(self.project),
+            writable=(str(self.project),),
             roots=("/usr", "/bin", str(self.project)),
             standard=("/usr/bin", "/bin"),
             known=Known(),

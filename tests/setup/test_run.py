@@ -23,7 +23,6 @@ pytest_configure = runworkers.join_run
 
 IN_ONE = ()
 BY_WORKERS = ("-p", "xdist", "-n", "2")
-both = pytest.mark.parametrize("options", [IN_ONE, BY_WORKERS], ids=["in one", "workers"])
 
 
 class Clone:
@@ -210,41 +209,57 @@ LAST = """
 """
 
 
-@pytest.fixture
-def many(clone: Clone) -> Clone:
-    """Clone with six files of eight tests."""
+def write_many(clone: Clone) -> None:
+    """Write six files of eight tests, and one each that is to be first and last."""
     files = {f"test_{number}": MANY for number in range(6)}
-    clone.write(notes=NOTES, **files)
-    return clone
+    clone.write(notes=NOTES, test_a=LAST, test_z=FIRST, **files)
 
 
-def test_who_is_alone_is_alone(many: Clone) -> None:
-    many.write(test_alone=ALONE)
-    code, output = many.run(*BY_WORKERS)
+@pytest.fixture(scope="module")
+def run_by_workers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Log of a run with files of every kind."""
+    clone = Clone(tmp_path_factory.mktemp("clone"))
+    write_many(clone)
+    clone.write(test_alone=ALONE)
+    return log_of(clone, *BY_WORKERS)
+
+
+@pytest.fixture(scope="module")
+def run_in_one(tmp_path_factory: pytest.TempPathFactory) -> str:
+    clone = Clone(tmp_path_factory.mktemp("clone"))
+    write_many(clone)
+    return log_of(clone, *IN_ONE)
+
+
+def log_of(clone: Clone, *options: str) -> str:
+    code, output = clone.run(*options)
     assert code == pytest.ExitCode.OK, output
-    log = (many.directory / "log").read_text()
-    assert len(re.findall("^(gw[01]) begins\n\\1 ends$", log, re.MULTILINE)) == 3
-    assert log.count("running") == 48
+    return (clone.directory / "log").read_text()
 
 
-@both
-def test_the_first_and_the_last(many: Clone, options: tuple[str, ...]) -> None:
+def test_who_is_alone_is_alone(run_by_workers: str) -> None:
+    assert len(re.findall("^(gw[01]) begins\n\\1 ends$", run_by_workers, re.MULTILINE)) == 3
+    assert run_by_workers.count("running") == 48
+
+
+@pytest.mark.parametrize("made_by", ["run_in_one", "run_by_workers"])
+def test_the_first_and_the_last(request: pytest.FixtureRequest, made_by: str) -> None:
     """Each in its process; what others do meanwhile is theirs."""
-    many.write(test_a=LAST, test_z=FIRST)
-    code, output = many.run(*options)
-    assert code == pytest.ExitCode.OK, output
+    log: str = request.getfixturevalue(made_by)
     done: dict[str, list[str]] = {}
-    for line in (many.directory / "log").read_text().splitlines():
+    for line in log.splitlines():
         worker, what = line.split()
-        done.setdefault(worker, []).append(what)
+        if what not in {"begins", "ends"}:
+            done.setdefault(worker, []).append(what)
     assert sum(map(len, done.values())) == 50
     assert [worker for worker, what in done.items() if what[0] == "first"]
     assert [worker for worker, what in done.items() if what[-1] == "last"]
 
 
-def test_a_worker_that_crashes_ends_the_run(many: Clone) -> None:
-    many.write(test_crash="import os\ndef test_crash(): os._exit(1)\n")
-    code, output = many.run(*BY_WORKERS)
+def test_a_worker_that_crashes_ends_the_run(clone: Clone) -> None:
+    write_many(clone)
+    clone.write(test_crash="import os\ndef test_crash(): os._exit(1)\n")
+    code, output = clone.run(*BY_WORKERS)
     assert code != pytest.ExitCode.OK
     assert "crashed while running 'test_crash.py::test_crash'" in output
 

@@ -48,6 +48,17 @@ def test_bad_openings_are_found(tmp_path: Path, text: str, is_bad: bool) -> None
     assert bool(house.bad_docstrings(tmp_path, "tools")) is is_bad
 
 
+@pytest.mark.parametrize(
+    ("text", "is_bad"),
+    [("Sends a message.", True), ("Send a message.", False), ("Names of hosts.", False)],
+)
+def test_functions_are_told_what_to_do(tmp_path: Path, text: str, *, is_bad: bool) -> None:
+    module = tmp_path / "tools/some.py"
+    module.parent.mkdir()
+    module.write_text(f'"""Some module."""\n\n\ndef some() -> None:\n    """{text}"""\n')
+    assert bool(house.bad_docstrings(tmp_path, "tools")) is is_bad
+
+
 def test_no_module_is_too_long() -> None:
     found = [(name, lines) for lines, name in house.module_sizes(ROOT) if lines > house.LARGE_LINES]
     assert not found, f"move a thought of its own to where it belongs: {found}"

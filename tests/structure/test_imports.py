@@ -44,32 +44,41 @@ A package imports from its own layer and from lower ones.
 """
 
 
-@cache
 def imports_of(path: Path, *, only_at_start: bool = False) -> frozenset[str]:
     """The modules that a file imports, as dotted names; `TYPE_CHECKING` blocks left out.
 
     Args:
         only_at_start: leave out imports inside functions.
     """
-    found: set[str] = set()
+    at_start, later = _imports_of(path)
+    return at_start if only_at_start else at_start | later
 
-    def visit(node: ast.AST) -> None:
+
+@cache
+def _imports_of(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The same, outside and inside functions."""
+    at_start: set[str] = set()
+    later: set[str] = set()
+
+    def visit(node: ast.AST, found: set[str]) -> None:
         match node:
+            case ast.expr():
+                pass
             case ast.Import(names=names):
                 found.update(alias.name for alias in names)
             case ast.ImportFrom(module=str(module), names=names):
                 found.update(f"{module}.{alias.name}" for alias in names)
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
                 for statement in orelse:
-                    visit(statement)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if only_at_start:
-                pass
+                    visit(statement, found)
             case _:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found = later
                 for child in ast.iter_child_nodes(node):
-                    visit(child)
+                    visit(child, found)
 
-    visit(ast.parse(path.read_text(), str(path)))
-    return frozenset(found)
+    visit(ast.parse(path.read_text(), str(path)), at_start)
+    return frozenset(at_start), frozenset(later)
 
 
 def within(name: str, packages: tuple[str, ...]) -> bool:
@@ -129,6 +138,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm._version",
         "nsm.jail",
         "nsm.checks",
+        "nsm.autorun",
     )
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]
@@ -141,6 +151,7 @@ BOX_MAY_USE = {
     "nsm.dataclass": "values are made as in all of nsm",
     "nsm.paths": "files are where nsm has them, and opened and replaced as nsm does",
     "nsm.wire": "answers of the supervisor, errors, and how a network is spelled",
+    "nsm.autorun": "one table says what the host runs by itself",
     "nsm.checks": "`--check` prints the rows that `nsm doctor` prints",
     "nsm.jail": "system calls, sockets, proxies and failures as sessions have them",
     "nsm.cli.options": "`nsm box` has a parser as all verbs",

@@ -9,11 +9,12 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import autorun_page
 import cli_reference
 import samples
 from nsm.cli.main import VERBS
 from nsm.cli.top.figures import Line, Totals
-from nsm.wire import connection, errors, frames, sessions
+from nsm.wire import connection, errors, files, frames
 from nsm.wire.bridge import ProgramProblem, ProgramResult, ProgramRow, ProgramsReport
 from nsm.wire.builds import BuildProgress, BuiltRow
 from nsm.wire.changes import ChangeRow, FileState
@@ -27,6 +28,8 @@ from nsm.wire.transcripts import (
     EndedRow,
     ExecutionEnd,
     ExecutionStart,
+    JobEnd,
+    JobStart,
     LogEnd,
     OutputPiece,
     SessionStart,
@@ -44,8 +47,8 @@ from nsmd.control import outgoing, output_stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
-from nsmd.environments.builds import builder
-from nsmd.environments.nix import monitor
+from nsmd.environments.builds import build_queue, builder
+from nsmd.environments.commands import monitor
 from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_OPEN_PORTS
 from nsmd.manager import session_slots
 from nsmd.mcp import displays
@@ -94,6 +97,10 @@ def test_every_command_is_there_and_none_else() -> None:
 
 def test_the_page_of_options() -> None:
     assert cli_reference.PAGE.read_text() == cli_reference.page(), "run tools/cli_reference.py"
+
+
+def test_the_page_of_files_that_run_is_the_table() -> None:
+    assert autorun_page.PAGE.read_text() == autorun_page.page(), "run tools/autorun_page.py"
 
 
 def test_the_fields_of_ps() -> None:
@@ -180,8 +187,9 @@ def test_the_fields_of_a_change() -> None:
 
 def test_the_events_of_logs() -> None:
     rows = table("event", after="nsm logs --json")
-    assert names(rows) == ["session", "execution", "output", "finished", "end"]
-    kinds = (SessionStart, ExecutionStart, OutputPiece, ExecutionEnd, LogEnd)
+    named = ["session", "execution", "output", "finished", "job", "job_ended", "end"]
+    assert names(rows) == named
+    kinds = (SessionStart, ExecutionStart, OutputPiece, ExecutionEnd, JobStart, JobEnd, LogEnd)
     for row, fields in zip(rows, [kind._fields for kind in kinds], strict=True):
         assert set(fields) <= set(re.findall(r"\w+", row[1])), row
 
@@ -270,10 +278,10 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         live.HEAD_CHARS + live.TAIL_CHARS,
         discovery.MAX_ARTIFACTS,
         discovery.MAX_METADATA_BYTES,
-        sessions.PIECE_BYTES,
+        files.PIECE_BYTES,
         MAX_OPEN_FILES,
-        builder.CONCURRENT_BUILDS,
-        builder.MAX_QUEUED,
+        build_queue.CONCURRENT_BUILDS,
+        build_queue.MAX_QUEUED,
         builder.MAX_ADDED,
         builder.MAX_REFERENCES,
         monitor.MAX_HEAD_BYTES,

@@ -18,18 +18,24 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import trio
+
 import sandbox_agent
+from nsmd.jail.program_code import AGENT as AGENT_PROGRAM
+from nsmd.jail.program_code import ProgramCode
 from realjail import BWRAP, SYSTEM_PATH
-from sandbox.bundle import bundle
 from sandbox.framing import MessageReader, encode_frame
 
 ANSWER_TIMEOUT_S = 30.0
 """Time limit for one frame, on a machine that runs everything at once."""
 
 UNPRIVILEGED_UID = 65530
+
+JAILED_PYTHON = "/usr/bin/python3"
 
 PYTHON = os.environ.get("NSM_TEST_AGENT_PYTHON", sys.executable)
 
@@ -211,6 +217,12 @@ def direct_agent(workspace: Path, *arguments: str) -> Generator[AgentProcess]:
         agent.close()
 
 
+@cache
+def compiled_agent() -> bytes:
+    """The agent as jails get it: compiling it would take as long as all else of its start."""
+    return trio.run(ProgramCode(AGENT_PROGRAM, "/agent.py").for_python, JAILED_PYTHON)
+
+
 @contextmanager
 def jailed_agent(
     *arguments: str, weak: Sequence[str] = (), within: Sequence[str] = ()
@@ -224,7 +236,7 @@ def jailed_agent(
     assert BWRAP is not None
     source = os.memfd_create("agent")
     try:
-        os.write(source, bundle(str(AGENT)).encode())
+        os.write(source, compiled_agent())
         os.lseek(source, 0, os.SEEK_SET)
         command = [
             *(str(BWRAP), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net"),
@@ -234,7 +246,7 @@ def jailed_agent(
             *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
             *("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/workspace"),
             *("--ro-bind-data", str(source), "/agent.py", *weak, "--chdir", "/workspace"),
-            *(*within, "/usr/bin/python3", "-I", "/agent.py"),
+            *(*within, JAILED_PYTHON, "-I", "/agent.py"),
         ]
         user = UNPRIVILEGED_UID if os.getuid() == 0 else None
         agent = AgentProcess(

@@ -6,6 +6,7 @@ import os
 import socket
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,8 @@ from nsmd.control.server import Access, ControlServer
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.project.agreements import AgreementFile
+from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.store import NoStore
 from nsmd.host.paths import trusted_owners
@@ -34,6 +37,8 @@ from nsmd.model.shutdown import Shutdown
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.telemetry import Telemetry
+from nsmd.telemetry.import_times import ImportTimes
+from package_world import installation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -123,6 +128,9 @@ class Bench:
         self.run_service = run_service
         self.builder = builder
         self.launcher = launcher
+        self.project_environments = ProjectEnvironmentManager(
+            AgreementFile("/nowhere/x"), [], nursery
+        )
         self.shut_down = False
         self.uid = os.getuid()
         self.attached: list[bytes] = []
@@ -141,6 +149,7 @@ class Bench:
         self.ending = ending
         self.draining = Draining(run_service, ending, nursery)
         self.telemetry = Telemetry(run_service)
+        self.import_times = ImportTimes("/nowhere/imports.json")
         self.boxes = BoxManager(
             partial(run_service.check_project, point=None, mode=None),
             gateway=run_service.session_manager.gateway,
@@ -177,10 +186,11 @@ class Bench:
             limits={"memory": "watchdog", "processes": "rlimit", "cpu": "none", "why": "a test"},
             run_service=self.run_service,
             builder=self.builder,
+            project_environments=self.project_environments,
             socket_path="/run/nsm/control.sock",
             pid=7,
             jail={"kind": "fake"},
-            cold_starts={},
+            import_times=self.import_times,
             started_s=trio.current_time(),
             shutdown=self._shutdown,
             ending=self.ending,
@@ -245,6 +255,7 @@ async def bench(
         trio.open_nursery() as nursery,
         open_builder(
             NixFinder(search_path, {}, "/nonexistent"),
+            installation(Path(directory).parent),
             catalog,
             directory,
             defaults=Defaults(),

@@ -21,9 +21,6 @@ class FakeFiles:
         made_meanwhile: directories that are there when a file is to be put into its place.
         hold: path to what a read after the first piece waits for.
         opened: every path that was asked for.
-        entries: directory to what is told to be in it besides files and directories.
-        free_bytes: as the directories tell it.
-        sizes: the size that each writer announced.
     """
 
     def __init__(self) -> None:
@@ -34,9 +31,6 @@ class FakeFiles:
         self.made_meanwhile: set[str] = set()
         self.hold: dict[str, threading.Event] = {}
         self.opened: list[str] = []
-        self.entries: dict[str, list[tuple[str, str]]] = {}
-        self.free_bytes: int | None = 64 * 1024 * 1024
-        self.sizes: list[int | None] = []
         self.reading = threading.Event()
         self._open: dict[int, _Open] = {}
 
@@ -46,8 +40,6 @@ class FakeFiles:
             "file_read": self._file_read,
             "file_write": self._file_write,
             "file_close": self._file_close,
-            "file_list": self._file_list,
-            "file_mkdir": self._file_mkdir,
         }
 
     def _file_open(self, exchange: Exchange) -> dict[str, Any]:
@@ -63,8 +55,6 @@ class FakeFiles:
             opened.data, opened.permissions = self.files[path]
         elif path.rpartition("/")[0] not in self.directories:
             raise FileError(f"{asked}: there is no such directory", data={"errno": "ENOENT"})
-        if exchange.args["mode"] == "write":
-            self.sizes.append(exchange.args.get("size"))
         number = len(self.opened)
         self._open[number] = opened
         return {
@@ -102,31 +92,6 @@ class FakeFiles:
         if exchange.args["keep"]:
             self.files[opened.path] = opened.data, opened.permissions
         return {"path": opened.path, "size": len(opened.data)}
-
-    def _file_list(self, exchange: Exchange) -> dict[str, Any]:
-        asked, path = _paths(exchange)
-        if path not in self.directories:
-            code = "ENOTDIR" if path in self.files else "ENOENT"
-            raise FileError(f"{asked}: there is no such directory", data={"errno": code})
-        found = self.entries.get(path, [])
-        entries = [{"name": name, "kind": kind, "size": 1} for name, kind in found]
-        for other in self.directories:
-            parent, _, name = other.rpartition("/")
-            if (parent or "/") == path and name:
-                entries.append({"name": name, "kind": "directory", "size": 0})
-        for other, (data, _) in self.files.items():
-            parent, _, name = other.rpartition("/")
-            if (parent or "/") == path:
-                entries.append({"name": name, "kind": "file", "size": len(data)})
-        told = {"path": path, "free_bytes": self.free_bytes, "whole": len(entries) <= 100}
-        return {**told, "entries": entries[:100]}
-
-    def _file_mkdir(self, exchange: Exchange) -> dict[str, Any]:
-        asked, path = _paths(exchange)
-        if path in self.files or path.rpartition("/")[0] not in {*self.directories, ""}:
-            raise FileError(f"{asked}: exists already", data={"errno": "EEXIST"})
-        self.directories.add(path)
-        return {"path": path, "free_bytes": self.free_bytes}
 
 
 def _paths(exchange: Exchange) -> tuple[str, str]:

@@ -36,12 +36,16 @@ CAPABILITIES = [
     "limits",
     "stream.late",
     "files",
-    "files.list",
     "complete",
     "check",
 ]
 
-PYTHON = Environment(name="python", interpreter="python", program="/usr/bin/python3")
+PYTHON = Environment(
+    name="python",
+    interpreter="python",
+    program="/usr/bin/python3",
+    agent_python="/usr/bin/python3",
+)
 BASH = Environment(name="bash", interpreter="bash", program="/bin/bash")
 BROKEN = Environment(name="node", interpreter="node", problem="no `node` on PATH")
 

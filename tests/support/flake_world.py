@@ -13,10 +13,11 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
+from nsmd.environments.commands.runner import OnProgress
+from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.environments.nix.errors import NixExitError, NixOutputError, NixTimeoutError
 from nsmd.environments.nix.program import MAX_OUTPUT_BYTES, NixFinder
-from nsmd.environments.nix.runner import OnProgress
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
 
 BASH = Environment(
@@ -172,7 +173,7 @@ class World:
     def pending(shells: DevShells, client: ClientIdentity) -> trio.Event | None:
         environment = shells.environment(client)
         assert environment is not None
-        event = shells.settled(client.project)
+        event = shells.settled(client, NAME)
         assert (event is None) == (environment.pending is None)
         return event
 

@@ -12,8 +12,8 @@ from fake_runner import FakeRunner
 from json_peer import Peer
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
+from nsmd.mcp.interfaces import HostPrograms
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.ports import HostPrograms
 from nsmd.model.client_limits import ClientLimits
 
 

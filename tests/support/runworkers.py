@@ -33,7 +33,8 @@ MOST_WORKERS = 4
 """Each has jails and supervisors of its own, which take memory."""
 
 LONG_FIRST = tuple(
-    "soak e2e nix conformance agent isolation templates jail docs nsmbox boxes setup faults".split()
+    "soak e2e packages nix conformance agent isolation templates jail docs nsmbox boxes builds"
+    " setup faults policy http".split()
 )
 """Folders of the tests with real processes, which take longest; the others are seconds."""
 
@@ -58,14 +59,15 @@ def join_run(config: pytest.Config) -> None:
 def worker_count(config: pytest.Config) -> int:
     """How many for `-n auto`.
 
-    One more than there are processors, since tests wait a lot. `make soak` asks for the slow ones,
-    which work all the time and measure: one for each processor, and two at least.
+    Two more than there are processors: three workers kept one and a half of two busy, as tests
+    wait a lot. `make soak` asks for the slow ones, which work more: one more. Those that measure
+    are `alone` in any case.
     """
     if given := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(given)
     processors = len(os.sched_getaffinity(0))
     slow = config.option.markexpr.startswith("slow")
-    return min(MOST_WORKERS, max(2, processors) if slow else processors + 1)
+    return min(MOST_WORKERS, processors + (1 if slow else 2))
 
 
 def position(item: pytest.Item) -> int:

@@ -112,6 +112,8 @@ def environment_row(**changes: Any) -> dict[str, Any]:
         "only_for": None,
         "hides": [],
         "not_preloaded": [],
+        "slow_imports": [],
+        "templates": [],
     }
     return row | changes
 
@@ -141,6 +143,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "problem": "No space left on device",
         },
         "survival": {"kind": "keeper", "problem": "the holder has no room"},
+        "ports": {"open": 0, "unopened": 0},
         "bridge": {
             "enabled": True,
             "programs": 2,
@@ -276,6 +279,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
             "group_limit_bytes": 1376 << 20,
             "memory_bytes": 40 << 20,
             "peak_bytes": 70 << 20,
+            "held_bytes": None,
             "process_limit": 256,
             "cpu_weight": None,
         },
@@ -325,6 +329,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
         "decisions": [],
         "ports": [],
         "jobs": [],
+        "slow_imports": [],
     }
 
 

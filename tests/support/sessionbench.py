@@ -65,12 +65,13 @@ class Bench:
         timeout_s: float = 30,
         one_shot: bool = False,
         output: list[Output] | None = None,
+        stdin: bool = False,
     ) -> Execution:
         self._count += 1
         client = ClientIdentity(name="test", scope="s")
         execution = Execution(
             f"e{self._count}",
-            RunRequest(client=client, env="python", code=code, session="a"),
+            RunRequest(client=client, env="python", code=code, session="a", stdin=stdin),
             Origin(
                 env="python",
                 created=False,

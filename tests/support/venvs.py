@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,6 +43,29 @@ def make_venv(directory: Path, modules: Mapping[str, str]) -> Path:
     for name, source in modules.items():
         (packages / f"{name}.py").write_text(source)
     return packages
+
+
+def make_project_venv(directory: Path, *packages: str) -> Path:
+    """A virtual environment as `python3 -m venv` makes it, with packages like `numpy-1.26`.
+
+    Returns:
+        The directory of its packages.
+    """
+    command = ["/usr/bin/python3", "-m", "venv", "--without-pip", str(directory)]
+    subprocess.run(command, check=True)
+    (library,) = directory.glob("lib/python3*/site-packages")
+    for package in packages:
+        install(library, package)
+    return library
+
+
+def install(library: Path, package: str, *, chosen: bool = True) -> None:
+    """Install a package with a module, which has its name and a `VERSION`."""
+    name, _, version = package.partition("-")
+    (library / f"{name}.py").write_text(f"VERSION = {version!r}\n")
+    (library / f"{package}.dist-info").mkdir()
+    if chosen:
+        (library / f"{package}.dist-info" / "REQUESTED").touch()
 
 
 def in_venv(python: Environment, directory: Path, *preload: str, **env: str) -> Environment:

@@ -16,7 +16,7 @@ from sandbox.displays import (
     MAX_DISPLAYS,
     is_deep,
 )
-from sandbox.fields import as_object
+from sandbox.fields import as_object, is_module_name, is_seconds
 from sandbox.framing import FrameError, encode_frame
 from sandbox.limits import Limits, apply_limits
 from sandbox.linux import (
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from sandbox.setups import Step
     from sandbox.shared_page import SharedPage
 
+
+MAX_RESULT_IMPORTS = 16
+"""Modules in one result whose imports took long."""
 
 MAX_RESULT_NOTES = 8
 
@@ -90,6 +93,7 @@ class Interpreter:
         self.captures: dict[str, Capture] = {}
         self.displays: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.imports: dict[str, float] = {}
         self.setup: list[Step] = []
         self.steps: list[Step] = []
         self._aside: tuple[dict[str, Capture], str] | None = None
@@ -114,7 +118,7 @@ class Interpreter:
         return False
 
     def become_program(self, control_fd: int) -> NoReturn:
-        """Runs in the new process, 0 to 2 in place, nothing else open but `kept_fds`."""
+        """Become the program, in the new process: 0 to 2 in place, and `kept_fds` open alone."""
         raise NotImplementedError
 
     def kept_fds(self) -> tuple[int, ...]:
@@ -122,13 +126,14 @@ class Interpreter:
         return ()
 
     def begin(self) -> None:
-        """Runs in the agent right after the start."""
+        """Begin to talk to the new process, in the agent."""
 
-    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> None:
         """Send `code` to the interpreter as execution `number`.
 
         Args:
             one_shot: the session ends with this execution, so nothing can be left for a next one.
+            stdin: path that it opens as standard input of the code; empty for none.
         """
         raise NotImplementedError
 
@@ -137,22 +142,22 @@ class Interpreter:
         raise NotImplementedError
 
     def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
-        """Asks it something of its `answers`."""
+        """Ask it something of its `answers`."""
 
     def send_interrupt(self, number: int) -> None:
-        """Does what it takes besides a signal to interrupt execution `number`."""
+        """Do what it takes besides a signal to interrupt execution `number`."""
 
     def hold(self) -> None:
         """Called before its processes are looked at to be signalled."""
 
     def await_forks(self) -> None:
-        """Waits until processes that it has just started may be signalled."""
+        """Wait until processes that it has just started may be signalled."""
 
     def release(self, number: int) -> None:
         """Called when the signals that interrupt execution `number` have been sent."""
 
     def on_data(self, data: bytes) -> None:
-        """Takes what came over the control socket."""
+        """Take what came over the control socket."""
         raise NotImplementedError
 
     def on_exit(self) -> None:
@@ -169,7 +174,7 @@ class Interpreter:
             self.agent.executions.end_interpreter(self, "had its control socket closed by code")
 
     def limit(self, limits: Mapping[str, int]) -> None:
-        """Applies new limits to the running interpreter."""
+        """Apply new limits to the running interpreter."""
         try:
             apply_limits(limits, self.pid)
         except OSError:
@@ -177,7 +182,7 @@ class Interpreter:
             self.start_over()
 
     def start_over(self) -> None:
-        """Replaces an interpreter that has not been used yet."""
+        """Replace an interpreter that has not been used yet."""
         if not self.has_state:
             self.discard("")
             with contextlib.suppress(OSError):  # the next execution will say why
@@ -186,7 +191,7 @@ class Interpreter:
     # Life of the process.
 
     def start(self) -> None:
-        """Starts a fresh interpreter.
+        """Start a fresh interpreter.
 
         Raises:
             OSError: no process, descriptor or memory is left.
@@ -230,7 +235,7 @@ class Interpreter:
         )
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
-        """Starts the process, as a fork of the agent; returns its id.
+        """Start the process, as a fork of the agent; return its id.
 
         Raises:
             OSError: no process or memory is left.
@@ -267,13 +272,13 @@ class Interpreter:
         self.become_program(private)
 
     def discard(self, reason: str) -> None:
-        """Ends the process tree, if it runs, and forgets it. `reason` says why state is lost."""
+        """End the process tree, if it runs, and forget it. `reason` says why state is lost."""
         killed = self.agent.trees.kill(self) if self.pid else set[int]()
         self.forget(reason)
         self.agent.trees.await_end(killed)
 
     def forget(self, reason: str) -> None:
-        """Releases what belonged to a process that is gone; what it printed is kept."""
+        """Release what belonged to a process that is gone; what it printed is kept."""
         if self.has_state:
             self.lost = reason
         self.pid = 0
@@ -305,7 +310,7 @@ class Interpreter:
         self.resume_output()
 
     def complain(self, step: Step, why: str, said: str) -> None:
-        """Has the next execution told that a step failed.
+        """Have the next execution told that a step failed.
 
         Args:
             said: its output on stderr.
@@ -367,7 +372,7 @@ class Interpreter:
         return taken
 
     def add_display(self, data: Any) -> None:
-        """Keeps what the interpreter says was displayed, if it is what it ought to be."""
+        """Keep what the interpreter says was displayed, if it is what it ought to be."""
         bundle = as_object(data)
         if bundle is None or len(self.displays) >= MAX_DISPLAYS:
             return
@@ -389,12 +394,25 @@ class Interpreter:
         return taken
 
     def add_note(self, text: object) -> None:
-        """Keeps a sentence about the execution that its result is to show, on one line."""
+        """Keep a sentence about the execution that its result is to show, on one line."""
         if isinstance(text, str) and len(self.notes) < MAX_RESULT_NOTES:
             self.notes.append(" ".join(text[:MAX_RESULT_NOTE].split()))
 
     def take_notes(self) -> list[str]:
         taken, self.notes = self.notes, []
+        return taken
+
+    def add_import(self, module: object, seconds: object) -> None:
+        """Keep the time that an import took."""
+        if (
+            is_module_name(module)
+            and is_seconds(seconds)
+            and len(self.imports) < MAX_RESULT_IMPORTS
+        ):
+            self.imports[module] = round(seconds, 3)
+
+    def take_imports(self) -> dict[str, float]:
+        taken, self.imports = self.imports, {}
         return taken
 
     # Private descriptors.

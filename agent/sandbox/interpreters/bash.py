@@ -35,7 +35,7 @@ VALUES = (
     *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
     *("abort", "end", "workspace", "folder", "program", "path", "first"),
     *("note", "leave", "levels", "text", "around_err", "on_err", "around_exit", "on_exit"),
-    *("stay", "traps", "look", "watch", "untrace"),
+    *("stdin", "stay", "traps", "look", "watch", "untrace"),
 )
 """Names between two `@` in the driver."""
 
@@ -116,6 +116,7 @@ class BashInterpreter(Interpreter):
         self._confirmations = 0
         self._has_handlers = False
         self._one_shot = False
+        self._stdin = ""
         self._number = 0
         self._options = b""
         self._added_options = b""
@@ -140,7 +141,7 @@ class BashInterpreter(Interpreter):
         super().start()
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
-        """Starts the shell without a fork, which would copy the agent's memory for nothing.
+        """Start the shell without a fork, which would copy the agent's memory for nothing.
 
         Everything else that the agent has open is close-on-exec.
         """
@@ -199,9 +200,10 @@ class BashInterpreter(Interpreter):
         if self.link is not None:
             self.link.send(lines.encode())
 
-    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> None:
         self._number = number
         self._one_shot = one_shot
+        self._stdin = stdin or f"&{self._fds[1]}"
         self.ends_with_code = one_shot and not self.setup
         self.resumes_jobs = bool(self.RESUMES.search(code))
         self._has_traps = self._has_traps or bool(self.SETS_TRAP.search(code))
@@ -225,10 +227,14 @@ class BashInterpreter(Interpreter):
             self._send_guarded(number, code)
         else:
             self._write_code(code)
-            self._command(self._part("run") + self._reports(number, 0))
+            self._command(self._run() + self._reports(number, 0))
+
+    def _run(self) -> str:
+        """Give the command that runs the code with its standard input."""
+        return self._part("run", stdin=self._stdin)
 
     def _send_guarded(self, number: int, code: str) -> None:
-        """Has the shell run code so that what would end a script ends no more than the code."""
+        """Have the shell run code so that what would end a script ends no more than the code."""
         self._write_code(code)
         status = "${nsm_stop-$?}"
         errtrace = b"E" in self._options or self.SETS_ERRTRACE.search(code)
@@ -247,7 +253,7 @@ class BashInterpreter(Interpreter):
             after = self._part("unguard_traps", untrace=untrace) + "\n" + after
         lines = (
             before,
-            f"{self._part('run')} {self._part('settle', status=status)}"
+            f"{self._run()} {self._part('settle', status=status)}"
             + self._reports(number, self._confirmations, status)
             + after,
             "",
@@ -255,11 +261,11 @@ class BashInterpreter(Interpreter):
         self._command("\n".join(lines))
 
     def _off(self, option: bytes) -> str:
-        """Gives the command that switches an option off if the driver has switched it on."""
+        """Give the command that switches an option off if the driver has switched it on."""
         return rf"\set +{option.decode()}" if option in self._added_options else "[[ 1 ]]"
 
     def _set_traps(self, levels: str) -> str:
-        """Gives the command that sets the traps of ERR and EXIT.
+        """Give the command that sets the traps of ERR and EXIT.
 
         Args:
             levels: pattern of the depths of subshells and calls and the function in which code's
@@ -286,7 +292,7 @@ class BashInterpreter(Interpreter):
             offset += os.pwrite(self._code_fd, view[offset:], offset)
 
     def _become_script(self) -> str:
-        """Gives the command by which the shell becomes one that runs the file as a script."""
+        """Give the command by which the shell becomes one that runs the file as a script."""
         first = self._part(
             "prepare_script",
             end=_quoted(PARTS["end_script"]),
@@ -298,7 +304,12 @@ class BashInterpreter(Interpreter):
             os.symlink(path, f"{self._link_folder}/bash")
             change = self._part("enter", folder=_quoted(self._link_folder)) + " "
             path = "bash"
-        values = {"program": _quoted(self.program), "path": path, "first": _quoted(first)}
+        values = {
+            "program": _quoted(self.program),
+            "path": path,
+            "first": _quoted(first),
+            "stdin": self._stdin,
+        }
         return change + self._part("become_script", **values)
 
     def on_exit(self) -> None:
@@ -309,7 +320,7 @@ class BashInterpreter(Interpreter):
                 os.rmdir(self._link_folder)
 
     def _note_background(self) -> None:
-        """Says what ends with a one-shot though its code had put it into the background."""
+        """Say what ends with a one-shot though its code had put it into the background."""
         if self._one_shot and (count := self.agent.trees.count_background()):
             ended = (
                 "1 background process was" if count == 1 else f"{count} background processes were"
@@ -323,7 +334,7 @@ class BashInterpreter(Interpreter):
         return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables.items())
 
     def hold(self) -> None:
-        """Stops the shell, so that what it is starting is there to be seen, and set up."""
+        """Stop the shell, so that what it is starting is there to be seen, and set up."""
         if self.takes_signals:
             send_signal(self.pid, signal.SIGSTOP)
             self._await(lambda row: row.state == b"T" and not self._has_new_forks())
@@ -332,7 +343,7 @@ class BashInterpreter(Interpreter):
         self._await(lambda _: not self._has_new_forks())
 
     def _await(self, condition: Callable[[Process], bool]) -> None:
-        """Waits until that is true of the shell, or it has ended, for a bounded time."""
+        """Wait until that is true of the shell, or it has ended, for a bounded time."""
         limit = time.monotonic() + HOLD_LIMIT_S
         while True:
             row = read_process(self.pid)
@@ -437,5 +448,5 @@ class BashInterpreter(Interpreter):
 
 
 def _quoted(text: str) -> str:
-    """Gives the text as one word of a shell."""
+    """Give the text as one word of a shell."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -35,7 +35,7 @@ class FramedInterpreter(Interpreter):
         if self.link is not None:
             self.link.send(encode_frame(message))
 
-    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> None:
         # Told with the end again: code of an earlier execution cannot have foreseen it.
         self._token = os.urandom(16).hex()
         message: dict[str, Any] = {
@@ -46,6 +46,8 @@ class FramedInterpreter(Interpreter):
         }
         if one_shot:
             message["one_shot"] = True
+        if stdin:
+            message["stdin"] = stdin
         self.send(message)
 
     def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:
@@ -79,13 +81,15 @@ class FramedInterpreter(Interpreter):
                 self.add_display(message.get("data"))
             elif kind == "note":
                 self.add_note(message.get("text"))
+            elif kind == "imported":
+                self.add_import(message.get("module"), message.get("seconds"))
             elif kind == "done" and message.get("token") == self._token:
                 self.agent.executions.on_done(self, message.get("id"), message.get("exit_code"))
             elif kind == "answer":
                 self.on_answer(message)
 
     def on_answer(self, message: Mapping[str, Any]) -> None:
-        """Takes an answer; one to a question that was given up frees the place for another."""
+        """Take an answer; one to a question that was given up frees the place for another."""
         question = self.question
         if question is not None and question.number == message.get("id"):
             self.question = None

@@ -57,10 +57,10 @@ class PythonInterpreter(FramedInterpreter):
             [self.program, "-I", agent_file, "--worker", str(control_fd), str(self._page_fd)],
         )
 
-    def send_code(self, number: int, code: str, *, one_shot: bool = False) -> None:
+    def send_code(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> None:
         self._number = number
         self._awaits_start = True
-        super().send_code(number, code, one_shot=one_shot)
+        super().send_code(number, code, one_shot=one_shot, stdin=stdin)
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
         return f"__import__('os').environ.update({dict(variables)!r})"

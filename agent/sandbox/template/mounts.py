@@ -47,7 +47,7 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
-    """Mounts an overlay over a directory: what is changed there is changed in a copy, in memory.
+    """Mount an overlay over a directory: what is changed there is changed in a copy, in memory.
 
     The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
     believes its attributes, so code is not to set them.
@@ -90,7 +90,7 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
 
 
 def keep_mounts() -> None:
-    """Has all that the template's jail shows stay as it is, and read-only.
+    """Have all that the template's jail shows stay as it is, and read-only.
 
     What is mounted on the host below a directory that a jail shows, such as the project, appears in
     the jail as well if the host's mounts are shared, as systemd has them; and writable, since that
@@ -106,7 +106,7 @@ def keep_mounts() -> None:
 
 
 def make_file_systems(sizes: Mapping[str, int]) -> None:
-    """Mounts what a session has for itself.
+    """Mount what a session has for itself.
 
     Args:
         sizes: path → MiB.
@@ -143,13 +143,13 @@ def told_by_proc() -> Sequence[str]:
 
 
 def cover(paths: Sequence[str]) -> None:
-    """Has files be empty."""
+    """Have files be empty."""
     for path in paths:
         mount("/dev/null", path, "", MS_BIND)
 
 
 def show_policy(text: bytes, place: str) -> None:
-    """Shows a session its rules, where its template has an empty file for them.
+    """Show a session its rules, where its template has an empty file for them.
 
     The file is the session's own, whose code could change it but for the read-only mount, which is
     all that leads to it in the end.

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class UnforkableError(Exception):
 
 @contextlib.contextmanager
 def collect_fork_hooks() -> Generator[list[Mapping[str, Callable[[], object]]], None, None]:
-    """Collects the functions that modules register to run around forks; sessions register them.
+    """Collect the functions that modules register to run around forks; sessions register them.
 
     Most of these functions reset locks that another thread may hold at a fork. A template has one
     thread, which holds none, and the functions would copy hundreds of pages of memory in each of
@@ -86,11 +87,12 @@ def collect_fork_hooks() -> Generator[list[Mapping[str, Callable[[], object]]], 
         os.register_at_fork = register
 
 
-def preload(wanted: Sequence[str]) -> Mapping[str, str]:
-    """Imports the common modules and the wanted ones.
+def preload(wanted: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, float]]:
+    """Import the common modules and the wanted ones.
 
     Returns:
-        Wanted modules that cannot be imported, and the exception of each in one line.
+        Wanted modules that cannot be imported, and the exception of each in one line; the others,
+        and the seconds that the import of each took.
 
     Raises:
         UnforkableError: one has started a thread, or made shared memory. Only a new process is
@@ -102,9 +104,12 @@ def preload(wanted: Sequence[str]) -> Mapping[str, str]:
     added = [name for name in SINGLE_THREADED if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     failed: dict[str, str] = {}
+    imported: dict[str, float] = {}
     for name in wanted:
+        began_s = time.monotonic()
         try:
             importlib.import_module(name)
+            imported[name] = round(time.monotonic() - began_s, 3)
         except BaseException as error:
             failed[name] = one_line(f"{type(error).__name__}: {error}")
         if len(os.listdir("/proc/self/task")) > 1:
@@ -115,7 +120,7 @@ def preload(wanted: Sequence[str]) -> Mapping[str, str]:
             raise UnforkableError(name, why)
     for name in added:
         del os.environ[name]
-    return failed
+    return failed, imported
 
 
 def one_line(text: str) -> str:
@@ -123,7 +128,7 @@ def one_line(text: str) -> str:
 
 
 def empty_scratch() -> Sequence[str]:
-    """Removes what modules have written; returns the directories that were there."""
+    """Remove what modules have written; return the directories that were there."""
     directories: list[str] = []
     for top in SCRATCH:
         if not os.access(top, os.W_OK):
@@ -191,7 +196,7 @@ def loaded_files() -> Mapping[str, Sequence[str]]:
 
 
 def forget_lookups() -> None:
-    """Empties the cache of attribute look-ups, which imports have filled.
+    """Empty the cache of attribute look-ups, which imports have filled.
 
     Each new look-up in a fork would throw an old one out and count one reference less to its name:
     a page of memory copied, often for that alone. It is a third of what a fork has for itself.
@@ -216,7 +221,7 @@ MAX_GAP_BYTES = 8 * 1024 * 1024
 
 
 def fill_gaps() -> Sequence[object]:
-    """Makes objects in all places that freed ones have left, so that new ones lie together.
+    """Make objects in all places that freed ones have left, so that new ones lie together.
 
     The allocator takes such places first. They are all over the memory that forks share, and each
     page of it that a fork writes to is copied.

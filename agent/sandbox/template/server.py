@@ -76,6 +76,7 @@ class TemplateServer:
         host_network: its sessions have the network that it has, which is the host's.
         worker: the Python worker of every session.
         failed: modules that could not be preloaded, and why.
+        imported: the others, and the seconds that each import took.
         directories: directories that preloaded modules have made, parents first.
     """
 
@@ -98,6 +99,7 @@ class TemplateServer:
         self.shows_policies = os.path.exists(POLICY_PATH)
         self.worker: Any = None
         self.failed: Mapping[str, str] = {}
+        self.imported: Mapping[str, float] = {}
         self.directories: Sequence[str] = ()
         self._control = control
         # Its sessions start there, and have the same variables as in a jail of their own.
@@ -113,7 +115,7 @@ class TemplateServer:
         self._behind = 0
 
     def serve(self) -> tuple[ForkedSession, int, bytes]:
-        """Forks whenever asked, until nobody can ask any more; then it exits.
+        """Fork whenever asked, until nobody can ask any more; then exit.
 
         Returns:
             In a fork only: its session, its socket, and the part of the request that no other fork
@@ -135,7 +137,7 @@ class TemplateServer:
         return taken
 
     def _serve(self) -> tuple[ForkedSession, int, bytes] | None:
-        """Serves requests. Returns in a fork only: as `serve`, or None in a new forker."""
+        """Serve requests. Returns in a fork only: as `serve`, or None in a new forker."""
         control = self._control.fileno()
         self._poll = select.poll()
         for number in (control, self._first):
@@ -188,13 +190,14 @@ class TemplateServer:
         self._forkers.clear()
 
     def _announce(self) -> None:
-        """Says that requests are served, with a handle on this process."""
+        """Say that requests are served, with a handle on this process."""
         pidfd = os.pidfd_open(os.getpid())
         told = {
             "ready": True,
             "protocol": PROTOCOL,
             "pid": os.getpid(),
             "failed": self.failed,
+            "imported": self.imported,
             "loaded": loaded_files(),
         }
         ready = json.dumps(told).encode()

@@ -86,7 +86,7 @@ COUNTED = {
 
 
 def become_root(uid: int, gid: int) -> None:
-    """Becomes user 0 of its namespaces, which mounting a devpts takes.
+    """Become user 0 of its namespaces, which mounting a devpts takes.
 
     Args:
         uid, gid: the template's.
@@ -97,7 +97,7 @@ def become_root(uid: int, gid: int) -> None:
 
 
 def enter_group(fd: int) -> None:
-    """Moves this process into the control group of a session.
+    """Move this process into the control group of a session.
 
     Where the kernel refuses (before 5.16, not as the one who has opened the file), the supervisor
     does it later, and says so if that fails.
@@ -110,7 +110,7 @@ def enter_group(fd: int) -> None:
 
 
 def become_user() -> None:
-    """Becomes an ordinary user, in a user namespace that owns none of the others."""
+    """Become an ordinary user, in a user namespace that owns none of the others."""
     call("unshare", libc.unshare(CLONE_NEWUSER))
     write_file("/proc/self/uid_map", f"{UID} 0 1")
     write_file("/proc/self/gid_map", f"{UID} 0 1")
@@ -125,7 +125,7 @@ def start_loopback() -> None:
 
 
 def leave_low_pids(template_pid: int) -> None:
-    """Has no process of the session get the template's process id.
+    """Have no process of the session get the template's process id.
 
     Some random number generators, OpenSSL's among them, take a process for a fork if its id is
     another one than when they were seeded. The template's is 2 in its namespace, and so would be
@@ -143,14 +143,14 @@ def leave_low_pids(template_pid: int) -> None:
 
 
 def reseed() -> None:
-    """Gives the session random numbers of its own where no library does that in a fork itself."""
+    """Give the session random numbers of its own where no library does that in a fork itself."""
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
 
 
 def take_variables(variables: Sequence[bytes]) -> bool:
-    """Sets a session's variables, and has what a Python reads of them at its start read again.
+    """Set a session's variables, and have what a Python reads of them at its start read again.
 
     Args:
         variables: each `NAME=VALUE`.
@@ -232,7 +232,7 @@ class ForkedSession:
         )
 
     def become(self, fd: int, own: bytes) -> NoReturn:
-        """Runs in a fork of the template and never returns.
+        """Become a session, in a fork of the template; never return.
 
         Args:
             fd: the session's socket.
@@ -258,7 +258,7 @@ class ForkedSession:
         )
 
     def _keep_only(self, fd: int) -> None:
-        """Closes everything but the session's socket, the control socket first of all."""
+        """Close everything but the session's socket, the control socket first of all."""
         set_handler(SIGCHLD, DEFAULT_ACTION)
         os.dup2(fd, SESSION_FD, inheritable=False)
         everything = ctypes.c_uint(0xFFFF_FFFF)
@@ -297,7 +297,7 @@ class ForkedSession:
 
     @staticmethod
     def _send_descriptors(copy: Sequence[int]) -> None:
-        """Gives the supervisor a handle on this process, the session's PID 1, and on its copy.
+        """Give the supervisor a handle on this process, the session's PID 1, and on its copy.
 
         Before descriptors are limited: one in flight counts against that limit, too.
 

@@ -35,9 +35,15 @@ def read_code(argument: str | None, file: str | None) -> str:
             raise BadRequestError(message, hint="Check its name and mode.") from error
         return _decode(data, f"the file {file!r}")
     if argument is None or argument == "-" or file == "-":
-        if not sys.stdin:  # see there
-            raise BadRequestError("standard input is closed", hint="Give the code another way.")
-        return _decode(sys.stdin.buffer.read(MAX_FRAME_BYTES + 1), "standard input")
+        hint = "Give the code another way."
+        if not sys.stdin:  # whoever started us has closed it
+            raise BadRequestError("standard input is closed", hint=hint)
+        try:
+            data = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
+        except OSError as error:
+            message = f"standard input can't be read: {error.strerror}"
+            raise BadRequestError(message, hint=hint) from error
+        return _decode(data, "standard input")
     return _decode(os.fsencode(argument), "the code")
 
 

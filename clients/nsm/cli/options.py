@@ -138,6 +138,18 @@ class Parser(argparse.ArgumentParser):
         }
         return told | self.does
 
+    def synopsis(self) -> str:
+        """The command line in one line, with one word for the options that have no value."""
+        if self.usage:
+            return self.usage
+        shapes = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
+        words = [self.prog, *(["ACTION"] if self.does else []), "[OPTIONS]"]
+        for action in self._actions:
+            name = str(action.metavar or action.dest)
+            if not action.option_strings and name != "ACTION":
+                words.append(shapes.get(str(action.nargs), "{0}").format(name))
+        return " ".join(words)
+
     def operands(self) -> list[str]:
         """The names of what is given without an option, in order."""
         return [

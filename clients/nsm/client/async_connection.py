@@ -211,7 +211,7 @@ class AsyncWire:
         call.woken.set()
 
     async def _send(self, message: ClientMessage) -> bool:
-        """Returns whether all of it was taken."""
+        """Return whether all of it was taken."""
         async with self._send_lock:
             self._raise_failure()
             # Nothing yields from here to the first byte: a call that is cancelled before it has

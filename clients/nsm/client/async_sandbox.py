@@ -16,14 +16,15 @@ from nsm.wire.sandbox import OpenedSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Self
+    from typing import Self, Unpack
 
     from nsm.client.async_jobs import AsyncJob
+    from nsm.client.async_session_files import AsyncSessionFiles
+    from nsm.client.async_standard_input import AsyncInputSource
     from nsm.client.asynchronous import AsyncClient
-    from nsm.client.jobs import TerminalSize
+    from nsm.client.job_steps import ProgramSettings
     from nsm.client.operations import OnOutput
     from nsm.client.sandbox import SandboxSettings
-    from nsm.client.session_files import AsyncSessionFiles
     from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
 
@@ -58,11 +59,9 @@ class AsyncSandbox:
             NsmError: it can't be made.
         """
         client, settings = self._client, self._settings
-        wire = await client.call_in(
-            self._project,
-            self._project_mode,
-            lambda args: client.call("session_open", args),
-            partial(open_arguments, settings),
+        arguments = partial(open_arguments, settings)
+        wire = await client.carry_out(
+            client.in_project("session_open", self._project, self._project_mode, arguments)
         )
         self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
         self.files = client.files(self.id)
@@ -88,6 +87,7 @@ class AsyncSandbox:
         *,
         timeout_s: float | None = None,
         execution_id: str | None = None,
+        stdin: AsyncInputSource | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code, as `nsm.AsyncClient.run`."""
@@ -99,33 +99,21 @@ class AsyncSandbox:
             execution_id=execution_id,
             project=self._project,
             project_mode=self._project_mode,
-            existing=True,
+            must_exist=True,
+            stdin=stdin,
             on_output=on_output,
         )
 
-    async def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        stdin: bytes | bool = False,
-        tty: TerminalSize | None = None,
-        timeout_s: float | None = None,
-    ) -> AsyncJob:
+    async def exec(self, argv: Sequence[str], **settings: Unpack[ProgramSettings]) -> AsyncJob:
         """Start a program, as `nsm.AsyncClient.exec`."""
         return await self._client.exec(
             self.name,
             argv,
             env=self.env,
-            cwd=cwd,
-            environ=environ,
-            stdin=stdin,
-            tty=tty,
-            timeout_s=timeout_s,
             project=self._project,
             project_mode=self._project_mode,
-            existing=True,
+            must_exist=True,
+            **settings,
         )
 
     async def open_port(

@@ -20,7 +20,6 @@ Example::
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,8 +27,9 @@ import trio
 from nsm import paths
 from nsm.client import operations
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
-from nsm.client.async_files import AsyncFileCalls
+from nsm.client.async_file_calls import AsyncFileCalls
 from nsm.client.async_jobs import AsyncJobCalls
+from nsm.client.async_run_calls import AsyncRunCalls
 from nsm.client.projects import DEFAULT, project_of
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from nsm.client.boxes import AsyncBoxes
     from nsm.client.bridge import AsyncBridge
     from nsm.client.builds import AsyncBuilds
-    from nsm.client.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.client.operations import NetworkAction, OnEntry
     from nsm.client.ports import AsyncPorts
+    from nsm.client.project_environments import AsyncProjectEnvironments
     from nsm.client.projects import ProjectArgument
     from nsm.client.sandbox import SandboxSettings
     from nsm.wire.drain import DrainReport, OnDrain
@@ -69,7 +70,7 @@ _RETRY_S = 0.1
 """Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
 
 
-class AsyncClient(AsyncFileCalls, AsyncJobCalls):
+class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
     """One connection to the supervisor, for any number of tasks of one trio run.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
@@ -155,45 +156,6 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls):
         if self._wire is not None:
             await self._wire.aclose()
 
-    async def run(
-        self,
-        code: str,
-        *,
-        env: str,
-        session: str | None = None,
-        timeout_s: float | None = None,
-        execution_id: str | None = None,
-        project: ProjectArgument = DEFAULT,
-        mount_point: str | None = None,
-        project_mode: str | None = None,
-        network: str | None = None,
-        reset: bool = False,
-        existing: bool = False,
-        on_output: OnOutput | None = None,
-    ) -> RunResult:
-        """Run code and wait for what comes of it; see `nsm.Client.run`.
-
-        `on_output` is called in the task of this call. It must not block.
-        """
-        arguments = partial(
-            operations.run_arguments,
-            code,
-            env=env,
-            session=session,
-            timeout_s=timeout_s,
-            execution_id=execution_id,
-            mount_point=mount_point,
-            project_mode=project_mode,
-            network=network,
-            reset=reset,
-            existing=existing,
-            stream=on_output is not None,
-            inherit=self.server.inherit if self.server else (),
-        )
-        on_event = None if on_output is None else operations.output_to(on_output)
-        call = partial(self.call, "run", on_event=on_event)
-        return read(RunResult, await self.call_in(project, project_mode, call, arguments))
-
     def sandbox(self, **settings: Unpack[SandboxSettings]) -> AsyncSandbox:
         """Make a session when the block begins, which ends with it; see `nsm.Client.sandbox`."""
         from nsm.client.async_sandbox import AsyncSandbox  # noqa: PLC0415  # few programs ask
@@ -217,26 +179,6 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls):
 
         wire = await self.call("sessions", {"all": True, "stream": True})
         return read(list[EndedRow], wire, "ended")
-
-    async def run_in(
-        self,
-        target: str,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        execution_id: str | None = None,
-        on_output: OnOutput | None = None,
-    ) -> RunResult:
-        """Run code in a live session of any scope; see `nsm.Client.run_in` and `run`."""
-        arguments = operations.run_in_arguments(
-            target,
-            code,
-            timeout_s=timeout_s,
-            execution_id=execution_id,
-            stream=on_output is not None,
-        )
-        on_event = None if on_output is None else operations.output_to(on_output)
-        return read(RunResult, await self.call("run_in", arguments, on_event=on_event))
 
     async def logs(
         self,
@@ -324,10 +266,19 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls):
 
     @property
     def builds(self) -> AsyncBuilds:
-        """Environments that Nix builds."""
+        """Environments that nsm builds, with Nix or from packages."""
         from nsm.client.builds import AsyncBuilds  # noqa: PLC0415  # few programs ask
 
         return AsyncBuilds(self)
+
+    @property
+    def project_environments(self) -> AsyncProjectEnvironments:
+        """Environments that belong to the client's project, such as its `.venv`."""
+        from nsm.client.project_environments import (  # noqa: PLC0415  # few programs ask
+            AsyncProjectEnvironments,
+        )
+
+        return AsyncProjectEnvironments(self, self._project.path)
 
     async def inspect(self, target: str) -> Inspection:
         """The rules of a live session, and what the kernel says of its jail."""

@@ -13,15 +13,15 @@ Example::
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.client import operations
 from nsm.client.blocking_connection import BlockingWire
-from nsm.client.files import FileCalls
+from nsm.client.file_calls import FileCalls
 from nsm.client.job_calls import JobCalls
 from nsm.client.projects import DEFAULT, project_of
+from nsm.client.run_calls import RunCalls
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import DisconnectedError
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from nsm.client.boxes import Boxes
     from nsm.client.bridge import Bridge
     from nsm.client.builds import Builds
-    from nsm.client.operations import NetworkAction, OnEntry, OnOutput
+    from nsm.client.operations import NetworkAction, OnEntry
     from nsm.client.ports import Ports
+    from nsm.client.project_environments import ProjectEnvironments
     from nsm.client.projects import ProjectArgument
     from nsm.client.sandbox import Sandbox, SandboxSettings
     from nsm.wire.drain import DrainReport, OnDrain
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import EndedRow, LogEnd
 
 
-class Client(FileCalls, JobCalls):
+class Client(FileCalls, JobCalls, RunCalls):
     """One connection to the supervisor, which is started where none listens.
 
     A connection that is lost, since the supervisor was killed or restarted, is opened again: a call
@@ -134,77 +135,6 @@ class Client(FileCalls, JobCalls):
         """Close the connection. One-shot runs of it end, named sessions stay."""
         self._wire.close()
 
-    def run(
-        self,
-        code: str,
-        *,
-        env: str,
-        session: str | None = None,
-        timeout_s: float | None = None,
-        execution_id: str | None = None,
-        project: ProjectArgument = DEFAULT,
-        mount_point: str | None = None,
-        project_mode: str | None = None,
-        network: str | None = None,
-        reset: bool = False,
-        existing: bool = False,
-        on_output: OnOutput | None = None,
-    ) -> RunResult:
-        """Run code and wait for what comes of it.
-
-        Ctrl-C (in the main thread, with Python's own handler) interrupts the code; the call returns
-        its result, with ``interrupted`` set. A second one raises `KeyboardInterrupt`.
-
-        Example::
-
-            with nsm.Client() as client:
-                result = client.run(
-                    "for i in range(3): print(i)",
-                    env="python",
-                    on_output=lambda stream, text: print(stream, text, end=""),
-                )
-                assert result.exit_code == 0
-
-        Args:
-            env: the environment's name, e.g. ``python``, ``bash``, ``node``.
-            session: where state is kept; None for a fresh jail that is thrown away, ``new`` for a
-                session under a fresh name (``result.session.name``).
-            timeout_s: seconds; None for the environment's limit.
-            execution_id: to ask for the result again; None to have one made.
-            project: directory that the code sees at `mount_point` (``/project``); None for none.
-                The default is the client's.
-            project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
-            network: network of a new session: ``off``, ``full``, or hosts separated by commas
-                (docs/how-to/network.md); None for the configured one.
-            reset: run the code in a fresh interpreter of the session. State and background
-                processes are gone, files stay.
-            existing: fail where there is no such session, rather than make one.
-            on_output: called with ``stdout`` or ``stderr`` and text while the code runs: a preview
-                of the result's own text. What it raises cancels the run.
-
-        Raises:
-            NsmError: the code could not be run; its subclasses say why. Code that fails is no
-                error: see ``exit_code``.
-        """
-        arguments = partial(
-            operations.run_arguments,
-            code,
-            env=env,
-            session=session,
-            timeout_s=timeout_s,
-            execution_id=execution_id,
-            mount_point=mount_point,
-            project_mode=project_mode,
-            network=network,
-            reset=reset,
-            existing=existing,
-            stream=on_output is not None,
-            inherit=self.server.inherit,
-        )
-        on_event = None if on_output is None else operations.output_to(on_output)
-        call = partial(self.call, "run", on_event=on_event, interruptible=True)
-        return read(RunResult, self.call_in(project, project_mode, call, arguments))
-
     def sandbox(self, **settings: Unpack[SandboxSettings]) -> Sandbox:
         """Make a session with settings of its own, which ends with the block.
 
@@ -257,31 +187,6 @@ class Client(FileCalls, JobCalls):
 
     # One session, whoever it belongs to. A target is an id, a name or ``scope/name``.
 
-    def run_in(
-        self,
-        target: str,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        execution_id: str | None = None,
-        on_output: OnOutput | None = None,
-    ) -> RunResult:
-        """Run code in a live session of any scope; the rest is as in `run`.
-
-        Raises:
-            UnknownSessionError, AmbiguousSessionError: no live session is meant, or several.
-        """
-        arguments = operations.run_in_arguments(
-            target,
-            code,
-            timeout_s=timeout_s,
-            execution_id=execution_id,
-            stream=on_output is not None,
-        )
-        on_event = None if on_output is None else operations.output_to(on_output)
-        wire = self.call("run_in", arguments, on_event=on_event, interruptible=True)
-        return read(RunResult, wire)
-
     def logs(
         self,
         target: str,
@@ -295,9 +200,9 @@ class Client(FileCalls, JobCalls):
         Args:
             executions: only that many of the last ones; None for all that are kept.
             follow: wait for what comes until the session ends. Ctrl-C ends the waiting.
-            on_entry: called with each `SessionStart`, `ExecutionStart`, `OutputPiece` and
-                `ExecutionEnd` (`nsm.wire.transcripts`). While it takes its time, output may be left
-                out, which the next piece's `skipped` says. What it raises ends the call.
+            on_entry: called with each entry (`nsm.wire.transcripts.Entry`). While it takes its
+                time, output may be left out, which the next piece's `skipped` says. What it raises
+                ends the call.
 
         Returns:
             The session's state at the end, and why it ended.
@@ -382,10 +287,19 @@ class Client(FileCalls, JobCalls):
 
     @property
     def builds(self) -> Builds:
-        """Environments that Nix builds."""
+        """Environments that nsm builds, with Nix or from packages."""
         from nsm.client.builds import Builds  # noqa: PLC0415  # few programs ask
 
         return Builds(self)
+
+    @property
+    def project_environments(self) -> ProjectEnvironments:
+        """Environments that belong to the client's project, such as its `.venv`."""
+        from nsm.client.project_environments import (  # noqa: PLC0415  # few programs ask
+            ProjectEnvironments,
+        )
+
+        return ProjectEnvironments(self, self._project.path)
 
     def inspect(self, target: str) -> Inspection:
         """The rules of a live session, and what the kernel says of its jail."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import DisconnectedError, ShuttingDownError
+from nsm.wire.errors import BadRequestError, DisconnectedError, ShuttingDownError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 
 if TYPE_CHECKING:
@@ -65,6 +65,27 @@ class BlockingWire:
 
     def __repr__(self) -> str:
         return f"<BlockingWire {'open' if self.open else 'closed'}>"
+
+    def another(self) -> BlockingWire:
+        """Open another connection to the same supervisor, introduced in the same way.
+
+        Raises:
+            BadRequestError: this one was given, and nobody knows where it leads.
+            NotRunningError: no supervisor listens.
+        """
+        if self._path is None:
+            raise BadRequestError(
+                "Standard input needs a second connection, and this client has one that it was "
+                "given.",
+                hint="Make a client with a `socket_path`, or write the input to a file of the "
+                "session first.",
+            )
+        return BlockingWire(
+            start.connect(self._path, autostart=False),
+            self._hello,
+            path=self._path,
+            autostart=False,
+        )
 
     @property
     def open(self) -> bool:
@@ -274,7 +295,7 @@ class BlockingWire:
         return message
 
     def _write(self, data: bytes) -> bool:
-        """Returns whether all of it was taken."""
+        """Return whether all of it was taken."""
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):

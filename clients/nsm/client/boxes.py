@@ -13,7 +13,7 @@ from nsm.wire.answers import read
 from nsm.wire.boxes import BoxPlace, BoxRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from nsm.client.asynchronous import AsyncClient
@@ -37,6 +37,7 @@ class Boxes:
         shows_project: bool = True,
         programs: Sequence[str] = (),
         writable: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
     ) -> BoxPlace:
         """Have sockets made for a box that this process becomes.
 
@@ -54,6 +55,8 @@ class Boxes:
             programs: names of the bridge's programs that its programs may start on the host.
             writable: absolute paths of the host that can be changed in the box: nothing that lies
                 there is started for it.
+            limits: `memory_mb`, `files_mb`, `processes` and `cpu_weight` of all its processes
+                together; None for no such limits.
 
         Raises:
             OverloadedError: there are too many.
@@ -73,6 +76,7 @@ class Boxes:
                     shows_project=shows_project,
                     programs=programs,
                     writable=writable,
+                    limits=limits,
                 ),
             ),
         )
@@ -99,6 +103,7 @@ class AsyncBoxes:
         shows_project: bool = True,
         programs: Sequence[str] = (),
         writable: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
     ) -> BoxPlace:
         """Make the sockets of a box, as `Boxes.open`."""
         return read(
@@ -114,6 +119,7 @@ class AsyncBoxes:
                     shows_project=shows_project,
                     programs=programs,
                     writable=writable,
+                    limits=limits,
                 ),
             ),
         )
@@ -133,6 +139,7 @@ def _arguments(
     shows_project: bool,
     programs: Sequence[str],
     writable: Sequence[str],
+    limits: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     try:
         directory.encode()
@@ -149,6 +156,7 @@ def _arguments(
         "programs": list(programs),
         # Bytes, as the kernel has them: in text there would be names that none can be.
         "writable": [os.fsencode(path) for path in writable] if programs else [],
+        **({"limits": dict(limits)} if limits is not None else {}),
     }
 
 

@@ -1,25 +1,26 @@
-"""Environments that Nix builds, for programs: ``client.builds`` of either client.
+"""Environments that nsm builds, for programs: ``client.builds`` of either client.
 
 Example::
 
     import nsm
 
     with nsm.Client() as client:
-        row = client.builds.add("github:me/envs#data-science")
+        row = client.builds.add_packages("science", pip=["numpy", "pandas>=2"])
         if row.state == "ready":
             print(client.run("import pandas", env=row.name).exit_code)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
+from nsm.client.operations import check_names
 from nsm.wire.answers import read
-from nsm.wire.builds import BuiltRow, RemoveReport
+from nsm.wire.builds import BuiltRow, CollectReport, PreloadReport, RemoveReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
+    from typing import Any, Unpack
 
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
@@ -29,8 +30,21 @@ if TYPE_CHECKING:
     OnText: TypeAlias = Callable[[str], object]
 
 
+class PackageArguments(TypedDict, total=False):
+    """Packages of an environment; `Builds.add_packages` describes them."""
+
+    pip: Iterable[str]
+    requirements: str | None
+    project: str | None
+    npm: Iterable[str]
+    package_lock: str | None
+    interpreter: str | None
+    allow_builds: bool
+    preload: Iterable[str]
+
+
 class Builds:
-    """Operations on environments that Nix builds. Blocks.
+    """Operations on environments that nsm builds, with Nix or from packages. Blocks.
 
     A build belongs to the supervisor: it goes on when the call that asked for it ends early, by
     Ctrl-C (the row that is returned then is still ``building``) or with the connection.
@@ -66,7 +80,42 @@ class Builds:
         wire = self._client.call(
             "env_add",
             _add_arguments(reference, name, wait=wait),
-            on_event=_rows_to(on_progress),
+            on_event=rows_to(on_progress),
+            interruptible=wait,
+        )
+        return read(BuiltRow, wire, "environment")
+
+    def add_packages(
+        self,
+        name: str,
+        *,
+        wait: bool = True,
+        on_progress: OnProgress | None = None,
+        **packages: Unpack[PackageArguments],
+    ) -> BuiltRow:
+        """Make an environment from Python or Node packages, and keep it; an existing one of that
+        name gets these packages instead.
+
+        Args:
+            name: its name.
+            pip: requirements, such as ``pandas>=2``.
+            requirements: absolute path of a requirements file.
+            project: absolute path of a pyproject.toml, whose dependencies are wanted.
+            npm: packages of npm, such as ``zod@^4``.
+            package_lock: absolute path of a package-lock.json.
+            interpreter: absolute path of its Python or Node; None for the one of the preset.
+            allow_builds: build packages that are not ready to use.
+            preload: modules that its sessions find imported.
+            wait, on_progress: as for `add`.
+
+        Raises:
+            BadRequestError: packages or name are invalid.
+            OverloadedError: too many builds wait.
+        """
+        wire = self._client.call(
+            "env_add",
+            {"name": name, "packages": _packages(packages), "wait": wait},
+            on_event=rows_to(on_progress),
             interruptible=wait,
         )
         return read(BuiltRow, wire, "environment")
@@ -87,7 +136,7 @@ class Builds:
         wire = self._client.call(
             "env_update",
             {"targets": list(targets), "wait": wait},
-            on_event=_rows_to(on_progress),
+            on_event=rows_to(on_progress),
             interruptible=wait,
         )
         return _rows(wire)
@@ -96,9 +145,35 @@ class Builds:
         """All that are built, by name."""
         return _rows(self._client.call("env_list"))
 
+    def preload(self, name: str, modules: Iterable[str], *, remove: bool = False) -> PreloadReport:
+        """Preload modules for new sessions of an environment, or stop that; live sessions stay as
+        they are.
+
+        Args:
+            name: of an environment that `add` or `add_packages` made.
+            modules: modules of Python; those that cannot be preloaded are left out.
+            remove: stop preloading them.
+
+        Raises:
+            BadRequestError: a file that nsm does not write has to name them (see the hint), or a
+                module breaks the template.
+            UnknownEnvironmentError: there is none of that name, or it cannot be used.
+        """
+        wire = self._client.call("env_preload", _preload_arguments(name, modules, remove=remove))
+        return read(PreloadReport, wire)
+
     def remove(self, targets: Iterable[str]) -> RemoveReport:
         """Remove environments and cancel their builds. Their sessions continue."""
         return read(RemoveReport, self._client.call("env_remove", {"targets": list(targets)}))
+
+    def gc(self, *, dry_run: bool = False) -> CollectReport:
+        """Remove environments made from packages that neither the configuration, `add_packages`
+        nor a session uses.
+
+        Args:
+            dry_run: only say which.
+        """
+        return read(CollectReport, self._client.call("env_gc", {"dry_run": dry_run}))
 
     def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
         """Read the log of an environment's last build.
@@ -132,8 +207,21 @@ class AsyncBuilds:
     ) -> BuiltRow:
         """Add and build an environment, as `Builds.add`."""
         wire = await self._client.call(
-            "env_add", _add_arguments(reference, name, wait=wait), on_event=_rows_to(on_progress)
+            "env_add", _add_arguments(reference, name, wait=wait), on_event=rows_to(on_progress)
         )
+        return read(BuiltRow, wire, "environment")
+
+    async def add_packages(
+        self,
+        name: str,
+        *,
+        wait: bool = True,
+        on_progress: OnProgress | None = None,
+        **packages: Unpack[PackageArguments],
+    ) -> BuiltRow:
+        """Have an environment made from packages, as `Builds.add_packages`."""
+        arguments = {"name": name, "packages": _packages(packages), "wait": wait}
+        wire = await self._client.call("env_add", arguments, on_event=rows_to(on_progress))
         return read(BuiltRow, wire, "environment")
 
     async def update(
@@ -146,17 +234,28 @@ class AsyncBuilds:
         """Build environments again, as `Builds.update`."""
         arguments = {"targets": list(targets), "wait": wait}
         return _rows(
-            await self._client.call("env_update", arguments, on_event=_rows_to(on_progress))
+            await self._client.call("env_update", arguments, on_event=rows_to(on_progress))
         )
 
     async def list_all(self) -> list[BuiltRow]:
         """List the environments, as `Builds.list_all`."""
         return _rows(await self._client.call("env_list"))
 
+    async def preload(
+        self, name: str, modules: Iterable[str], *, remove: bool = False
+    ) -> PreloadReport:
+        """Preload modules for new sessions, or stop that, as `Builds.preload`."""
+        arguments = _preload_arguments(name, modules, remove=remove)
+        return read(PreloadReport, await self._client.call("env_preload", arguments))
+
     async def remove(self, targets: Iterable[str]) -> RemoveReport:
         """Remove environments, as `Builds.remove`."""
         wire = await self._client.call("env_remove", {"targets": list(targets)})
         return read(RemoveReport, wire)
+
+    async def gc(self, *, dry_run: bool = False) -> CollectReport:
+        """Remove environments that nobody uses, as `Builds.gc`."""
+        return read(CollectReport, await self._client.call("env_gc", {"dry_run": dry_run}))
 
     async def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
         """Read the log of a build, as `Builds.log`."""
@@ -170,11 +269,27 @@ def _add_arguments(reference: str, name: str | None, *, wait: bool) -> dict[str,
     return arguments if name is None else {**arguments, "name": name}
 
 
+def _preload_arguments(name: str, modules: Iterable[str], *, remove: bool) -> dict[str, Any]:
+    return {"target": name, "modules": list(modules), "remove": remove}
+
+
+def _packages(settings: PackageArguments) -> dict[str, Any]:
+    check_names(settings, PackageArguments)
+    given = cast("dict[str, Any]", settings).items()
+    return {
+        key: value if isinstance(value, str | bool) else list(value)
+        for key, value in given
+        if value
+    }
+
+
 def _rows(wire: dict[str, Any]) -> list[BuiltRow]:
     return read(list[BuiltRow], wire, "environments")
 
 
-def _rows_to(on_progress: OnProgress | None) -> Callable[[Event], None]:
+def rows_to(on_progress: OnProgress | None) -> Callable[[Event], None]:
+    """Make a function that passes the rows of progress events on."""
+
     def on_event(event: Event) -> None:
         if on_progress is not None and event.event == "progress":
             on_progress(read(BuiltRow, event.data, "environment"))

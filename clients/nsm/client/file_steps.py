@@ -1,46 +1,50 @@
-"""Operations on files of a session, as steps that the blocking and the async client both carry out.
-
-`nsm.client.transfers` says what steps are.
-"""
+"""Operations on files of a session, as steps (`nsm.client.steps`)."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from nsm.client import local_trees, transfers
+from nsm.client import local_files, local_trees, transfers
+from nsm.client.local_files import LocalFileError, LocalTarget
 from nsm.wire.answers import read
-from nsm.wire.errors import FileError, FileTooLargeError
-from nsm.wire.sessions import (
+from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
+from nsm.wire.files import (
     PIECE_BYTES,
+    Directory,
     FileContent,
     FileEntries,
     FileEntry,
+    FileEvent,
+    FileEvents,
     FileInfo,
     Skipped,
     TreeReport,
+    Watching,
     path_on_wire,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any, TypeVar
+    from collections.abc import Callable
+    from typing import Any
 
-    from nsm.client.transfers import Step
+    from nsm.client.steps import Steps
 
-    T = TypeVar("T")
-    Steps = Generator[Step, dict[str, Any], T]
-
-    OnProgress = Callable[[int], object]
+    OnProgress = Callable[[int, int | None], object]
     Source = Callable[[int], bytes]
     Path = str | bytes
     """Path in a session. Text may have lone surrogates for bytes that are not UTF-8 (PEP 383)."""
+
+WAIT_S = 30.0
+"""Longest wait of one request for events."""
 
 MAX_LISTED = 1_000_000
 """Largest number of entries of a directory in one list."""
 
 
-def list_directory(target: str, path: Path) -> Steps[list[FileEntry]]:
+def list_directory(target: str, path: Path) -> Steps[Directory]:
     """List a directory, page by page."""
     listed: list[FileEntry] = []
     arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path)}
@@ -48,7 +52,7 @@ def list_directory(target: str, path: Path) -> Steps[list[FileEntry]]:
         page = read(FileEntries, (yield "file_entries", arguments))
         listed += page.entries
         if not page.more or not page.entries:
-            return listed
+            return Directory(page.path, page.free_bytes, tuple(listed))
         if len(listed) >= MAX_LISTED:
             raise FileError(f"{page.path} has more than {MAX_LISTED} entries")
         arguments["after"] = path_on_wire(page.entries[-1].name)
@@ -58,6 +62,17 @@ def stat(target: str, path: Path, *, follow: bool) -> Steps[FileEntry]:
     """Say what a path leads to."""
     arguments = {"target": target, "path": path_on_wire(path), "follow": follow}
     return read(FileEntry, (yield "file_stat", arguments))
+
+
+def exists(target: str, path: Path) -> Steps[bool]:
+    """Say whether a path leads to anything."""
+    try:
+        yield from stat(target, path, follow=True)
+    except FileError as error:
+        if error.data.get("errno") in ("ENOENT", "ENOTDIR"):
+            return False
+        raise
+    return True
 
 
 def read_bytes(
@@ -84,13 +99,14 @@ def read_bytes(
 def write_bytes(
     target: str,
     path: Path,
-    data: bytes,
+    data: bytes | str,
     *,
     permissions: int | None,
     overwrite: bool,
     parents: bool,
 ) -> Steps[FileInfo]:
     """Write a file that is in memory: at once if it is small."""
+    data = _bytes(data)
     if len(data) <= PIECE_BYTES:
         arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path), "data": data}
         arguments |= {"overwrite": overwrite, "parents": parents}
@@ -113,8 +129,9 @@ def write_bytes(
     )
 
 
-def append(target: str, path: Path, data: bytes, *, permissions: int | None) -> Steps[None]:
+def append(target: str, path: Path, data: bytes | str, *, permissions: int | None) -> Steps[None]:
     """Add bytes to a file."""
+    data = _bytes(data)
     arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path), "append": True}
     if permissions is not None:
         arguments["permissions"] = permissions
@@ -122,10 +139,10 @@ def append(target: str, path: Path, data: bytes, *, permissions: int | None) -> 
         yield "file_put", {**arguments, "data": data[start : start + PIECE_BYTES]}
 
 
-def make_directory(target: str, path: Path, *, parents: bool) -> Steps[None]:
-    """Make a directory."""
-    arguments = {"target": target, "path": path_on_wire(path)}
-    yield "file_mkdir", {**arguments, "parents": True} if parents else arguments
+def make_directory(target: str, path: Path, *, parents: bool) -> Steps[Directory]:
+    """Make a directory; its entries are not told."""
+    arguments = {"target": target, "path": path_on_wire(path), "parents": parents}
+    return read(Directory, (yield "file_mkdir", arguments))
 
 
 def remove(target: str, path: Path, *, recursive: bool) -> Steps[None]:
@@ -140,13 +157,25 @@ def rename(target: str, path: Path, to: Path, *, overwrite: bool) -> Steps[None]
     yield "file_rename", {**arguments, "to": path_on_wire(to), "overwrite": overwrite}
 
 
-def archive(target: str, path: Path, take: Callable[[int], object]) -> Steps[TreeReport]:
-    """Have `take` read a directory as a tar archive, from a pipe that it closes."""
+def archive(target: str, path: Path, write: Callable[[bytes], object]) -> Steps[TreeReport]:
+    """Read a directory as a tar archive."""
+
+    def take(pipe: int) -> None:
+        with open(pipe, "rb", buffering=0) as reader:
+            while data := reader.read(local_trees.COPY_BYTES):
+                write(data)
+
     return (yield from _stream(target, path, "archive", take))
 
 
-def unpack(target: str, path: Path, give: Callable[[int], object]) -> Steps[TreeReport]:
-    """Have `give` write a tar archive to a pipe, which it closes, and unpack it."""
+def unpack(target: str, path: Path, source: Source) -> Steps[TreeReport]:
+    """Unpack a tar archive into a directory."""
+
+    def give(pipe: int) -> None:
+        with open(pipe, "wb", buffering=0) as writer:
+            while data := source(local_trees.COPY_BYTES):
+                local_trees.write_whole(writer, data)
+
     return (yield from _stream(target, path, "unpack", give))
 
 
@@ -155,48 +184,122 @@ def upload(
 ) -> Steps[TreeReport]:
     """Copy a file or a directory from here."""
     if os.path.isdir(local):
-        skipped: list[Skipped] = []
+        return (yield from _upload_directory(target, local, path, on_progress))
+    with local_files.source(local) as opened:
+        moved = _Progress(on_progress, opened.size)
 
-        def give(pipe: int) -> None:
-            skipped.extend(local_trees.pack(local, pipe, on_progress))
+        def source(count: int) -> bytes:
+            data = opened.read(count)
+            moved.add(len(data))
+            return data
 
-        return _with_skipped((yield from unpack(target, path, give)), skipped)
-    with open(local, "rb", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        source = _counted(file.read, on_progress)
-        permissions = status.st_mode & 0o777
-        copied = yield from transfers.put(
-            target, path, source, permissions, overwrite=True, size=status.st_size
-        )
+        permissions, size = opened.permissions, opened.size
+        steps = transfers.put(target, path, source, permissions, overwrite=True, size=size)
+        copied = yield from steps
     return TreeReport(copied.path, copied.size, 1)
 
 
+def _upload_directory(
+    target: str, local: str, path: Path, on_progress: OnProgress | None
+) -> Steps[TreeReport]:
+    skipped: list[Skipped] = []
+
+    def give(pipe: int) -> None:
+        skipped.extend(local_trees.pack(local, pipe, _without_total(on_progress)))
+
+    with local_files.told(local, "read"):
+        size = local_trees.size_of(local)
+    return _with_skipped((yield from _stream(target, path, "unpack", give, size=size)), skipped)
+
+
 def download(
-    target: str, path: Path, local: str, on_progress: OnProgress | None
+    target: str,
+    path: Path,
+    local: str,
+    on_progress: OnProgress | None,
+    *,
+    into: bool,
+    follow: bool,
 ) -> Steps[TreeReport]:
     """Copy a file or a directory to here."""
-    found = yield from stat(target, path, follow=True)
-    if found.kind != "directory":
-        with local_trees.new_file(local) as new:
-            moved = _Progress(on_progress)
+    name = _own_name(path) if into else ""
+    with ExitStack() as stack:
+        opened: list[LocalTarget] = []
+        moved = _Progress(on_progress, None)
 
-            def write(data: bytes) -> None:
-                local_trees.write_whole(new.file, data)
-                moved.add(len(data))
+        def on_open(info: FileInfo) -> None:
+            new = LocalTarget(
+                os.path.join(local, name) if name else local, follow=follow, into=into
+            )
+            opened.append(stack.enter_context(new))
+            new.expect(info.size)
+            moved.total = info.size
 
-            copied = yield from transfers.get(target, path, write, None, None)
-            new.keep(copied.permissions)
-        return TreeReport(copied.path, copied.size, 1)
-    os.makedirs(local, exist_ok=True)
+        def write(data: bytes) -> None:
+            opened[0].write(data)
+            moved.add(len(data))
+
+        try:
+            copied = yield from transfers.get(target, path, write, None, on_open)
+            opened[0].keep(copied.permissions)
+            return TreeReport(copied.path, copied.size, 1)
+        except FileError as error:
+            if isinstance(error, LocalFileError) or error.data.get("errno") != "EISDIR":
+                raise
     skipped: list[Skipped] = []
     entries = 0
+    with local_trees.open_target(local, name, follow=follow) as top:
 
-    def take(pipe: int) -> None:
-        nonlocal entries
-        entries = local_trees.unpack(pipe, local, on_progress, skipped)
+        def take(pipe: int) -> None:
+            nonlocal entries
+            here = os.path.join(local, name) if name else local
+            entries = local_trees.unpack(pipe, top, here, _without_total(on_progress), skipped)
 
-    report = yield from archive(target, path, take)
+        report = yield from _stream(target, path, "archive", take)
     return _with_skipped(report, skipped)._replace(entries=entries)
+
+
+def _own_name(path: Path) -> str:
+    """The last name of a path; empty if that is none: the contents of the directory are meant."""
+    name = os.path.basename(os.fsdecode(path).rstrip("/"))
+    return "" if name in (".", "..") else name
+
+
+class Watch:
+    """A path that is watched, for the handles of both clients."""
+
+    def __init__(self, opened: Watching) -> None:
+        self.path = opened.path
+        self._handle = opened.watch
+        self._waiting: deque[FileEvent] = deque()
+        self._ended = False
+
+    def close(self) -> Steps[None]:
+        """Watch no longer."""
+        yield "file_unwatch", {"watch": self._handle}
+
+    def read(self, wait_s: float) -> Steps[FileEvents]:
+        """Read what has happened since the last time."""
+        arguments = {"watch": self._handle, "wait_s": wait_s}
+        return read(FileEvents, (yield "file_events", arguments))
+
+    def next(self) -> Steps[FileEvent | None]:
+        """Wait for the next event; None when none will follow."""
+        while not self._waiting:
+            if self._ended:
+                return None
+            found = yield from self.read(WAIT_S)
+            self._waiting.extend(found.events)
+            if found.overflow:
+                self._waiting.append(FileEvent("overflow", ""))
+            self._ended = found.ended
+        return self._waiting.popleft()
+
+
+def watch(target: str, path: Path, *, recursive: bool) -> Steps[Watch]:
+    """Watch a path from now on."""
+    arguments = {"target": target, "path": path_on_wire(path), "recursive": recursive}
+    return Watch(read(Watching, (yield "file_watch", arguments)))
 
 
 def _with_skipped(report: TreeReport, skipped: list[Skipped]) -> TreeReport:
@@ -206,9 +309,14 @@ def _with_skipped(report: TreeReport, skipped: list[Skipped]) -> TreeReport:
 
 
 class _Progress:
-    """Count of bytes for somebody who wants to know."""
+    """Count of bytes for somebody who wants to know.
 
-    def __init__(self, on_progress: OnProgress | None) -> None:
+    Attributes:
+        total: bytes of the whole; None if that is not known.
+    """
+
+    def __init__(self, on_progress: OnProgress | None, total: int | None) -> None:
+        self.total = total
         self._on_progress = on_progress
         self._moved = 0
 
@@ -216,23 +324,36 @@ class _Progress:
         """Add copied bytes."""
         self._moved += size
         if self._on_progress is not None:
-            self._on_progress(self._moved)
+            self._on_progress(self._moved, self.total)
 
 
-def _counted(read_some: Callable[[int], bytes | None], on_progress: OnProgress | None) -> Source:
-    moved = _Progress(on_progress)
+def _without_total(on_progress: OnProgress | None) -> Callable[[int], object] | None:
+    return None if on_progress is None else lambda moved: on_progress(moved, None)
 
-    def source(count: int) -> bytes:
-        data = read_some(count) or b""
-        moved.add(len(data))
+
+def _bytes(data: bytes | str) -> bytes:
+    if not isinstance(data, str):
         return data
+    try:
+        return data.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequestError(
+            f"the text cannot be written as UTF-8: character {error.start} is half of a surrogate "
+            "pair",
+            hint="Encode it yourself, such as by TEXT.encode(errors='surrogateescape').",
+        ) from None
 
-    return source
 
+def _stream(
+    target: str, path: Path, mode: str, move: Callable[[int], object], *, size: int = 0
+) -> Steps[TreeReport]:
+    """Have `move` read or write a tar archive at a pipe, which it closes.
 
-def _stream(target: str, path: Path, mode: str, move: Callable[[int], object]) -> Steps[TreeReport]:
+    Args:
+        size: bytes that will be written at least: what cannot fit is refused at once.
+    """
     opened = yield from transfers.open_file(
-        {"target": target, "path": path_on_wire(path), "mode": mode}
+        {"target": target, "path": path_on_wire(path), "mode": mode, "size": size}
     )
     pipe = opened.descriptor
     if pipe is False:

@@ -4,49 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.client.projects import DEFAULT, ProjectCalls
-from nsm.wire.answers import read
+from nsm.client.projects import ProjectCalls
+from nsm.client.steps import Calls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Unpack
 
-    from nsm.client.jobs import Job, TerminalSize
-    from nsm.client.projects import ProjectArgument
+    from nsm.client.job_steps import JobSettings
+    from nsm.client.jobs import Job
     from nsm.wire.jobs import JobInfo
     from nsm.wire.messages import Hello
 
 
-class JobCalls(ProjectCalls):
+class JobCalls(Calls, ProjectCalls):
     """Calls about jobs. `nsm.Client` is one of these."""
-
-    def call(self, op: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Any operation: the client's part."""
-        raise NotImplementedError
 
     @property
     def server(self) -> Hello:
         """The supervisor: the client's part."""
         raise NotImplementedError
 
-    def exec(
-        self,
-        session: str,
-        argv: Sequence[str],
-        *,
-        env: str = "",
-        cwd: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        stdin: bytes | bool = False,
-        tty: TerminalSize | None = None,
-        timeout_s: float | None = None,
-        wait_s: float = 0.0,
-        project: ProjectArgument = DEFAULT,
-        mount_point: str | None = None,
-        project_mode: str | None = None,
-        network: str | None = None,
-        existing: bool = False,
-    ) -> Job:
+    def exec(self, session: str, argv: Sequence[str], **settings: Unpack[JobSettings]) -> Job:
         """Start a program in a session, beside its interpreter.
 
         It is the session's: it runs on when this client or the supervisor ends, and ends with the
@@ -71,43 +50,18 @@ class JobCalls(ProjectCalls):
             timeout_s: seconds until it is stopped; None for no limit.
             wait_s: seconds to wait, at most one, for its first output or its end. What comes then
                 needs no other exchange, which makes short programs faster.
-            project, mount_point, project_mode, network, existing: as in `run`.
+            project, mount_point, project_mode, network, must_exist: as in `run`.
 
         Raises:
             JobError: the program cannot be started; the message says why.
             NsmError: there is no such session, and none could be made.
         """
-        from nsm.client import jobs, operations  # noqa: PLC0415  # few programs start jobs
-        from nsm.wire.jobs import StartedJob  # noqa: PLC0415  # likewise
+        from nsm.client import job_steps, jobs  # noqa: PLC0415  # few programs start jobs
 
-        def arguments(**given: Any) -> dict[str, Any]:
-            where = operations.where_arguments(
-                env=env,
-                session=session,
-                mount_point=mount_point,
-                project_mode=project_mode,
-                network=network,
-                existing=existing,
-                inherit=self.server.inherit,
-                **given,
-            )
-            return jobs.start_arguments(
-                argv,
-                where,
-                cwd=cwd,
-                environ=environ,
-                stdin=stdin,
-                tty=tty,
-                timeout_s=timeout_s,
-                wait_s=wait_s,
-            )
-
-        wire = self.call_in(
-            project, project_mode, lambda args: self.call("job_start", args), arguments
-        )
-        started = read(StartedJob, wire)
-        job = jobs.Job(self, started.session.id, started.job)
-        job.began(started)
+        inherit = self.server.inherit
+        started = self.carry_out(job_steps.start(self, session, argv, settings, inherit))
+        job = jobs.Job(self, started.session.id, started.job, started)
+        stdin = settings.get("stdin")
         if isinstance(stdin, bytes) and stdin:
             job.feed(stdin)
         return job
@@ -121,14 +75,12 @@ class JobCalls(ProjectCalls):
         Raises:
             UnknownJobError: the session has no such job.
         """
-        from nsm.client import jobs  # noqa: PLC0415  # few programs ask
-        from nsm.wire.jobs import JobInfo  # noqa: PLC0415  # likewise
+        from nsm.client import job_steps, jobs  # noqa: PLC0415  # few programs ask
 
-        args = {"target": session, "job": job_id, "bytes": 0}
-        return jobs.Job(self, session, read(JobInfo, self.call("job_read", args), "job"))
+        return jobs.Job(self, session, self.carry_out(job_steps.find(session, job_id)))
 
     def jobs(self, session: str) -> list[JobInfo]:
         """The jobs of a session that run, and the last ones that have ended, oldest first."""
-        from nsm.wire.jobs import JobInfo  # noqa: PLC0415  # few programs ask
+        from nsm.client import job_steps  # noqa: PLC0415  # few programs ask
 
-        return read(list[JobInfo], self.call("job_list", {"target": session}), "jobs")
+        return self.carry_out(job_steps.list_all(session))

@@ -6,49 +6,113 @@ or made, and a file appears whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tarfile
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
+from nsm.client.local_files import LinkError, LocalTarget, told
 from nsm.wire.errors import FileError
-from nsm.wire.sessions import Skipped
+from nsm.wire.files import LINK, SPECIAL, Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from io import RawIOBase
-    from typing import Self
 
     OnProgress = Callable[[int], object]
 
 COPY_BYTES = 256 * 1024
+_SMALL_BYTES = 64 * 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DEEPEST = 400
+"""Directories around a file that a session sends; it may make up any depth."""
+
 _NAME_BYTES = 64 * 1024
 """Largest name in an archive; Linux has no path of more than 4 KiB."""
 
 
-class _Counted:
-    """A file whose bytes are counted on their way."""
+class _ByteCount:
+    """Count of bytes of an archive, for somebody who wants to know."""
 
-    def __init__(self, file: IO[bytes], on_progress: OnProgress | None) -> None:
-        self._file = file
+    def __init__(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
         self._moved = 0
 
-    def read(self, count: int) -> bytes:
-        data = self._file.read(count)
-        self._count(len(data))
-        return data
-
-    def write(self, data: bytes) -> int:
-        self._count(len(data))
-        return self._file.write(data)
-
-    def _count(self, size: int) -> None:
+    def add(self, size: int) -> None:
         self._moved += size
         if self._on_progress is not None:
             self._on_progress(self._moved)
+
+
+class _Sink:
+    """An archive on its way into a pipe. Small pieces go together; the kernel moves large files."""
+
+    def __init__(self, pipe: RawIOBase, on_progress: OnProgress | None) -> None:
+        self._pipe = pipe
+        self._count = _ByteCount(on_progress)
+        self._data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) >= _SMALL_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        write_whole(self._pipe, self._data)
+        self._count.add(len(self._data))
+        self._data.clear()
+
+    def copy(self, file: int, size: int) -> None:
+        """Send as many bytes as were announced, whatever becomes of the file meanwhile.
+
+        Raises:
+            OSError: it cannot be read; the archive is as good as with another file.
+        """
+        left, problem = size, None
+        try:
+            while left and (sent := self._send(file, left)):
+                left -= sent
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            problem = error
+        while left:  # it cannot be read, or has become shorter
+            sent = min(left, _SMALL_BYTES)
+            self.write(bytes(sent))
+            left -= sent
+        self.write(bytes(-size % tarfile.BLOCKSIZE))
+        if problem is not None:
+            raise problem
+
+    def _send(self, file: int, count: int) -> int:
+        if count >= _SMALL_BYTES:
+            self.flush()
+            try:
+                sent = os.sendfile(self._pipe.fileno(), file, None, min(count, COPY_BYTES))
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # its file system cannot do that
+                    raise
+            else:
+                self._count.add(sent)
+                return sent
+        data = os.read(file, min(count, _SMALL_BYTES))
+        self.write(data)
+        return len(data)
+
+
+class _Source:
+    """An archive that comes out of a pipe."""
+
+    def __init__(self, pipe: IO[bytes], on_progress: OnProgress | None) -> None:
+        self._pipe = pipe
+        self._count = _ByteCount(on_progress)
+
+    def read(self, count: int) -> bytes:
+        data = self._pipe.read(count)
+        self._count.add(len(data))
+        return data
 
 
 def pack(directory: str, pipe: int, on_progress: OnProgress | None) -> list[Skipped]:
@@ -58,21 +122,22 @@ def pack(directory: str, pipe: int, on_progress: OnProgress | None) -> list[Skip
         What is neither file, directory nor link, or can't be read.
     """
     skipped: list[Skipped] = []
-    with open(pipe, "wb", buffering=COPY_BYTES) as file:
-        archive = _Counted(file, on_progress)
+    with open(pipe, "wb", buffering=0) as file:
+        sink = _Sink(file, on_progress)
         top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        _pack_below(archive, top, "", skipped)
-        archive.write(tarfile.NUL * (2 * tarfile.BLOCKSIZE))
+        _pack_below(sink, top, "", skipped)
+        sink.write(bytes(2 * tarfile.BLOCKSIZE))
+        sink.flush()
     return skipped
 
 
-def _pack_below(archive: _Counted, directory: int, path: str, skipped: list[Skipped]) -> None:
+def _pack_below(sink: _Sink, directory: int, path: str, skipped: list[Skipped]) -> None:
     """Pack what is in a directory, and close it."""
     try:
         for name in sorted(os.listdir(directory)):
             whole = f"{path}{name}"
             try:
-                _pack_one(archive, directory, name, whole, skipped)
+                _pack_one(sink, directory, name, whole, skipped)
             except BrokenPipeError:
                 raise
             except FileNotFoundError:
@@ -83,50 +148,97 @@ def _pack_below(archive: _Counted, directory: int, path: str, skipped: list[Skip
         os.close(directory)
 
 
-def _pack_one(
-    archive: _Counted, directory: int, name: str, whole: str, skipped: list[Skipped]
-) -> None:
+def _pack_one(sink: _Sink, directory: int, name: str, whole: str, skipped: list[Skipped]) -> None:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     info = tarfile.TarInfo(whole)
     info.mode, info.mtime = status.st_mode & 0o777, int(max(0, status.st_mtime))
     if stat.S_ISDIR(status.st_mode):
         below = os.open(name, _DIRECTORY, dir_fd=directory)
         info.type = tarfile.DIRTYPE
-        archive.write(_head(info))
-        _pack_below(archive, below, f"{whole}/", skipped)
+        sink.write(_head(info))
+        _pack_below(sink, below, f"{whole}/", skipped)
     elif stat.S_ISLNK(status.st_mode):
         info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
-        archive.write(_head(info))
+        sink.write(_head(info))
     elif not stat.S_ISREG(status.st_mode):
-        skipped.append(Skipped(whole, "is no file, directory or link"))
+        skipped.append(Skipped(whole, SPECIAL))
     else:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with open(os.open(name, flags, dir_fd=directory), "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
+        file = os.open(name, flags, dir_fd=directory)
+        try:
+            status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 skipped.append(Skipped(whole, "is no file any more"))
                 return
-            info.size = left = status.st_size
-            archive.write(_head(info))
-            # As many bytes as were announced, whatever becomes of the file meanwhile.
-            while left:
-                data = file.read(min(left, COPY_BYTES)) or bytes(min(left, COPY_BYTES))
-                archive.write(data)
-                left -= len(data)
-            archive.write(bytes(-info.size % tarfile.BLOCKSIZE))
+            info.size = status.st_size
+            sink.write(_head(info))
+            sink.copy(file, info.size)
+        finally:
+            os.close(file)
 
 
 def _head(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
+def size_of(directory: str) -> int:
+    """Count the bytes of all files of a directory, as far as they can be seen."""
+    size = 0
+    for top, _, names, descriptor in os.fwalk(directory):
+        del top
+        for name in names:
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                size += status.st_size * stat.S_ISREG(status.st_mode)
+    return size
+
+
+@contextmanager
+def open_target(path: str, name: str, *, follow: bool) -> Generator[int]:
+    """Open a directory here that takes a copy. It is made if it is missing.
+
+    Args:
+        name: the copy goes into a directory of that name there, which is no link; empty if it does
+            not.
+        follow: the directory itself may be named by a link.
+
+    Raises:
+        LinkError: a link is there.
+        LocalFileError: it cannot be made or opened.
+    """
+    path = path.rstrip("/") or "/"
+    if not follow and os.path.islink(path):
+        raise LinkError(path)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with told(path, "opened"):
+        if not name:
+            os.makedirs(path, exist_ok=True)
+        # A link may have come only now.
+        top = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+    try:
+        if name:
+            whole = os.path.join(path, name)
+            with told(whole, "opened"):
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=top)
+                if os.path.islink(whole):
+                    raise LinkError(whole)
+                around, top = top, os.open(name, flags | os.O_NOFOLLOW, dir_fd=top)
+                os.close(around)
+        yield top
+    finally:
+        os.close(top)
+
+
 def unpack(
-    pipe: int, directory: str, on_progress: OnProgress | None, skipped: list[Skipped]
+    pipe: int, top: int, path: str, on_progress: OnProgress | None, skipped: list[Skipped]
 ) -> int:
     """Unpack the tar archive that comes from a session into a directory, and close the pipe.
 
     Args:
-        skipped: takes what is left out: links, special files, and what would lie outside.
+        top: descriptor of the directory; `path` is for people.
+        skipped: takes what is left out: links, special files, what would lie outside, and what
+            cannot be written.
 
     Returns:
         Number of entries that are there now.
@@ -136,26 +248,23 @@ def unpack(
     """
     entries = 0
     with open(pipe, "rb", buffering=COPY_BYTES) as file:
-        source = _Counted(file, on_progress)
-        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        source = _Source(file, on_progress)
         try:
             while (member := _next_member(source)) is not None:
                 content = _Content(source, member.size)
-                if why := _unpack_one(member, content, top):
+                if why := _unpack_one(member, content, top, path):
                     skipped.append(Skipped(member.name, why))
                 else:
                     entries += 1
                 content.pass_over()
         except tarfile.TarError as error:
             raise FileError(f"the session sent no archive: {error}") from error
-        finally:
-            os.close(top)
         while source.read(COPY_BYTES):
             pass  # what pads the archive
     return entries
 
 
-def _next_member(source: _Counted) -> tarfile.TarInfo | None:
+def _next_member(source: _Source) -> tarfile.TarInfo | None:
     """The next header; None at the end of the archive.
 
     tarfile's own reader would hold names of any length in memory.
@@ -184,7 +293,7 @@ class _Content:
         tarfile.TarError: the archive ends in it.
     """
 
-    def __init__(self, source: _Counted, size: int) -> None:
+    def __init__(self, source: _Source, size: int) -> None:
         self._source = source
         self._left = size
         self._padding = -size % tarfile.BLOCKSIZE
@@ -205,29 +314,40 @@ class _Content:
             self._source.read(self._padding)
 
 
-def _unpack_one(member: tarfile.TarInfo, content: _Content, top: int) -> str:
-    """Unpack a member; returns why it is left out, or an empty text."""
+def _unpack_one(member: tarfile.TarInfo, content: _Content, top: int, path: str) -> str:
+    """Unpack a member; returns why it is left out, or an empty text.
+
+    Raises:
+        FileError: there is no room for it.
+    """
     names = [name for name in member.name.split("/") if name not in ("", ".")]
     if member.name.startswith("/") or "\0" in member.name or ".." in names:
         return "its name leads out of the directory"
     if not names:
         return ""
+    if len(names) > DEEPEST:
+        return f"more than {DEEPEST} directories are around it"
     if member.issym() or member.islnk():
-        return "is a link"
+        return LINK
     if not member.isdir() and not member.isreg():
-        return "is no file, directory or link"
+        return SPECIAL
+    whole = os.path.join(path, *names)
     try:
         with _parent_of(top, names) as parent:
             if member.isdir():
                 _make_directory(parent, names[-1])
             else:
-                _write(parent, names[-1], content, member)
+                _write(parent, whole, content, member)
     except NotADirectoryError:
         return "its name leads through a link or a file"
-    except IsADirectoryError:
-        return "a directory has its name"
     except FileExistsError:
         return "something that is no directory has its name"
+    except FileError as error:
+        if error.data.get("errno") in ("ENOSPC", "EDQUOT"):
+            raise
+        return error.message.removeprefix(f"{whole} ")
+    except OSError as error:
+        return f"can't be made: {error.strerror}"
     return ""
 
 
@@ -254,63 +374,15 @@ def _make_directory(parent: int, name: str) -> None:
             raise
 
 
-def _write(parent: int, name: str, content: _Content, member: tarfile.TarInfo) -> None:
-    with NewFile(os.dup(parent), name) as new:
+def _write(parent: int, path: str, content: _Content, member: tarfile.TarInfo) -> None:
+    with LocalTarget(path, below=parent) as new:
         while data := content.read(COPY_BYTES):
-            write_whole(new.file, data)
-        with suppress(OSError, OverflowError):
-            os.utime(new.file.fileno(), (member.mtime, member.mtime))
+            new.write(data)
+        new.date(member.mtime)
         new.keep(member.mode)
 
 
-def new_file(path: str) -> NewFile:
-    """A file that takes the place of an older one, or of a link, when it is kept."""
-    directory, name = os.path.split(path)
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    return NewFile(os.open(directory or ".", flags), name)
-
-
-class NewFile:
-    """A file that is being written, beside its place. Without `keep` there is nothing of it.
-
-    Args:
-        directory: descriptor of the directory around it; closed with it.
-    """
-
-    def __init__(self, directory: int, name: str) -> None:
-        self._directory = directory
-        self._name = name
-        self._temporary = f".nsm-{os.urandom(8).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            descriptor = os.open(self._temporary, flags, 0o600, dir_fd=directory)
-        except BaseException:
-            os.close(directory)
-            raise
-        self.file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # this is a context manager
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        if self._temporary:
-            with suppress(OSError):
-                os.unlink(self._temporary, dir_fd=self._directory)
-        os.close(self._directory)
-
-    def keep(self, permissions: int) -> None:
-        """Put it in its place, with these permissions as far as the umask lets them."""
-        mask = os.umask(0o077)
-        os.umask(mask)
-        os.fchmod(self.file.fileno(), permissions & 0o777 & ~mask)
-        os.rename(
-            self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
-        )
-        self._temporary = ""
-
-
-def write_whole(file: RawIOBase, data: bytes) -> None:
+def write_whole(file: RawIOBase, data: bytes | bytearray) -> None:
     """Write all of it to a file that is not buffered."""
     left = memoryview(data)
     while left:

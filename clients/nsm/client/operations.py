@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from nsm._version import program_version
 from nsm.client.projects import NO_PROJECT
@@ -35,6 +35,32 @@ _FRAME_RESERVE_BYTES = 64 * 1024
 """Room in a frame for everything but the code."""
 
 
+class RunSettings(TypedDict, total=False):
+    """Settings of a run; `nsm.Client.run` describes them."""
+
+    session: str | None
+    timeout_s: float | None
+    execution_id: str | None
+    mount_point: str | None
+    project_mode: str | None
+    network: str | None
+    reset: bool
+    must_exist: bool
+
+
+def check_names(settings: Mapping[str, object], kind: type) -> None:
+    """Check that there are settings of these names.
+
+    Args:
+        kind: a `TypedDict`.
+
+    Raises:
+        TypeError: there is none of such a name, as with any other argument.
+    """
+    if unknown := sorted(settings.keys() - kind.__annotations__):
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+
+
 def hello(*, name: str, scope: str, project: str | None = None) -> Hello:
     """How a client introduces itself."""
     return Hello(name=name, program_version=program_version(), scope=scope, project=project or "")
@@ -55,7 +81,8 @@ def run_arguments(
     inherit: Iterable[str] = (),
     language: str = "",
     reset: bool = False,
-    existing: bool = False,
+    must_exist: bool = False,
+    stdin: bool = False,
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
 
@@ -79,13 +106,15 @@ def run_arguments(
         network=network,
         inherit=inherit,
         language=language,
-        existing=existing,
+        must_exist=must_exist,
     )
     arguments["code"] = code
     if stream:
         arguments["stream"] = True
     if reset:
         arguments["reset"] = True
+    if stdin:
+        arguments["stdin"] = True
     optional = {"timeout_s": timeout_s, "execution_id": execution_id}
     return arguments | {key: value for key, value in optional.items() if value is not None}
 
@@ -100,7 +129,7 @@ def where_arguments(
     network: str | None = None,
     inherit: Iterable[str] = (),
     language: str = "",
-    existing: bool = False,
+    must_exist: bool = False,
 ) -> dict[str, Any]:
     """The arguments that say in which session something runs, as in `run_arguments`."""
     arguments: dict[str, Any] = {"env": env} if env else {}
@@ -108,8 +137,8 @@ def where_arguments(
         arguments["language"] = language
     if session is not None:
         arguments["session"] = session
-    if existing:
-        arguments["existing"] = True
+    if must_exist:
+        arguments["must_exist"] = True
     if network is not None:
         from nsm.wire.network import network_argument  # noqa: PLC0415  # few programs say
 

@@ -9,8 +9,10 @@ from nsm.paths import PathError, home
 from nsm.wire.errors import BadProjectError, ForbiddenError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import Any
+
+    from nsm.client.steps import Steps
 
     ProjectArgument: TypeAlias = "str | os.PathLike[str] | Default | None"
 
@@ -79,56 +81,28 @@ def default_project(directory: str, home: str) -> str | None:
 
 
 class ProjectCalls:
-    """Calls that name a project. `nsm.Client` is one of these."""
+    """Calls that name a project. Both clients are one of these."""
 
     _project: Project
 
-    def call_in(
+    def in_project(
         self,
+        op: str,
         project: ProjectArgument,
         project_mode: str | None,
-        call: Callable[[dict[str, Any]], dict[str, Any]],
         arguments: Callable[..., dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Carry out a call that names a project; without one if nobody has chosen that one, and it
-        is refused.
+    ) -> Steps[dict[str, Any]]:
+        """Carry out an operation that names a project; without one if nobody has chosen that one,
+        and it is refused.
 
         Args:
-            arguments: makes those of the call, with a `project`.
+            arguments: makes those of the operation, with a `project`.
         """
         given = self._project if isinstance(project, Default) else project_of(project)
         try:
-            return call(arguments(project=given))
+            return (yield op, arguments(project=given))
         except (BadProjectError, ForbiddenError):
             if given.chosen or given.path is None or project_mode is not None:
                 raise
             self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return call(arguments(project=NO_PROJECT))
-
-
-class AsyncProjectCalls:
-    """Calls that name a project. `nsm.AsyncClient` is one of these."""
-
-    _project: Project
-
-    async def call_in(
-        self,
-        project: ProjectArgument,
-        project_mode: str | None,
-        call: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
-        arguments: Callable[..., dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Carry out a call that names a project; without one if nobody has chosen that one, and it
-        is refused.
-
-        Args:
-            arguments: makes those of the call, with a `project`.
-        """
-        given = self._project if isinstance(project, Default) else project_of(project)
-        try:
-            return await call(arguments(project=given))
-        except (BadProjectError, ForbiddenError):
-            if given.chosen or given.path is None or project_mode is not None:
-                raise
-            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return await call(arguments(project=NO_PROJECT))
+        return (yield op, arguments(project=NO_PROJECT))

@@ -36,13 +36,14 @@ _LOOKS = frozenset(
         "changes",
         "check",
         "complete",
+        "env_found",
         "env_list",
         "env_log",
+        "env_use",
         "envs",
         "events",
         "file_entries",
         "file_get",
-        "file_list",
         "file_mkdir",
         "file_open",
         "file_stat",
@@ -57,14 +58,15 @@ _LOOKS = frozenset(
         "ping",
         "pool",
         "result",
+        "run_write",
         "sessions",
         "stats",
         "status",
     }
 )
-"""Operations that may be carried out twice; what `job_write` sends has an id. `logs` and `events`
-start from the beginning: `RECONNECTED` tells the caller, who can then leave out what comes
-twice."""
+"""Operations that may be carried out twice: what `job_write` sends has an id, and what `run_write`
+sends an offset. `logs` and `events` start from the beginning: `RECONNECTED` tells the caller, who
+can then leave out what comes twice."""
 
 RECONNECTED = "reconnected"
 """Name of an event that the client itself gives to `on_event`: the connection was lost, and the

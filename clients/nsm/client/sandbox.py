@@ -14,13 +14,15 @@ from nsm.wire.sandbox import OpenedSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Self
+    from typing import Any, Self, Unpack
 
     from nsm.client.blocking import Client
-    from nsm.client.jobs import Job, TerminalSize
+    from nsm.client.job_steps import ProgramSettings
+    from nsm.client.jobs import Job
     from nsm.client.operations import OnOutput
     from nsm.client.projects import Project, ProjectArgument
     from nsm.client.session_files import SessionFiles
+    from nsm.client.standard_input import InputSource
     from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
 
@@ -80,11 +82,9 @@ class Sandbox:
         self._client = client
         self._project = settings.get("project", DEFAULT)
         self._project_mode = settings.get("project_mode")
-        wire = client.call_in(
-            self._project,
-            self._project_mode,
-            lambda args: client.call("session_open", args),
-            partial(open_arguments, settings),
+        arguments = partial(open_arguments, settings)
+        wire = client.carry_out(
+            client.in_project("session_open", self._project, self._project_mode, arguments)
         )
         self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
         self.files = client.files(self.id)
@@ -115,6 +115,7 @@ class Sandbox:
         *,
         timeout_s: float | None = None,
         execution_id: str | None = None,
+        stdin: InputSource | None = None,
         on_output: OnOutput | None = None,
     ) -> RunResult:
         """Run code, as `nsm.Client.run`."""
@@ -126,33 +127,21 @@ class Sandbox:
             execution_id=execution_id,
             project=self._project,
             project_mode=self._project_mode,
-            existing=True,
+            must_exist=True,
+            stdin=stdin,
             on_output=on_output,
         )
 
-    def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        stdin: bytes | bool = False,
-        tty: TerminalSize | None = None,
-        timeout_s: float | None = None,
-    ) -> Job:
+    def exec(self, argv: Sequence[str], **settings: Unpack[ProgramSettings]) -> Job:
         """Start a program, as `nsm.Client.exec`."""
         return self._client.exec(
             self.name,
             argv,
             env=self.env,
-            cwd=cwd,
-            environ=environ,
-            stdin=stdin,
-            tty=tty,
-            timeout_s=timeout_s,
             project=self._project,
             project_mode=self._project_mode,
-            existing=True,
+            must_exist=True,
+            **settings,
         )
 
     def open_port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm.client import file_steps, local_trees, transfers
-from nsm.wire.answers import read
-from nsm.wire.errors import FileError, NsmError
-from nsm.wire.sessions import FileEvent, FileEvents, Watching, path_on_wire
+from nsm.client import file_steps, transfers
+from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any, Self, TypeVar
+    from collections.abc import Callable
+    from typing import Self, TypeVar
 
-    from nsm.client.async_files import AsyncFileCalls
-    from nsm.client.files import FileCalls
-    from nsm.client.transfers import Step
-    from nsm.wire.sessions import FileEntry, FileInfo, TreeReport
+    from nsm.client.steps import Calls, Steps
+    from nsm.wire.files import FileEntry, FileEvent, FileEvents, FileInfo, TreeReport
 
     T = TypeVar("T")
     Path = str | bytes
-    OnProgress = Callable[[int], object]
+    OnProgress = Callable[[int, int | None], object]
     Entries = list[FileEntry]
-
-WAIT_S = 30.0
-"""Longest wait of one request for events."""
 
 
 class SessionFiles:
@@ -50,19 +42,20 @@ class SessionFiles:
         NsmError: the session has ended, or cannot do that.
     """
 
-    def __init__(self, client: FileCalls, session: str) -> None:
+    def __init__(self, client: Calls, session: str) -> None:
         self._client = client
         self._session = session
 
     def __repr__(self) -> str:
         return f"<nsm files of {self._session!r}>"
 
-    def _do(self, steps: Generator[Step, dict[str, Any], T]) -> T:
-        return transfers.carry_out(steps, self._client.call)
+    def _do(self, steps: Steps[T]) -> T:
+        return self._client.carry_out(steps)
 
     def list(self, path: Path = ".") -> Entries:
         """List a directory, by name."""
-        return self._do(file_steps.list_directory(self._session, path))
+        found = self._do(file_steps.list_directory(self._session, path))
+        return list(found.entries)
 
     def stat(self, path: Path, *, follow: bool = True) -> FileEntry:
         """Return what a path leads to.
@@ -74,13 +67,7 @@ class SessionFiles:
 
     def exists(self, path: Path) -> bool:
         """Return whether a path leads to anything."""
-        try:
-            self.stat(path)
-        except FileError as error:
-            if error.data.get("errno") in ("ENOENT", "ENOTDIR"):
-                return False
-            raise
-        return True
+        return self._do(file_steps.exists(self._session, path))
 
     def read(
         self,
@@ -122,17 +109,74 @@ class SessionFiles:
         steps = file_steps.write_bytes(
             self._session,
             path,
-            data.encode() if isinstance(data, str) else data,
+            data,
             permissions=permissions,
             overwrite=overwrite,
             parents=parents,
         )
         return self._do(steps)
 
+    def read_to(
+        self,
+        path: Path,
+        write: Callable[[bytes], object],
+        *,
+        max_bytes: int | None = None,
+        on_open: Callable[[FileInfo], object] | None = None,
+    ) -> FileInfo:
+        """Read a file, piece by piece.
+
+        Example::
+
+            with open("plot.png", "wb") as file:
+                client.files("work").read_to("plot.png", file.write)
+
+        Args:
+            write: called with each piece; what it raises ends the transfer.
+            max_bytes: refuse a larger file. (The supervisor has a limit of its own.)
+            on_open: called with the file before its first piece; what it raises ends the transfer.
+
+        Returns:
+            The file's absolute path in the session, its size and permissions.
+
+        Raises:
+            FileTooLargeError: it is too large.
+        """
+        return self._do(transfers.get(self._session, path, write, max_bytes, on_open))
+
+    def write_from(
+        self,
+        path: Path,
+        read: Callable[[int], bytes],
+        *,
+        permissions: int | None = None,
+        overwrite: bool = True,
+        size: int | None = None,
+    ) -> FileInfo:
+        """Write a file, piece by piece. It appears whole at the end, or not at all.
+
+        Example::
+
+            with open("data.csv", "rb") as file:
+                client.files("work").write_from("data.csv", file.read)
+
+        Args:
+            read: called with a number of bytes until it returns none; what it raises ends the
+                transfer and leaves an older file as it was.
+            permissions, overwrite: as in `write`.
+            size: bytes that will come, if that is known: what cannot fit is refused at once.
+
+        Raises:
+            FileTooLargeError: it is too large.
+        """
+        steps = transfers.put(
+            self._session, path, read, permissions, overwrite=overwrite, size=size
+        )
+        return self._do(steps)
+
     def append(self, path: Path, data: bytes | str, *, permissions: int | None = None) -> None:
         """Add bytes at the end of a file, which is made if it is missing."""
-        raw = data.encode() if isinstance(data, str) else data
-        self._do(file_steps.append(self._session, path, raw, permissions=permissions))
+        self._do(file_steps.append(self._session, path, data, permissions=permissions))
 
     def mkdir(self, path: Path, *, parents: bool = False) -> None:
         """Make a directory, if there is none."""
@@ -160,13 +204,7 @@ class SessionFiles:
         Args:
             write: called with each piece of the archive.
         """
-
-        def take(pipe: int) -> None:
-            with open(pipe, "rb", buffering=0) as reader:
-                while data := reader.read(local_trees.COPY_BYTES):
-                    write(data)
-
-        return self._do(file_steps.archive(self._session, path, take))
+        return self._do(file_steps.archive(self._session, path, write))
 
     def unpack(self, path: Path, read: Callable[[int], bytes]) -> TreeReport:
         """Unpack a tar archive into a directory, which is made if it is missing.
@@ -176,13 +214,7 @@ class SessionFiles:
         Args:
             read: called with a number of bytes until it returns none.
         """
-
-        def give(pipe: int) -> None:
-            with open(pipe, "wb", buffering=0) as writer:
-                while data := read(local_trees.COPY_BYTES):
-                    local_trees.write_whole(writer, data)
-
-        return self._do(file_steps.unpack(self._session, path, give))
+        return self._do(file_steps.unpack(self._session, path, read))
 
     def upload(
         self, local: str | os.PathLike[str], path: Path, *, on_progress: OnProgress | None = None
@@ -192,7 +224,8 @@ class SessionFiles:
 
         Args:
             on_progress: called with the number of bytes so far, of the archive if it is a
-                directory. What it raises ends the copy.
+                directory, and of the whole, None if that is not known. What it raises ends the
+                copy.
 
         Returns:
             What was copied, and what was left out.
@@ -200,21 +233,34 @@ class SessionFiles:
         return self._do(file_steps.upload(self._session, os.fspath(local), path, on_progress))
 
     def download(
-        self, path: Path, local: str | os.PathLike[str], *, on_progress: OnProgress | None = None
+        self,
+        path: Path,
+        local: str | os.PathLike[str],
+        *,
+        into: bool = False,
+        follow: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> TreeReport:
         """Copy a file or a directory to here: to the file `local`, or into the directory `local`,
         which is made if it is missing.
 
         Of a directory, only files and directories come. Nothing is written outside of `local`, and
-        through no link.
+        through no link. A file that is replaced keeps its permissions, and one that is read-only
+        stays.
 
         Args:
+            into: copy into the directory `local`, under its own name.
+            follow: `local` may be a symbolic link.
             on_progress: as in `upload`.
 
         Returns:
             What was copied, and what was left out; `path` is that in the session.
         """
-        return self._do(file_steps.download(self._session, path, os.fspath(local), on_progress))
+        place = os.fspath(local)
+        steps = file_steps.download(
+            self._session, path, place, on_progress, into=into, follow=follow
+        )
+        return self._do(steps)
 
     def watch(self, path: Path = ".", *, recursive: bool = False) -> ChangeWatch:
         """Watch a file, or what is in a directory, from now on.
@@ -230,8 +276,8 @@ class SessionFiles:
         Args:
             recursive: watch directories below, too: at most 1,000.
         """
-        arguments = {"target": self._session, "path": path_on_wire(path), "recursive": recursive}
-        return ChangeWatch(self._client, read(Watching, self._client.call("file_watch", arguments)))
+        steps = file_steps.watch(self._session, path, recursive=recursive)
+        return ChangeWatch(self._client, self._do(steps))
 
 
 class ChangeWatch:
@@ -241,12 +287,10 @@ class ChangeWatch:
         path: absolute, in the session.
     """
 
-    def __init__(self, client: FileCalls, opened: Watching) -> None:
-        self.path = opened.path
+    def __init__(self, client: Calls, watch: file_steps.Watch) -> None:
+        self.path = watch.path
         self._client = client
-        self._handle = opened.watch
-        self._waiting: deque[FileEvent] = deque()
-        self._ended = False
+        self._watch = watch
 
     def __enter__(self) -> Self:
         return self
@@ -257,7 +301,7 @@ class ChangeWatch:
 
     def close(self) -> None:
         """Watch no longer."""
-        self._client.call("file_unwatch", {"watch": self._handle})
+        self._client.carry_out(self._watch.close())
 
     def read(self, wait_s: float = 0.0) -> FileEvents:
         """Return what has happened since the last time.
@@ -265,196 +309,13 @@ class ChangeWatch:
         Args:
             wait_s: wait so long for the first event; at most 60.
         """
-        arguments = {"watch": self._handle, "wait_s": wait_s}
-        return read(FileEvents, self._client.call("file_events", arguments))
+        return self._client.carry_out(self._watch.read(wait_s))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> FileEvent:
-        while not self._waiting:
-            if self._ended:
-                raise StopIteration
-            found = self.read(WAIT_S)
-            self._waiting.extend(found.events)
-            if found.overflow:
-                self._waiting.append(FileEvent("overflow", ""))
-            self._ended = found.ended
-        return self._waiting.popleft()
-
-
-class AsyncSessionFiles:
-    """Files of one session, as `SessionFiles` has them. `nsm.AsyncClient.files` makes it.
-
-    Callbacks are called in a thread while a directory is copied.
-    """
-
-    def __init__(self, client: AsyncFileCalls, session: str) -> None:
-        self._client = client
-        self._session = session
-
-    def __repr__(self) -> str:
-        return f"<nsm files of {self._session!r}>"
-
-    async def _do(self, steps: Generator[Step, dict[str, Any], T]) -> T:
-        return await self._client.carry_out(steps)
-
-    async def list(self, path: Path = ".") -> Entries:
-        """List a directory, by name; see `SessionFiles`."""
-        return await self._do(file_steps.list_directory(self._session, path))
-
-    async def stat(self, path: Path, *, follow: bool = True) -> FileEntry:
-        """Return what a path leads to; see `SessionFiles`."""
-        return await self._do(file_steps.stat(self._session, path, follow=follow))
-
-    async def exists(self, path: Path) -> bool:
-        """Return whether a path leads to anything; see `SessionFiles`."""
-        try:
-            await self.stat(path)
-        except FileError as error:
-            if error.data.get("errno") in ("ENOENT", "ENOTDIR"):
-                return False
-            raise
-        return True
-
-    async def read(
-        self,
-        path: Path,
-        *,
-        offset: int = 0,
-        length: int | None = None,
-        max_bytes: int | None = None,
-    ) -> bytes:
-        """Read a file, or a part of it; see `SessionFiles`."""
-        steps = file_steps.read_bytes(
-            self._session, path, offset=offset, length=length, max_bytes=max_bytes
-        )
-        return await self._do(steps)
-
-    async def write(
-        self,
-        path: Path,
-        data: bytes | str,
-        *,
-        permissions: int | None = None,
-        overwrite: bool = True,
-        parents: bool = False,
-    ) -> FileInfo:
-        """Write a file. It appears whole, or not at all; see `SessionFiles`."""
-        steps = file_steps.write_bytes(
-            self._session,
-            path,
-            data.encode() if isinstance(data, str) else data,
-            permissions=permissions,
-            overwrite=overwrite,
-            parents=parents,
-        )
-        return await self._do(steps)
-
-    async def append(
-        self, path: Path, data: bytes | str, *, permissions: int | None = None
-    ) -> None:
-        """Add bytes at the end of a file, which is made if it is missing; see `SessionFiles`."""
-        raw = data.encode() if isinstance(data, str) else data
-        await self._do(file_steps.append(self._session, path, raw, permissions=permissions))
-
-    async def mkdir(self, path: Path, *, parents: bool = False) -> None:
-        """Make a directory, if there is none; see `SessionFiles`."""
-        await self._do(file_steps.make_directory(self._session, path, parents=parents))
-
-    async def remove(self, path: Path, *, recursive: bool = False) -> None:
-        """Remove a file, a link or an empty directory; see `SessionFiles`."""
-        await self._do(file_steps.remove(self._session, path, recursive=recursive))
-
-    async def rename(self, path: Path, to: Path, *, overwrite: bool = True) -> None:
-        """Give a file or a directory another name on its file system; see `SessionFiles`."""
-        await self._do(file_steps.rename(self._session, path, to, overwrite=overwrite))
-
-    async def archive(self, path: Path, write: Callable[[bytes], object]) -> TreeReport:
-        """Read what is in a directory as a tar archive; see `SessionFiles`."""
-
-        def take(pipe: int) -> None:
-            with open(pipe, "rb", buffering=0) as reader:
-                while data := reader.read(local_trees.COPY_BYTES):
-                    write(data)
-
-        return await self._do(file_steps.archive(self._session, path, take))
-
-    async def unpack(self, path: Path, read: Callable[[int], bytes]) -> TreeReport:
-        """Unpack a tar archive into a directory; see `SessionFiles`."""
-
-        def give(pipe: int) -> None:
-            with open(pipe, "wb", buffering=0) as writer:
-                while data := read(local_trees.COPY_BYTES):
-                    local_trees.write_whole(writer, data)
-
-        return await self._do(file_steps.unpack(self._session, path, give))
-
-    async def upload(
-        self, local: str | os.PathLike[str], path: Path, *, on_progress: OnProgress | None = None
-    ) -> TreeReport:
-        """Copy a file or a directory from here; see `SessionFiles`."""
-        return await self._do(file_steps.upload(self._session, os.fspath(local), path, on_progress))
-
-    async def download(
-        self, path: Path, local: str | os.PathLike[str], *, on_progress: OnProgress | None = None
-    ) -> TreeReport:
-        """Copy a file or a directory to here; see `SessionFiles`."""
-        return await self._do(
-            file_steps.download(self._session, path, os.fspath(local), on_progress)
-        )
-
-    async def watch(self, path: Path = ".", *, recursive: bool = False) -> AsyncChangeWatch:
-        """Watch a file, or what is in a directory; see `SessionFiles`."""
-        arguments = {"target": self._session, "path": path_on_wire(path), "recursive": recursive}
-        opened = read(Watching, await self._client.call("file_watch", arguments))
-        return AsyncChangeWatch(self._client, opened)
-
-
-class AsyncChangeWatch:
-    """A path that is watched. It is an async iterator of `FileEvent` until that path is gone.
-
-    Attributes:
-        path: absolute, in the session.
-    """
-
-    def __init__(self, client: AsyncFileCalls, opened: Watching) -> None:
-        self.path = opened.path
-        self._client = client
-        self._handle = opened.watch
-        self._waiting: deque[FileEvent] = deque()
-        self._ended = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with suppress(NsmError):  # the session or the connection may be gone
-            await self.close()
-
-    async def close(self) -> None:
-        """Watch no longer."""
-        await self._client.call("file_unwatch", {"watch": self._handle})
-
-    async def read(self, wait_s: float = 0.0) -> FileEvents:
-        """Return what has happened since the last time.
-
-        Args:
-            wait_s: wait so long for the first event; at most 60.
-        """
-        arguments = {"watch": self._handle, "wait_s": wait_s}
-        return read(FileEvents, await self._client.call("file_events", arguments))
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> FileEvent:
-        while not self._waiting:
-            if self._ended:
-                raise StopAsyncIteration
-            found = await self.read(WAIT_S)
-            self._waiting.extend(found.events)
-            if found.overflow:
-                self._waiting.append(FileEvent("overflow", ""))
-            self._ended = found.ended
-        return self._waiting.popleft()
+        event = self._client.carry_out(self._watch.next())
+        if event is None:
+            raise StopIteration
+        return event

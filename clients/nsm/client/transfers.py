@@ -1,7 +1,6 @@
-"""Files to and from a session, as steps that the blocking and the async client both carry out.
+"""Files to and from a session, as steps (`nsm.client.steps`).
 
-A transfer is a generator: it yields operations and is sent their answers, or thrown what went
-wrong instead. It keeps one piece in memory at a time. Where a descriptor of the file comes with the
+A transfer keeps one piece in memory at a time. Where a descriptor of the file comes with the
 answer, pieces are read and written here, and no other process has them in its hands.
 """
 
@@ -11,71 +10,23 @@ import errno
 import os
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nsm.wire.answers import read
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
-from nsm.wire.sessions import (
-    PIECE_BYTES,
-    FileInfo,
-    FilePiece,
-    OpenFile,
-    closed_file,
-    path_on_wire,
-)
+from nsm.wire.files import PIECE_BYTES, FileInfo, FilePiece, OpenFile, closed_file, path_on_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from typing import Any, TypeAlias
+    from typing import Any
 
-    from typing_extensions import TypeIs
-
-    Step: TypeAlias = tuple[str, dict[str, Any]] | Callable[[], object] | None
-    """An operation and its arguments; a function that takes its time; or None, after each piece,
-    for others to have a turn.
-    """
-
-    Transfer: TypeAlias = Generator[Step, dict[str, Any], FileInfo]
+    from nsm.client.steps import Steps
 
 
 CHECK_BYTES = 32 * 1024 * 1024
 CHECK_S = 1.0
 """After so many bytes or seconds, whoever writes a file itself asks if the session is still there.
 """
-
-T = TypeVar("T")
-
-
-def is_operation(step: Step) -> TypeIs[tuple[str, dict[str, Any]]]:
-    """Return whether a step is an operation with its arguments."""
-    return isinstance(step, tuple)
-
-
-def carry_out(
-    transfer: Generator[Step, dict[str, Any], T],
-    call: Callable[[str, dict[str, Any]], dict[str, Any]],
-) -> T:
-    """Do a transfer, step by step, over a blocking client; `nsm.client.asynchronous` has its own.
-
-    Args:
-        call: carries out an operation with its arguments.
-    """
-    try:
-        step = next(transfer)
-        while True:
-            answer: dict[str, Any] = {}
-            try:
-                if is_operation(step):
-                    answer = call(*step)
-                elif step is not None:
-                    step()
-            except BaseException as error:  # noqa: BLE001  # the transfer raises it again
-                step = transfer.throw(error)
-            else:
-                step = transfer.send(answer)
-    except StopIteration as end:
-        outcome: T = end.value
-        return outcome
 
 
 def get(
@@ -84,8 +35,8 @@ def get(
     write: Callable[[bytes], object],
     max_bytes: int | None,
     on_open: Callable[[FileInfo], object] | None,
-) -> Transfer:
-    """Read a file of a session; see `nsm.Client.get_file`."""
+) -> Steps[FileInfo]:
+    """Read a file of a session; see `SessionFiles.read_to`."""
     opened = yield from open_file({"target": target, "path": path_on_wire(path), "mode": "read"})
     received = 0
     try:
@@ -106,9 +57,7 @@ def get(
     return closed_file(answer, opened.info.permissions)._replace(size=received)
 
 
-def get_part(
-    target: str, path: str | bytes, offset: int, length: int | None
-) -> Generator[Step, dict[str, Any], bytes]:
+def get_part(target: str, path: str | bytes, offset: int, length: int | None) -> Steps[bytes]:
     """Read a part of a file into memory."""
     opened = yield from open_file({"target": target, "path": path_on_wire(path), "mode": "read"})
     data = bytearray()
@@ -129,7 +78,7 @@ def get_part(
     return bytes(data[skip:] if length is None else data[skip : skip + length])
 
 
-def _next_piece(opened: OpenFile, received: int) -> Generator[Step, dict[str, Any], FilePiece]:
+def _next_piece(opened: OpenFile, received: int) -> Steps[FilePiece]:
     if opened.descriptor is False:
         answer = yield "file_read", {"file": opened.file, "bytes": PIECE_BYTES}
         return read(FilePiece, answer)
@@ -148,8 +97,8 @@ def put(
     *,
     overwrite: bool,
     size: int | None,
-) -> Transfer:
-    """Write a file of a session; see `nsm.Client.put_file`."""
+) -> Steps[FileInfo]:
+    """Write a file of a session; see `SessionFiles.write_from`."""
     arguments: dict[str, Any] = {
         "target": target,
         "path": path_on_wire(path),
@@ -181,7 +130,7 @@ def put(
     return closed_file(answer, opened.info.permissions)
 
 
-def _put_piece(opened: OpenFile, piece: bytes) -> Generator[Step, dict[str, Any], None]:
+def _put_piece(opened: OpenFile, piece: bytes) -> Steps[None]:
     if opened.descriptor is False:
         yield "file_write", {"file": opened.file, "data": piece}
         return
@@ -192,26 +141,26 @@ def _put_piece(opened: OpenFile, piece: bytes) -> Generator[Step, dict[str, Any]
             left = left[os.write(opened.descriptor, left) :]
 
 
-def open_file(arguments: dict[str, Any]) -> Generator[Step, dict[str, Any], OpenFile]:
+def open_file(arguments: dict[str, Any]) -> Steps[OpenFile]:
     """Open a file, with a descriptor of it where that is possible."""
     answer = yield "file_open", {**arguments, "descriptor": True}
     return read(OpenFile, answer)
 
 
-def _close(opened: OpenFile) -> Generator[Step, dict[str, Any], dict[str, Any]]:
+def _close(opened: OpenFile) -> Steps[dict[str, Any]]:
     if opened.descriptor is not False:
         os.close(opened.descriptor)
     answer = yield "file_close", {"file": opened.file, "keep": True}
     return answer
 
 
-def _abandon(opened: OpenFile) -> Generator[Step, dict[str, Any], None]:
+def _abandon(opened: OpenFile) -> Steps[None]:
     if opened.descriptor is not False:
         os.close(opened.descriptor)
     yield from give_up(opened.file)
 
 
-def give_up(file: int) -> Generator[Step, dict[str, Any], None]:
+def give_up(file: int) -> Steps[None]:
     """Close without keeping. The supervisor may have done that already, or be gone."""
     with suppress(NsmError):
         yield "file_close", {"file": file, "keep": False}

@@ -27,30 +27,47 @@ _MAX_REPORT_BYTES = 4096
 _PASSED_ON = frozenset(
     (
         "ALL_PROXY",
+        "CURL_CA_BUNDLE",
         "HOME",
         "HTTPS_PROXY",
         "HTTP_PROXY",
         "LANG",
         "LD_LIBRARY_PATH",
         "LOGNAME",
+        "NETRC",
+        "NODE_EXTRA_CA_CERTS",
         "NO_PROXY",
         "PATH",
+        "REQUESTS_CA_BUNDLE",
         "SHELL",
         "TMPDIR",
         "TZ",
         "USER",
+        "UV_CONFIG_FILE",
+        "UV_CONSTRAINT",
+        "UV_DEFAULT_INDEX",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        "UV_INSECURE_HOST",
+        "UV_NO_CONFIG",
         "VIRTUAL_ENV",
-        "all_proxy",  # nix reaches the network by them
+        "all_proxy",  # nix and builds of packages reach the network by them
         "http_proxy",
         "https_proxy",
         "no_proxy",
     )
 )
-_PASSED_ON_PREFIXES = ("LC_", "NIX_", "NSM_", "NVM_", "PYENV_", "PYTHON", "SSL_CERT_", "XDG_")
+_PASSED_ON_PREFIXES = (
+    *("LC_", "NIX_", "NSM_", "NVM_", "PYENV_", "PYTHON", "SSL_CERT_", "XDG_"),
+    # Where packages come from. Others of uv's have tokens for uploads.
+    *("NPM_CONFIG_", "PIP_", "UV_HTTP_", "UV_INDEX", "npm_config_"),
+)
 _CLIENTS_OWN = frozenset({"NSM_SCOPE", "NSM_BRIDGE"})
 _CLIENTS_OWN_PREFIX = "NIX_SANDBOX_"
 """The supervisor serves every client for days: it gets neither the keys and tokens in the
-environment of whoever came first, nor that client's settings, which travel in its attachment."""
+environment of whoever came first, but for those of package indexes, nor that client's settings,
+which travel in its attachment.
+"""
 
 # Forks and lets the parent end, so that the supervisor is nobody's child: a shim that lives for
 # days would else keep it as a zombie after `nsm shutdown`. Forking in this process instead is
@@ -77,7 +94,7 @@ def spawn(path: str) -> str:
             stdout=log,
             stderr=log,
             cwd="/",
-            env=_supervisor_environment(path),
+            env=supervisor_environment(path),
             pass_fds=(write_end,),  # and not the starters' lock, which would be held for life
             start_new_session=True,
             umask=0o077,
@@ -116,7 +133,8 @@ def _wait_ready(pipe: int) -> str:
     return report.partition(b"\n")[0].decode(errors="replace")
 
 
-def _supervisor_environment(path: str) -> dict[str, str]:
+def supervisor_environment(path: str) -> dict[str, str]:
+    """Variables of a supervisor with its socket at this path: those that are passed on to it."""
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -13,13 +13,15 @@ and a module for what each operation answers:
 
     results.py      run: what came of code
     live.py         sessions, kill: live sessions, and those that were ended
-    sessions.py     complete, check, files of a session
+    sessions.py     complete, check
+    files.py        files of sessions
     jobs.py         programs in sessions
     sandbox.py      sessions with settings of their own
     transcripts.py  logs; sessions that have ended
     inspection.py, network.py, changes.py   of one session: all, network, changed files
     ports.py        ports of sessions that are open on the host
-    environments.py, builds.py   what there is to run in; what Nix builds
+    environments.py, builds.py   what there is to run in; what nsm builds
+    project_environments.py   environments that lie in a project
     status.py, pool.py, telemetry.py   the supervisor: itself, spares, figures and events
     drain.py, reload.py   its ways to make room for another one
     boxes.py, bridge.py   boxes; programs of the host

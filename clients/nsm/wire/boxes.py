@@ -4,6 +4,29 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 
+class BoxUse(NamedTuple):
+    """Limits of a box's processes, and what they use.
+
+    Attributes:
+        memory_by: what enforces the limit of memory: ``cgroup`` or ``watchdog``.
+        why: why that is no control group; None if it is one.
+        memory_limit_bytes: memory that they may have together.
+        memory_bytes: memory that they have; None if nobody has looked yet. With a control group,
+            files in memory count, too.
+        process_limit: largest number of processes.
+        processes: their number, with bubblewrap's own; None if nobody has looked yet.
+        killed: number of processes that were ended because there was no memory left.
+    """
+
+    memory_by: str
+    why: str | None
+    memory_limit_bytes: int
+    memory_bytes: int | None
+    process_limit: int
+    processes: int | None
+    killed: int
+
+
 class BoxRow(NamedTuple):
     """One box.
 
@@ -21,6 +44,7 @@ class BoxRow(NamedTuple):
         connections: through the proxy, at this moment.
         counters: number of decisions about its requests by verdict, and bytes.
         programs: names of the bridge's programs that it may start on the host.
+        limits: limits of its processes; None if it has none.
     """
 
     id: str
@@ -37,6 +61,7 @@ class BoxRow(NamedTuple):
     connections: Annotated[int, "network.connections"]
     counters: Annotated[Mapping[str, Any], "network.counters"]
     programs: tuple[str, ...] = ()
+    limits: BoxUse | None = None
 
 
 class BoxPlace(NamedTuple):

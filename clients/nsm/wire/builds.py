@@ -1,4 +1,4 @@
-"""Environments that Nix builds, as the operations `env_...` answer. Few programs ask."""
+"""Environments that nsm builds, as the operations `env_...` answer. Few programs ask."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,12 @@ class BuildProgress(NamedTuple):
     """How far a build has come.
 
     Attributes:
-        phase: ``evaluating``, ``fetching``, ``downloading`` or ``building``.
+        phase: of Nix ``evaluating``, ``fetching``, ``downloading`` or ``building``; of packages
+            ``resolving``, ``installing``, ``compiling`` or ``publishing``.
         activity: present activity, for people; may be empty.
         built, to_build: derivations; the second grows while nix finds out.
         copied, to_copy: store paths that come from elsewhere.
-        downloaded_bytes, to_download_bytes: as far as nix knows.
+        downloaded_bytes, to_download_bytes: as far as known.
     """
 
     phase: str
@@ -27,19 +28,21 @@ class BuildProgress(NamedTuple):
 
 
 class BuiltRow(NamedTuple):
-    """One environment that Nix builds.
+    """One environment that nsm builds.
 
     Attributes:
         name: to run code in; before its first build, what it is likely to be called.
-        reference: to its flake.
+        reference: to its flake; or its packages, as text.
         state: state of its last build: ``queued``, ``building``, ``ready`` or ``failed``.
-        wanted_by: sources that name it: ``nsm env add``, ``config.toml``, ``NIX_SANDBOX_ENVS`` of
-            the supervisor, or ``clients`` by theirs.
-        path: in Nix's store, of what can be used now; None where nothing can.
+        wanted_by: sources that name it: ``nsm env add``, ``config.toml``, ``nsm env use``,
+            ``NIX_SANDBOX_ENVS`` of the supervisor, or ``clients`` by theirs.
+        path: in its store, of what can be used now; None where nothing can.
         built_at: when that was built, Unix time.
         since_s: seconds that a build has waited or run; None where none does.
         progress: progress of a build that waits or runs.
         cause, error, hint: why the last build failed: a line, all of it, and what to do.
+        lock: path of the lock of its packages; empty for none.
+        note: a sentence about what did not go as it should; may be empty.
     """
 
     name: str
@@ -53,6 +56,8 @@ class BuiltRow(NamedTuple):
     cause: str | None
     error: str | None
     hint: str | None
+    lock: str = ""
+    note: str = ""
 
     @property
     def going_on(self) -> bool:
@@ -60,11 +65,40 @@ class BuiltRow(NamedTuple):
         return self.progress is not None
 
 
+class PreloadReport(NamedTuple):
+    """Modules that an environment preloads after a change.
+
+    Attributes:
+        preload: modules that its sessions find imported.
+        imported: seconds that each import took in a trial; empty without one.
+        failed: modules that were left out, and why.
+        memory_bytes: memory of a template with them; None if unknown.
+    """
+
+    name: str
+    preload: tuple[str, ...]
+    imported: dict[str, float]
+    failed: dict[str, str]
+    memory_bytes: int | None
+
+
 class RemovedEnvironment(NamedTuple):
     """Environment that was removed."""
 
     name: str
     reference: str
+
+
+class CollectReport(NamedTuple):
+    """Environments made from packages that nobody uses.
+
+    Attributes:
+        removed: their directories, and that of what was fetched for builds.
+        freed_bytes: size of files that nothing else shares.
+    """
+
+    removed: tuple[str, ...]
+    freed_bytes: int
 
 
 class RemoveError(NamedTuple):

@@ -3,6 +3,39 @@
 from typing import NamedTuple
 
 
+class SlowImport(NamedTuple):
+    """A module that sessions often wait for: worth preloading, as they say themselves.
+
+    Attributes:
+        seconds: median of the times that its import took.
+        sessions: number of sessions that imported it, among the last `of`.
+    """
+
+    module: str
+    seconds: float
+    sessions: int
+    of: int
+
+
+class TemplateRow(NamedTuple):
+    """A template: a process of which sessions are forks.
+
+    Attributes:
+        pid: process id on the host.
+        project: project that its sessions see; None for none.
+        memory_bytes: its proportional share of memory (PSS), since sessions share its pages; None
+            if unknown.
+        imported: modules that it has preloaded, and the seconds that each import took.
+        sessions: number of sessions forked so far.
+    """
+
+    pid: int
+    project: str | None
+    memory_bytes: int | None
+    imported: dict[str, float]
+    sessions: int
+
+
 class EnvironmentRow(NamedTuple):
     """One environment, or a reason why one is missing.
 
@@ -21,6 +54,8 @@ class EnvironmentRow(NamedTuple):
         aliases: other names that it answers to.
         only_for: for whom it is, for people; None if for everyone.
         hides: where others of that name come from, which it stands in place of.
+        slow_imports: modules that are worth preloading, the slowest first.
+        templates: its templates that run now; environments that show the same share them.
     """
 
     name: str
@@ -39,3 +74,5 @@ class EnvironmentRow(NamedTuple):
     only_for: str | None
     hides: tuple[str, ...]
     not_preloaded: tuple[str, ...] = ()
+    slow_imports: tuple[SlowImport, ...] = ()
+    templates: tuple[TemplateRow, ...] = ()

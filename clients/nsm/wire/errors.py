@@ -205,6 +205,12 @@ class NixFailedError(NsmError):
     code = "nix-failed"
 
 
+class PackagesFailedError(NsmError):
+    """An environment could not be made from packages; the message says why."""
+
+    code = "packages-failed"
+
+
 class ShuttingDownError(NsmError):
     """The supervisor is ending and takes no new work."""
 

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from nsm.wire.environments import SlowImport
 from nsm.wire.jobs import JobInfo
 from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision
@@ -75,6 +76,7 @@ class Inspection(NamedTuple):
         decisions: about its network, likewise.
         jobs: programs in it that run, and the last 20 that have ended.
         ports: its ports that are open on the host.
+        slow_imports: modules that are worth preloading in its environment.
     """
 
     session: SessionRow
@@ -91,3 +93,4 @@ class Inspection(NamedTuple):
     decisions: tuple[NetworkDecision, ...] = ()
     ports: tuple[PortRow, ...] = ()
     jobs: tuple[JobInfo, ...] = ()
+    slow_imports: tuple[SlowImport, ...] = ()

@@ -22,7 +22,10 @@ LANGUAGES = (
     Language("python", ("py", "python3"), ("python",), (".py",)),
     Language("bash", ("sh", "shell", "zsh"), ("bash", "sh"), (".sh", ".bash")),
     Language(
-        "node", ("js", "javascript", "mjs", "nodejs"), ("node", "nodejs"), (".js", ".mjs", ".cjs")
+        "node",
+        ("js", "javascript", "mjs", "nodejs", "ts", "typescript"),
+        ("node", "nodejs"),
+        (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"),
     ),
 )
 

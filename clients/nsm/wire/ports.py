@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class PortRow(NamedTuple):
-    """An open port of a session.
+    """An open port of a session, or one of the configuration that could not be opened.
 
     Attributes:
         session: id of the session; `name` and `scope` are the session's, too.
@@ -18,6 +18,7 @@ class PortRow(NamedTuple):
         full: True while further connections wait because the session has too many.
         relay_pid: process id of its relay; None if none runs.
         problem: why it does not work at present, for people; else None.
+        is_open: False for a port of the configuration that could not be opened.
     """
 
     session: str
@@ -35,3 +36,4 @@ class PortRow(NamedTuple):
     full: bool = False
     relay_pid: int | None = None
     problem: str | None = None
+    is_open: bool = True

@@ -83,6 +83,15 @@ class HttpStatus(NamedTuple):
     problem: str
 
 
+class PortsStatus(NamedTuple):
+    """Ports of sessions that are open on the host, and ports of the configuration that could not be
+    opened.
+    """
+
+    open: int = 0
+    unopened: int = 0
+
+
 class Status(NamedTuple):
     """The supervisor itself. `sessions` and `clients` are counts; `draining` is why it takes
     nothing new, None while it does."""
@@ -100,6 +109,7 @@ class Status(NamedTuple):
     survival: SurvivalStatus
     bridge: BridgeStatus
     http: HttpStatus
+    ports: PortsStatus = PortsStatus()
 
 
 def read_status(wire: Mapping[str, Any]) -> Status:

@@ -99,7 +99,45 @@ class ExecutionEnd(NamedTuple):
     error: ErrorField | None
 
 
-Entry: TypeAlias = SessionStart | ExecutionStart | OutputPiece | ExecutionEnd
+class JobStart(NamedTuple):
+    """A job that was started. Its output is not in the transcript (`nsm attach --job` shows it).
+
+    Attributes:
+        job: number of the job in its session.
+        client: the program that started it.
+        command: its arguments as a line of shell, or its code; the beginning if that is long, and
+            `command_omitted` characters are left out.
+        started_at: Unix time, seconds; for display.
+    """
+
+    job: str
+    client: str
+    command: str
+    command_omitted: int
+    started_at: float
+
+
+class JobEnd(NamedTuple):
+    """The end of a job. An earlier supervisor may have noted its start.
+
+    Attributes:
+        command: its arguments as a line of shell; the beginning if that is long.
+        outcome: ``ok``, ``error``, ``timeout`` or ``stopped``.
+        exit_code: as a shell reports it.
+        signal: number of the signal that ended it, or 0.
+        output_bytes: how much it has printed.
+    """
+
+    job: str
+    command: str
+    outcome: str
+    exit_code: int
+    signal: int
+    duration_s: float
+    output_bytes: int
+
+
+Entry: TypeAlias = SessionStart | ExecutionStart | OutputPiece | ExecutionEnd | JobStart | JobEnd
 """One line of a transcript, so to speak."""
 
 
@@ -147,6 +185,10 @@ def to_wire(entry: Entry) -> tuple[str, dict[str, Any]]:
             return "session", data
         case ExecutionStart():
             return "execution", data
+        case JobStart():
+            return "job", data
+        case JobEnd():
+            return "job_ended", data
         case OutputPiece():
             if not entry.skipped:
                 del data["skipped"]
@@ -174,4 +216,6 @@ _KINDS: dict[str, type[Entry]] = {
     "execution": ExecutionStart,
     "output": OutputPiece,
     "finished": ExecutionEnd,
+    "job": JobStart,
+    "job_ended": JobEnd,
 }

@@ -11,6 +11,7 @@ from nsm.cli.options import Parser, add_network
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from nsmbox.host.added_directories import RequestedDirectory
     from nsmbox.model.plan import Network
 
 _EPILOG = """\
@@ -21,6 +22,7 @@ examples:
   nsm box -- bash
   nsm box --network off -- make test
   nsm box --network pypi.org,files.pythonhosted.org -- pip download cbor2
+  nsm box --add ../library:ro --add ../docs:rw --hide .env -- bash
   nsm box --profile codex
   nsm box --profile claude --bridge deploy,restart-db
   nsm box --dry-run -- bash
@@ -45,6 +47,34 @@ def parser() -> Parser:
         _network,
     )
     parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="DIR[:ro|:rw]",
+        type=_directory,
+        help="show this directory too: read-only, or writable with :rw; may be repeated",
+    )
+    parser.add_argument(
+        "--hide",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="hide this path, or a name (.env) or pattern ('*.pem') everywhere; may be repeated",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        type=_variable,
+        help="pass your variable NAME, or set it to VALUE; may be repeated",
+    )
+    parser.add_argument(
+        "--worktrees",
+        action=argparse.BooleanOptionalAction,
+        help="show NAME.worktrees beside the repository, for git's worktrees; remembered",
+    )
+    parser.add_argument(
         "--bridge",
         metavar="NAMES",
         type=_programs,
@@ -55,10 +85,30 @@ def parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="files of the project that the host would run cannot be changed (the default)",
     )
+    parser.add_argument(
+        "--limit",
+        metavar="NAME=NUMBER",
+        action="append",
+        type=_limit,
+        help="memory_mb, processes, tmp_mb, home_mb, shm_mb, cpu_weight or descriptors",
+    )
+    parser.add_argument(
+        "--unprotect",
+        metavar="PATHS",
+        type=_paths,
+        help="protected files that it may change and make: PATH,... or '' for none",
+    )
     parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--check", action="store_true", help="check what it needs")
     parser.add_argument("--list", action="store_true", help="list the boxes")
+    parser.add_argument(
+        "--keep-last",
+        nargs="?",
+        const="box-last",
+        metavar="DIR",
+        help="copy files that the last box here left outside of the project to DIR (box-last)",
+    )
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument(
         "command",
@@ -79,6 +129,10 @@ def main(arguments: list[str]) -> int:
         from nsmbox.cli import listing  # noqa: PLC0415
 
         return listing.show(as_json=options.json)
+    if options.keep_last is not None:
+        from nsmbox.cli import last_box  # noqa: PLC0415
+
+        return common.guarded("nsm box", lambda: last_box.get_back(options.keep_last))
     gc.disable()  # a seventh of the time until this process is another program
     try:
         return common.guarded(
@@ -96,6 +150,25 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:place], arguments[place + 1 :]
 
 
+def _directory(text: str) -> RequestedDirectory:
+    from nsmbox.host import added_directories  # noqa: PLC0415
+
+    return added_directories.parse(text)
+
+
+def _variable(text: str) -> tuple[str, str | None]:
+    from nsmbox.model import settings  # noqa: PLC0415
+
+    name, equals, value = text.partition("=")
+    if not settings.is_variable_name(name):
+        raise argparse.ArgumentTypeError(
+            f"{name!r:.80} is not a variable name"
+        )  # no value: a secret
+    if "\0" in value:
+        raise argparse.ArgumentTypeError(f"the value of {name} has a null byte")
+    return name, value if equals else None
+
+
 def _programs(text: str) -> tuple[str, ...]:
     from nsmbox.cli import common  # noqa: PLC0415
 
@@ -104,6 +177,19 @@ def _programs(text: str) -> tuple[str, ...]:
     except ValueError:
         message = f"{text!r:.200} is not NAME,... (a to z, 0 to 9, - and _; at most 64 names)"
         raise argparse.ArgumentTypeError(message) from None
+
+
+def _limit(text: str) -> tuple[str, int]:
+    from nsmbox.cli import common  # noqa: PLC0415
+
+    try:
+        return common.limit(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (path.strip() for path in text.split(",")))))
 
 
 def _network(text: str) -> Network:

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from nsmbox.host.added_directories import RequestedDirectory, parse
 from nsmbox.host.facts import BoxRequest
 from nsmbox.model import settings
+from nsmbox.model.limits import BOUNDS, limits
 from nsmbox.model.plan import MODES, BoxError, Network
 from nsmbox.profiles import profile
 from nsmbox.start.run import EXIT_INTERRUPTED, Way, run
@@ -33,8 +35,13 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
             network=table.net,
             protect=table.protect,
             protect_paths=table.protect_paths,
-            extra=extra(variables),
+            unprotected=table.unprotect,
+            extra=(*extra(variables), *table.env),
             programs=table.bridge,
+            add=added(table),
+            hide=table.hide,
+            persist=table.persist,
+            limits=limits(table.limits),
         ),
         Way(
             program="claudebox",
@@ -58,9 +65,20 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
             network=table.net if options.network is None else options.network,
             protect=table.protect if options.protect is None else options.protect,
             protect_paths=table.protect_paths,
-            extra=extra(variables),
+            unprotected=table.unprotect if options.unprotect is None else options.unprotect,
+            extra=(
+                *extra(variables),
+                *table.env,
+                *(name for name, value in options.env if value is None),
+            ),
             show=table.show if kind.shows_listed else (),
             programs=table.bridge if options.bridge is None else options.bridge,
+            add=(*added(table), *options.add),
+            hide=(*table.hide, *options.hide),
+            worktrees=options.worktrees,
+            persist=table.persist,
+            set={name: value for name, value in options.env if value is not None},
+            limits=limits({**table.limits, **dict(options.limit or ())}),
         ),
         Way(
             program="nsm box",
@@ -91,13 +109,18 @@ def extra(variables: Mapping[str, str]) -> tuple[str, ...]:
     """
     names = [name.strip() for name in variables.get(EXTRA_VARIABLES, "").split(",")]
     for name in filter(None, names):
-        if not name.isidentifier() or not name.isascii():
+        if not settings.is_variable_name(name):
             raise BoxError(
-                f"{EXTRA_VARIABLES} has {name!r} in it, which is no variable's name",
+                f"{EXTRA_VARIABLES} has {name!r} in it, which is not a variable name",
                 hint=f'Names are separated by commas: {EXTRA_VARIABLES}="GH_TOKEN,HTTP_PROXY".',
                 exit_code=2,
             )
     return tuple(dict.fromkeys(filter(None, names)))
+
+
+def added(table: settings.BoxSettings) -> tuple[RequestedDirectory, ...]:
+    """Directories that the configuration adds to every box."""
+    return tuple(parse(text, "[box] add") for text in table.add)
 
 
 def network(text: str) -> Network:
@@ -122,6 +145,22 @@ def programs(text: str) -> tuple[str, ...]:
     if len(names) > settings.MAX_PROGRAMS or not all(map(settings.is_program_name, names)):
         raise ValueError(text)
     return names
+
+
+def limit(text: str) -> tuple[str, int]:
+    """One limit, as NAME=NUMBER.
+
+    Raises:
+        ValueError: it is none, or out of its bounds; the message is for people.
+    """
+    name, _, value = text.partition("=")
+    if name not in BOUNDS:
+        raise ValueError(f"{text!r:.100} is not NAME=NUMBER; names are {', '.join(BOUNDS)}")
+    least, most = BOUNDS[name]
+    number = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else 0
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {value!r:.40}, expected a number from {least} to {most}")
+    return name, number
 
 
 def guarded(program: str, action: Callable[[], int]) -> int:

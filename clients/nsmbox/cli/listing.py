@@ -14,7 +14,7 @@ REFUSED = ("off", "not-allowed", "port", "address")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsm.wire.boxes import BoxRow
+    from nsm.wire.boxes import BoxRow, BoxUse
 
 
 def show(*, as_json: bool) -> int:
@@ -46,13 +46,23 @@ def rows(boxes: Sequence[BoxRow], home: str) -> str:
             box.profile,
             _network(box),
             ",".join(box.programs) or "-",
+            *_use(box.limits),
             formats.duration(box.age_s),
             formats.below_home(box.directory, home),
         )
         for box in boxes
     ]
-    columns = ("ID", "PID", "PROFILE", "NETWORK", "PROGRAMS", "AGE", "DIRECTORY")
-    return formats.table(columns, lines, "PID AGE")
+    columns = ("ID", "PID", "PROFILE", "NETWORK", "PROGRAMS", "PROCS", "MEMORY", "AGE", "DIRECTORY")
+    return formats.table(columns, lines, "PID PROCS MEMORY AGE")
+
+
+def _use(use: BoxUse | None) -> tuple[str, str]:
+    if use is None:
+        return "-", "-"
+    return (
+        formats.of_limit(use.processes, use.process_limit),
+        formats.memory_of_limit(use.memory_bytes, use.memory_limit_bytes),
+    )
 
 
 def _network(box: BoxRow) -> str:

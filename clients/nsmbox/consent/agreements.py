@@ -110,7 +110,7 @@ def remember(plan: Plan) -> None:
 
 
 def digest_of(plan: Plan) -> str:
-    """Tells plans apart that a person would want to be asked about."""
+    """Tell plans apart that a person would want to be asked about."""
     told = {name: value for name, value in essence(plan).identity.items() if name != "program"}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -130,19 +130,26 @@ def _key(plan: Plan) -> tuple[str, str, str]:
     return plan.directory, plan.profile, plan.asked[0]
 
 
-def _read(path: str) -> list[Agreement]:
+def read_own_file(path: str) -> bytes | None:
+    """The content of a file that nobody else could have written; None if it is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or not _is_ours_alone(status):
+                return None
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError:
+        return None
+    return data if len(data) <= MAX_FILE_BYTES else None
+
+
+def _read(path: str) -> list[Agreement]:
+    data = read_own_file(path)
+    try:
+        return _parsed(data) if data is not None else []
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or not _is_ours_alone(status):
-            return []
-        try:
-            return _parsed(file.read(MAX_FILE_BYTES + 1))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return []
 
 
 def _is_ours_alone(status: os.stat_result) -> bool:
@@ -151,8 +158,6 @@ def _is_ours_alone(status: os.stat_result) -> bool:
 
 
 def _parsed(data: bytes) -> list[Agreement]:
-    if len(data) > MAX_FILE_BYTES:
-        return []
     found: list[Agreement] = []
     for row in json.loads(data)["agreements"]:
         directory, profile, program = row["key"]

@@ -40,11 +40,14 @@ _INTERRUPT, _END = b"\x03", b"\x04"
 """Bytes of Ctrl-C and Ctrl-D if an earlier program has left the terminal in raw mode."""
 
 
-def confirm(plan: Plan, *, home: str) -> None:
+def confirm(plan: Plan, *, home: str) -> bool:
     """Return once somebody agrees to the plan, has agreed to it before, or cannot be asked.
 
     Args:
         home: shown as `~`.
+
+    Returns:
+        True if somebody has seen the plan.
 
     Raises:
         BoxError: they do not agree.
@@ -53,10 +56,10 @@ def confirm(plan: Plan, *, home: str) -> None:
     with ExitStack() as closing:
         terminal = Terminal.find(closing)
         if terminal is None:
-            return
+            return False
         before = agreements.find(plan)
         if before is not None and agreements.covers(before, plan):
-            return
+            return False
         answer = _ask(terminal, plan, home, before)
         if answer == "no":
             raise BoxError(
@@ -71,6 +74,7 @@ def confirm(plan: Plan, *, home: str) -> None:
                     f"nsm: the answer cannot be kept: {screen.sentence(str(error))}\n"
                     "It will be asked again.\n"
                 )
+        return True
 
 
 def _ask(terminal: Terminal, plan: Plan, home: str, before: agreements.Agreement | None) -> Answer:

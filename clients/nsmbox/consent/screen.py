@@ -157,9 +157,35 @@ def _head(plan: Plan, home: str, agreed_on: str) -> tuple[str, ...]:
     return ("A", "box", "for", profile, "in", f"{where}:")
 
 
+def not_made(plan: Plan, home: str) -> tuple[list[str], list[str]]:
+    """List what the box cannot make.
+
+    Returns:
+        Names, those in the working directory first; and a phrase for each other directory in which
+        it cannot make the same ones.
+    """
+    top = f"{plan.directory}/"
+    targets = sorted(mount.target for mount in plan.mounts if mount.stand_in)
+    names = [target.removeprefix(top) for target in targets if target.startswith(top)]
+    rest: list[str] = []
+    also: dict[str, None] = {}
+    for target in targets:
+        if target.startswith(top):
+            continue
+        place = next((target.removesuffix(f"/{n}") for n in names if target.endswith(f"/{n}")), "")
+        if place:
+            also[place] = None
+        else:
+            rest.append(path(target, home))
+    return [*map(legible, names), *rest], [f"(the same in {path(each, home)})" for each in also]
+
+
 def _sections(plan: Plan, home: str) -> list[_Section]:
     """Sections of the screen, in order."""
     found = outline(plan)
+    stand_ins = [mount.target for mount in plan.mounts if mount.stand_in]
+    names, places = not_made(plan, home)
+    hidden = [item for item in found.hidden if item.target not in stand_ins]
     sections = [
         _Section(label="runs", items=_command(plan, home), separator=" "),
         _Section(label="can start", items=_programs(plan.programs)),
@@ -171,12 +197,17 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
         ),
         _Section(
             label="protected",
-            items=tuple(_inside(item, plan.directory, home) for item in found.protected),
+            items=tuple(
+                _inside(item, plan.directory, home)
+                for item in found.protected
+                if item.target not in stand_ins
+            ),
         ),
+        _Section(label="cannot make", items=(*places, *names)),
         _Section(label="network", items=_network(plan.network), separator=" "),
         _Section(label="variables", items=_variables(plan.variables), least=2),
         _Section(label="can read", items=_read(found.read, home)),
-        _Section(label="hidden", items=_hidden(found.hidden, plan, home)),
+        _Section(label="hidden", items=_hidden(hidden, plan, home)),
         _Section(
             label="note",
             items=tuple(word for note in plan.notes for word in sentence(note).split()),
@@ -187,7 +218,9 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
     return [section for section in sections if section.items]
 
 
-_KEEPS = ("runs", "note", "hidden", "can read", "variables", "protected", "network")
+_KEEPS = (
+    *("runs", "note", "cannot make", "hidden", "can read", "variables", "protected", "network"),
+)
 """Sections in the order in which they are shortened; those that are not named come last."""
 
 

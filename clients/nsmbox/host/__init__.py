@@ -2,6 +2,8 @@
 
 facts               a request, and what was found; frozen values
 lookup              finds all of them
+added_directories   directories that a box shows beside its working directory
+agent_directories   directories that an agent's options and settings name
 tools               programs on the caller's PATH, and what each needs to be shown
 shims               programs that only find another one, and what is behind them
 elf                 loader and interpreter that a program asks for

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nsm.dataclass import dataclass, field
+from nsmbox.host.added_directories import AddedDirectory, RequestedDirectory
 from nsmbox.host.nix_host import HostNix
 from nsmbox.host.nsm_itself import NsmPaths
 from nsmbox.host.program_links import Links
+from nsmbox.model.limits import BoxLimits
 from nsmbox.model.plan import Network
 from nsmbox.profiles.profile import Profile
 from nsmbox.protection.git_repository import GitFacts
 from nsmbox.protection.guarded_files import Guarded
+from nsmbox.protection.hidden_paths import HiddenPaths
 from nsmbox.protection.secrets import Known
 
 
@@ -25,9 +28,19 @@ class BoxRequest:
         network: network of the box.
         protect: the box cannot change files of the project that the host runs by itself.
         protect_paths: more of them, below the working directory.
+        unprotected: those that it can change and make all the same, below the working directory.
         extra: names of variables that pass besides the profile's.
         show: paths below HOME that the profile `safe` shows, read-only.
         programs: names of the bridge's programs that it may start on the host.
+        add: directories that it shows beside the working directory.
+        hide: paths and patterns that it does not show, as they were typed.
+        set: variables that it has besides, with their values.
+        start: where the command begins, in the working directory; empty for that itself. Relative
+            paths of a program begin there.
+        worktrees: show the directory beside the working directory that is for git's worktrees; None
+            if a person said so before.
+        persist: directories below HOME, relative to it, that boxes of one project keep.
+        limits: limits of the box.
     """
 
     profile: Profile
@@ -35,9 +48,17 @@ class BoxRequest:
     network: Network = field(default_factory=Network)
     protect: bool = True
     protect_paths: tuple[str, ...] = ()
+    unprotected: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    add: tuple[RequestedDirectory, ...] = ()
+    hide: tuple[str, ...] = ()
+    set: Mapping[str, str] = field(default_factory=dict[str, str])
+    start: str = ""
+    worktrees: bool | None = None
+    persist: tuple[str, ...] = ()
+    limits: BoxLimits = field(default_factory=BoxLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +109,23 @@ class Facts:
         variables: the caller's.
         system: the parts of the host's system that every box shows, in the order of its mounts.
         state: files that the profile keeps in HOME: path in the box, and path on the host.
+        persisted: directories of HOME that boxes of this project keep: path in the box, and path on
+            the host.
         links: to the system's programs; None where they are found by other ways.
         command: the program that is to run, absolute, in the box; then its arguments.
         tools: programs outside of the system, or by other names, the command's with them.
         forbidden: programs of the system that no box runs, all links followed.
         shown: existing paths that the request or the profile shows, read-only.
         secrets: paths that no box shows.
+        added: directories that it shows beside the working directory; outer ones first.
+        hidden: paths of these directories that it does not show.
         git: the working directory's repository, and who the user is.
-        guarded: paths of the working directory that cannot be changed; empty unless requested.
+        added_git: repositories of added directories in which the box can write.
+        guarded: paths of all these directories that cannot be changed; empty unless requested.
         uses_env: the system's `env` can give signals their meaning back.
         signals: signals that are ignored for bwrap's sake.
         shell: value of `SHELL`.
+        git_program: the path of git in the box, where a script may go before it; else empty.
         own: nsm itself; None where it cannot be shown.
         nix: the host's Nix; None where there is none.
         notes: notes about the findings, for people.
@@ -110,17 +137,37 @@ class Facts:
     variables: Mapping[str, str]
     system: tuple[HostPath, ...]
     state: tuple[HostPath, ...] = ()
+    persisted: tuple[HostPath, ...] = ()
     links: Links | None = None
     command: tuple[str, ...]
     tools: tuple[Tool, ...] = ()
     forbidden: tuple[str, ...] = ()
     shown: tuple[HostPath, ...] = ()
     secrets: Known = field(default_factory=Known)
+    added: tuple[AddedDirectory, ...] = ()
+    hidden: HiddenPaths = field(default_factory=HiddenPaths)
     git: GitFacts = field(default_factory=GitFacts)
+    added_git: tuple[GitFacts, ...] = ()
     guarded: Guarded = field(default_factory=Guarded)
     uses_env: bool = True
     signals: tuple[str, ...] = ("INT", "QUIT", "TERM", "HUP")
     shell: str = "/bin/sh"
+    git_program: str = ""
     own: NsmPaths | None = None
     nix: HostNix | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> dict[str, bool]:
+        """Directories of the user that the box shows, and whether it can write there."""
+        repositories = (path for git in (self.git, *self.added_git) for path in git.shown)
+        return {
+            **{each.path: each.writable for each in self.added},
+            **dict.fromkeys(repositories, True),
+            self.directory: True,
+        }
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """Directories in which the box can write; the working directory first."""
+        return (self.directory, *(each.path for each in self.added if each.writable))

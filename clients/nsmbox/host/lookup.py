@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import grp
+import hashlib
 import os
 import pwd
 import shlex
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from nsm import paths
 from nsm.dataclass import replace
-from nsmbox.host import forbidden_programs, mcp, nix_host, nsm_itself, program_links
+from nsmbox.host import (
+    added_directories,
+    forbidden_programs,
+    mcp,
+    nix_host,
+    nsm_itself,
+    program_links,
+)
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
 from nsmbox.host.tools import ProgramFinder
-from nsmbox.model.plan import TOOLS_DIRECTORY, BoxError
-from nsmbox.protection import git_repository, guarded_files, secrets
+from nsmbox.model.plan import LINKS_DIRECTORY, TOOLS_DIRECTORY, BoxError
+from nsmbox.protection import git_repository, guarded_files, hidden_paths, secrets, worktrees
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
@@ -47,6 +55,9 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
     home = os.path.realpath(named_home)
     known = secrets.look(named_home, variables, os.geteuid())
     directory = secrets.working_directory(known)
+    kept = [os.path.join(home, state.box) for state in request.profile.state]
+    added, added_notes = added_directories.look(request.add, directory, known, home, kept=kept)
+    writable = (directory, *(each.path for each in added if each.writable))
     itself = nsm_itself.find()
     nix = _nix(request, variables, directory, itself)
     alone = nix is not None and nix.alone
@@ -61,6 +72,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
         variables=variables,
         home=home,
         directory=directory,
+        writable=writable,
         roots=roots,
         standard=standard,
         known=known,
@@ -71,18 +83,46 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
         tool = _own_program(program)
     else:
         tool = _program(program, request, programs, directory)
-    git = secrets.which("git", variables.get("PATH", ""), directory)
-    repository = git_repository.look(directory, known, git, variables)
-    guarded = guarded_files.Guarded()
+    git = secrets.which("git", variables.get("PATH", ""), *writable)
+    repositories = [git_repository.look(path, known, git, variables) for path in writable]
+    guarded: list[guarded_files.Guarded] = []
+    standing: frozenset[str] = frozenset()
     if request.protect:
-        guarded = guarded_files.look(
-            directory,
+        from nsmbox.protection import stand_ins  # noqa: PLC0415 - not where nothing is protected
+
+        standing = stand_ins.made()
+    for path, repository in zip(writable, repositories, strict=True) if request.protect else ():
+        found = guarded_files.look(
+            path,
             repository,
             homes=known.homes,
-            paths=request.protect_paths,
+            paths=request.protect_paths if path == directory else (),
+            unprotected=request.unprotected if path == directory else (),
+            standing=standing,
             git=git,
             variables=variables,
         )
+        if path != directory:
+            where = secrets.printable(path)
+            found = replace(found, notes=tuple(f"In {where}: {note}" for note in found.notes))
+            found = guarded_files.joined((found, worktrees.look(path)))
+        guarded.append(found)
+    every = guarded_files.joined(guarded)
+    tools = _tools(tool, request, programs, nix)
+    git_program = ""
+    if git and not alone and any(path.endswith("/config") for path in every.read_only):
+        of_user = next((each.path for each in tools if each.name == "git"), "")
+        git_program = of_user or f"{LINKS_DIRECTORY}/git"
+    place = _place_in_box(tool, program, nix)
+    if git_program and program == "git":
+        place = f"{TOOLS_DIRECTORY}/git"
+    hidden = hidden_paths.look(
+        request.hide,
+        directory,
+        shown=(directory, *(each.path for each in added)),
+        writable=writable,
+        home=home,
+    )
     return Facts(
         home=home,
         home_link=named_home if named_home != home else "",
@@ -96,21 +136,41 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
             )
             for state in request.profile.state
         ),
+        persisted=tuple(_persisted(request.persist, home, directory)),
         links=program_links.look(standard) if standard else None,
-        command=(_place_in_box(tool, program, nix), *arguments),
-        tools=_tools(tool, request, programs, nix),
+        command=(place, *arguments),
+        tools=tools,
         forbidden=() if alone else tuple(sorted(_forbidden())),
         shown=tuple(_shown(request, variables, home, roots, known)),
         secrets=known,
-        git=repository,
-        guarded=guarded,
+        added=added,
+        hidden=hidden,
+        git=repositories[0],
+        added_git=tuple(repositories[1:]),
+        guarded=every,
         uses_env=_knows_default_signal(_env(nix)),
         signals=("INT", "QUIT", *_not_ignored("TERM", "HUP")),
         shell=shell,
+        git_program=git_program,
         own=itself,
         nix=nix,
-        notes=nix_host.notes(nix, _user()) if nix else (),
+        notes=(*added_notes, *(nix_host.notes(nix, _user()) if nix else ())),
     )
+
+
+def _persisted(names: Sequence[str], home: str, directory: str) -> Iterator[HostPath]:
+    """Yield the directories of HOME that boxes of this project keep, and no other box sees."""
+    project = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
+    place = os.path.join(os.path.realpath(paths.cache_dir()), "box-caches", project)
+    for name in sorted(set(names)):
+        if any(name.startswith(f"{outer}/") for outer in names):
+            continue  # it is kept with the other one
+        target = os.path.join(home, name)
+        if secrets.within(target, directory) or secrets.within(directory, target):
+            continue  # the working directory itself is there
+        # Without slashes: in an outer one that was kept before, a box could have put a link.
+        flat = name.replace("%", "%25").replace("/", "%2f")
+        yield HostPath(path=target, source=os.path.join(place, flat))
 
 
 def _place_in_box(tool: Tool, program: str, nix: nix_host.HostNix | None) -> str:
@@ -154,7 +214,7 @@ def _nix(
         return None
     program, _ = _command(request, variables.get("SHELL") or "/bin/sh")
     if "/" in program:
-        place = os.path.join(directory, program)
+        place = os.path.join(request.start or directory, program)
     else:
         place = nix_host.which(program, variables.get("PATH", ""))
     return nix_host.look(
@@ -199,17 +259,17 @@ def _program_directories(
     )
 
 
-def find_bwrap(search_path: str, directory: str) -> str:
+def find_bwrap(search_path: str, *writable: str) -> str:
     """The path of the bwrap that is there.
 
     Args:
         search_path: PATH.
-        directory: the working directory: what lies in it is not run outside of boxes.
+        writable: directories in which boxes can write: what lies there is not run outside of them.
 
     Raises:
         BoxError: there is none.
     """
-    if path := secrets.which("bwrap", search_path, directory):
+    if path := secrets.which("bwrap", search_path, *writable):
         return path
     raise BoxError(
         "bwrap is not on PATH, and boxes are made by it",
@@ -228,7 +288,7 @@ def _command(request: BoxRequest, shell: str) -> tuple[str, tuple[str, ...]]:
 
 def _program(program: str, request: BoxRequest, programs: ProgramFinder, directory: str) -> Tool:
     if "/" in program:
-        path = os.path.normpath(os.path.join(directory, program))
+        path = os.path.normpath(os.path.join(request.start or directory, program))
         tool = None
         if os.path.isfile(path) and os.access(path, os.X_OK):
             if programs.is_for_boxes(path):
@@ -257,7 +317,7 @@ def _not_found(
     what = "was not found"
     if "/" not in program:
         what += " in the directories that PATH names"
-    elif os.path.exists(os.path.join(directory, program)):
+    elif os.path.exists(os.path.join(request.start or directory, program)):
         what, hint = "cannot be executed", f"Make it a program: chmod +x {shlex.quote(program)}"
     else:
         hint = "Look at how it is spelled; the path is taken from the working directory."

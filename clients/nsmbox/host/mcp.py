@@ -16,6 +16,7 @@ from typing import cast
 
 from nsm.dataclass import dataclass
 from nsmbox.host.nsm_itself import MCP_PROGRAM, variables
+from nsmbox.model.plan import RULES_FILE
 
 NAME = "nsm"
 """Name of the server in the agent's entry."""
@@ -80,7 +81,12 @@ def told_by_variables(kind: str) -> dict[str, str]:
     if kind != "opencode":
         return {}
     server = {"type": "local", "command": [MCP_PROGRAM]}
-    told = {"mcp": {NAME: server}, "permission": "allow", "autoupdate": False}
+    told = {
+        "mcp": {NAME: server},
+        "permission": "allow",
+        "autoupdate": False,
+        "instructions": [RULES_FILE],
+    }
     return {"OPENCODE_CONFIG_CONTENT": json.dumps(told)}
 
 
@@ -173,7 +179,7 @@ def _parsed(content: bytes) -> dict[str, object]:
 
 
 def _identity(place: int, name: str) -> tuple[int, ...] | None:
-    """Tells whether it was changed or replaced; None where it is not there."""
+    """Tell whether it was changed or replaced; None where it is not there."""
     try:
         status = os.stat(name, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:

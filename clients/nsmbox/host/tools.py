@@ -50,6 +50,7 @@ class ProgramFinder:
         variables: the caller's.
         home: HOME.
         directory: the working directory.
+        writable: all directories of the user in which the box can write.
         roots: paths that the box shows anyway: the system's directories and the working directory.
         standard: directories of the box's own PATH.
         known: paths that no box shows: programs there are skipped.
@@ -64,6 +65,7 @@ class ProgramFinder:
         variables: Mapping[str, str],
         home: str,
         directory: str,
+        writable: tuple[str, ...],
         roots: tuple[str, ...],
         standard: tuple[str, ...],
         known: secrets.Known,
@@ -71,6 +73,7 @@ class ProgramFinder:
         self._variables = variables
         self._home = home
         self._directory = directory
+        self._writable = writable
         self._roots = roots
         self._standard = standard
         self._known = known
@@ -135,7 +138,7 @@ class ProgramFinder:
 
     def _is_of_project(self, path: str) -> bool:
         # Where its links lead to is not enough: `.venv` may be one, too.
-        return any(_within(step, (self._directory,)) for step in _steps(path))
+        return any(_within(step, self._writable) for step in _steps(path))
 
     def environments(self) -> Iterator[Tool]:
         """Yield the outside paths that Pythons of the project's virtual environments need."""

@@ -12,7 +12,8 @@ import json
 from typing import Any, Literal
 
 from nsm import paths
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, field
+from nsmbox.model.limits import BoxLimits
 
 MountKind = Literal[
     "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
@@ -32,6 +33,12 @@ TOOLS_DIRECTORY = paths.BOX_PROGRAMS
 
 LINKS_DIRECTORY = f"{RUN_DIRECTORY}/tools"
 """In a box: links to the system's programs, but those that no box runs; next on PATH."""
+
+POLICY_FILE = f"{RUN_DIRECTORY}/policy.json"
+"""In a box: its rules as JSON, as sessions have theirs."""
+
+RULES_FILE = f"{RUN_DIRECTORY}/rules.md"
+"""In a box: its rules in a few lines, for agents."""
 
 SOCKET_DIRECTORY = f"{RUN_DIRECTORY}/box"
 """In a box: the directory of its own sockets, made by the supervisor."""
@@ -56,11 +63,14 @@ class Mount:
         source: on the host, of binds; what a `symlink` says; else empty.
         data: content of `file` and `ro-file`.
         mode: permission bits of `tmpfs`, `dir` and files.
+        size_mb: size of a `tmpfs`, and of the `shm` of a `dev`; 0 for the kernel's default.
         masks_file: a `mask` is over a file, else over a directory.
         linkless: the source lies where boxes can write, and is opened without following any
             symbolic link: one that has come there since it was looked at must not have the box
             show something else (see `nsmbox.protection.mount_sources`).
         made: the source is made at launch where it is not there.
+        stand_in: in the place of something that is not there, and that the box must not make; a
+            `linkless` file has no source, and its target is looked at instead.
         why: in a few words, for people: what it is there for.
     """
 
@@ -69,9 +79,11 @@ class Mount:
     source: str = ""
     data: bytes = b""
     mode: int = 0o755
+    size_mb: int = 0
     masks_file: bool = False
     linkless: bool = False
     made: bool = False
+    stand_in: bool = False
     why: str = ""
 
     @property
@@ -118,12 +130,15 @@ class Plan:
         mounts: in the order in which they are made.
         variables: all that there are, sorted by name.
         command: with the absolute path, in the box, of what runs; its arguments.
-        directory: where it begins: the working directory, at its host path.
+        directory: the working directory, at its host path.
+        start: a directory in the working directory in which the command begins; empty for that
+            itself.
         sockets: the supervisor makes sockets for it. Their directory on the host is known only at
             launch, and is shown last, at `SOCKET_DIRECTORY`.
         starter: how many words of the command are nsm's own, before what was asked for.
         notes: sentences for people: what this plan does not do that they might think.
         programs: names of the bridge's programs that the box may start on the host; sorted.
+        limits: limits of the box.
     """
 
     profile: str
@@ -132,10 +147,12 @@ class Plan:
     network: Network
     command: tuple[str, ...]
     directory: str
+    start: str = ""
     sockets: bool = True
     starter: int = 0
     notes: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    limits: BoxLimits = field(default_factory=BoxLimits)
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -157,7 +174,8 @@ class Plan:
         """Identity of the plan that a person agrees to, in the form of JSON.
 
         Values of variables, contents of files and the command's arguments are left out: they
-        change from one start to the next and give the box nothing more.
+        change from one start to the next and give the box nothing more. So are limits: how much
+        the box may use is no question of trust.
         """
         return {
             "profile": self.profile,
@@ -173,7 +191,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Tells plans apart that a person would want to be asked about: 64 hex digits."""
+        """Tell plans apart that a person would want to be asked about: 64 hex digits."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
 
 

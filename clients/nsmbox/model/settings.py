@@ -7,16 +7,19 @@ same keys with its own schema (`nsmd.model.settings.BoxDefaults`); a test compar
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import cast
 
 from nsm import paths
 from nsm.dataclass import dataclass, field
+from nsmbox.model.limits import BOUNDS, CPU_WEIGHT, DESCRIPTORS, PROCESSES
 from nsmbox.model.plan import BoxError, Network
 
 MAX_CONFIG_BYTES = 1024 * 1024
 MAX_HOSTS = 256
 MAX_PATHS = 256
 MAX_PROGRAMS = 64
+MAX_VARIABLES = 256
 MAX_NAME_CHARS = 64
 
 
@@ -29,16 +32,40 @@ class BoxSettings:
         profile: default profile of `nsm box`; `claudebox` has its own.
         protect: protect files of working directories that would run on the host later.
         protect_paths: protected besides, relative to the working directory.
+        unprotect: not protected, relative to the working directory.
         show: paths of HOME that the profile `safe` shows, read-only; absolute.
         bridge: names of the bridge's programs that boxes may start on the host.
+        add: directories that boxes show besides, as `--add` names them; absolute, or below `~`.
+        hide: paths that boxes do not show, as `--hide` names them.
+        persist: directories below HOME that boxes of one project keep; relative to HOME.
+        env: names of the caller's variables that pass, as `CLAUDEBOX_EXTRA_ENV` has them.
+        memory_mb, home_mb, tmp_mb, shm_mb, cpu_weight, processes, descriptors: limits of each box
+            (`nsmbox.model.limits`); None for what suits this machine.
     """
 
     net: Network = field(default_factory=Network)
     profile: str | None = None
     protect: bool = True
     protect_paths: tuple[str, ...] = ()
+    unprotect: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     bridge: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    persist: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    memory_mb: int | None = None
+    home_mb: int | None = None
+    tmp_mb: int | None = None
+    shm_mb: int | None = None
+    cpu_weight: int = CPU_WEIGHT
+    processes: int = PROCESSES
+    descriptors: int = DESCRIPTORS
+
+    @property
+    def limits(self) -> Mapping[str, int | None]:
+        """Limits by name."""
+        return {name: getattr(self, name) for name in BOUNDS}
 
 
 def load(path: str | None = None) -> BoxSettings:
@@ -113,10 +140,25 @@ def _settings(given: dict[str, object]) -> BoxSettings:
         net=_network(given["net"]) if "net" in given else default.net,
         profile=profile,
         protect=protect,
-        protect_paths=tuple(map(_relative, _texts(given, "protect_paths", MAX_PATHS))),
-        show=tuple(map(_absolute, _texts(given, "show", MAX_PATHS))),
+        protect_paths=_relative(given, "protect_paths"),
+        unprotect=_relative(given, "unprotect"),
+        show=tuple(_absolute("show", path) for path in _texts(given, "show", MAX_PATHS)),
         bridge=tuple(map(_program, _texts(given, "bridge", MAX_PROGRAMS))),
+        add=tuple(_absolute("add", path) for path in _texts(given, "add", MAX_PATHS)),
+        hide=_texts(given, "hide", MAX_PATHS),
+        persist=tuple(map(_below_home, _texts(given, "persist", MAX_PATHS))),
+        env=tuple(map(_variable, _texts(given, "env", MAX_VARIABLES))),
+        **{name: _limit(name, given[name]) for name in BOUNDS if name in given},
     )
+
+
+def _limit(name: str, value: object) -> int:
+    least, most = BOUNDS[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise _WrongValueError(
+            f"box.{name}: found {value!r:.80}, expected a number from {least} to {most}"
+        )
+    return value
 
 
 def _network(value: object) -> Network:
@@ -166,18 +208,39 @@ def _program(name: str) -> str:
     return name
 
 
-def _relative(path: str) -> str:
-    if os.path.isabs(path) or ".." in path.split("/"):
-        raise _WrongValueError(
-            f"box.protect_paths: found {path!r:.80}, expected a path inside the working directory"
-        )
-    return path
+def _relative(given: dict[str, object], key: str) -> tuple[str, ...]:
+    found = _texts(given, key, MAX_PATHS)
+    for path in found:
+        if os.path.isabs(path) or ".." in path.split("/"):
+            raise _WrongValueError(
+                f"box.{key}: found {path!r:.80}, expected a path inside the working directory"
+            )
+    return found
 
 
-def _absolute(path: str) -> str:
+def _absolute(key: str, path: str) -> str:
     expanded = os.path.expanduser(path)
     if not expanded.startswith("/"):
         raise _WrongValueError(
-            f"box.show: found {path!r:.80}, expected an absolute path, or one below ~"
+            f"box.{key}: found {path!r:.80}, expected an absolute path, or one below ~"
         )
     return expanded
+
+
+def _below_home(path: str) -> str:
+    parts = path.split("/")
+    if parts[0] != "~" or not set(parts).isdisjoint(("..", ".")) or not any(parts[1:]):
+        raise _WrongValueError(f"box.persist: found {path!r:.80}, expected a directory below ~/")
+    return "/".join(filter(None, parts[1:]))
+
+
+def is_variable_name(text: str) -> bool:
+    """Return whether a variable of a shell can have this name."""
+    return text.isidentifier() and text.isascii()
+
+
+def _variable(text: str) -> str:
+    if not is_variable_name(text):
+        # The text is not shown: it may be NAME=SECRET.
+        raise _WrongValueError("box.env: found something that is not a variable name")
+    return text

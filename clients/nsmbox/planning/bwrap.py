@@ -17,7 +17,9 @@ OPERANDS = {
     **dict.fromkeys(("--bind", "--bind-try", "--ro-bind", "--ro-bind-try", "--symlink"), 2),
     **dict.fromkeys(("--file", "--ro-bind-data"), 2),
     **dict.fromkeys(("--tmpfs", "--dir", "--proc", "--dev", "--remount-ro", "--perms"), 1),
-    **dict.fromkeys(("--hostname", "--chdir", "--seccomp"), 1),
+    **dict.fromkeys(
+        ("--hostname", "--chdir", "--seccomp", "--size", "--info-fd", "--block-fd", "--sync-fd"), 1
+    ),
 }
 """How many words an option takes; the others that are used here take none."""
 
@@ -33,15 +35,18 @@ def arguments(
     sockets: str,
     launched: bool = True,
     opened: Mapping[int, int] | None = None,
+    alive: int | None = None,
 ) -> list[str]:
     """All but bwrap's own name and the command.
 
     Args:
         syscalls: the filter of system calls; None on machines that have none.
         sockets: on the host, the directory of the box's sockets; empty where there are none.
-        launched: paths that are made at launch exist; otherwise missing ones are left out.
+        launched: paths that are made at launch exist; otherwise missing ones are left out, and all
+            stand-ins.
         opened: descriptors of sources by their mounts' index, from `opening.open_sources`; the
             other sources are found by their paths.
+        alive: descriptor that the box's process 1 is to hold, and nothing else in it.
     """
     lines = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
@@ -49,6 +54,8 @@ def arguments(
         *(["--share-net"] if plan.network.mode == "host" else []),
     ]
     for index, mount in enumerate(plan.mounts):
+        if mount.stand_in and not launched:
+            continue
         if opened and index in opened:
             lines += [f"--{mount.kind}-fd", str(opened[index]), mount.target]
         else:
@@ -56,7 +63,9 @@ def arguments(
             lines += words if launched or not mount.made else [f"{words[0]}-try", *words[1:]]
     if sockets:
         lines += ["--ro-bind" if launched else "--ro-bind-try", sockets, SOCKET_DIRECTORY]
-    lines += ["--remount-ro", "/", "--chdir", plan.directory]
+    lines += ["--remount-ro", "/", "--chdir", plan.start or plan.directory]
+    if alive is not None:
+        lines += ["--sync-fd", str(alive)]
     if syscalls is not None:
         lines += ["--seccomp", str(descriptor(syscalls))]
     return lines
@@ -81,9 +90,11 @@ def _mount(mount: Mount, descriptor: Descriptor) -> list[str]:
         case "proc":
             return ["--proc", target]
         case "dev":
-            return ["--dev", target]
+            # bwrap's own has half of the machine's memory, `shm` in it with everything else.
+            shm = ["--perms", "1777", *_size(mount), "--tmpfs", f"{target}/shm"]
+            return ["--dev", target, *shm, "--remount-ro", target]
         case "tmpfs":
-            return [*permissions, "--tmpfs", target]
+            return [*permissions, *_size(mount), "--tmpfs", target]
         case "dir":
             return [*permissions, "--dir", target]
         case "file":
@@ -96,3 +107,7 @@ def _mount(mount: Mount, descriptor: Descriptor) -> list[str]:
             return ["--perms", "0555", "--tmpfs", target, "--remount-ro", target]
         case _:
             assert_never(mount.kind)
+
+
+def _size(mount: Mount) -> list[str]:
+    return ["--size", str(mount.size_mb << 20)] if mount.size_mb else []

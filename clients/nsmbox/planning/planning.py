@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 
+from nsm.dataclass import replace
 from nsm.jail import proxyvariables
 from nsmbox.consent import masking
-from nsmbox.host import mcp, nix_host, nsm_itself
+from nsmbox.host import added_directories, mcp, nix_host, nsm_itself
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
+from nsmbox.model.limits import BoxLimits
 from nsmbox.model.plan import (
     LINKS_DIRECTORY,
     RUN_DIRECTORY,
@@ -22,7 +24,14 @@ from nsmbox.model.plan import (
     Plan,
     Variable,
 )
-from nsmbox.protection import git_repository, guarded_files, nsm_directories, secrets
+from nsmbox.planning import git_command, rules
+from nsmbox.protection import (
+    git_repository,
+    guarded_files,
+    hidden_paths,
+    nsm_directories,
+    secrets,
+)
 
 
 def plan(request: BoxRequest, facts: Facts) -> Plan:
@@ -31,35 +40,47 @@ def plan(request: BoxRequest, facts: Facts) -> Plan:
     Raises:
         BoxError: there can be none such here.
     """
-    shown = (*_system(facts), *_own(facts), *_home(facts), *_work(facts))
+    own = (*_system(facts, request.limits), *_own(facts, request.limits))
+    shown = (*own, *_home(facts), *_work(facts))
+    hidden = hidden_paths.mounts(facts.hidden)
     command = _command(request, facts)
-    return Plan(
+    made = Plan(
         profile=request.profile.name,
-        mounts=(*shown, *_masks(facts), *secrets.masks(facts.secrets, shown)),
+        mounts=(*shown, *_masks(facts), *_uncovered(secrets.masks(facts.secrets, shown), hidden)),
         variables=_variables(request, facts),
         network=request.network,
         command=command,
         starter=len(command) - len(facts.command),
         directory=facts.directory,
+        start=request.start,
         # What fits on a small screen are the first ones.
-        notes=(*facts.guarded.notes, *facts.git.notes, *facts.notes),
+        notes=(*facts.hidden.notes, *facts.guarded.notes, *facts.git.notes, *facts.notes),
         programs=tuple(sorted(set(request.programs))),
+        limits=request.limits,
     )
+    told = rules.mounts(made, request.profile, facts.home)
+    return replace(made, mounts=(*made.mounts, *told))
 
 
 # ------------------------------------------------------------------------------------- mounts
 
 
-def _system(facts: Facts) -> list[Mount]:
+def _system(facts: Facts, limits: BoxLimits) -> list[Mount]:
     return [
         *(_entry(entry) for entry in facts.system),
         Mount(kind="proc", target="/proc"),
-        Mount(kind="dev", target="/dev"),
-        Mount(kind="tmpfs", target="/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
+        Mount(kind="dev", target="/dev", size_mb=limits.shm_mb),
+        _own_files("/tmp", limits),  # noqa: S108
         Mount(kind="dir", target="/var"),
         # No link to the other: below one, bwrap makes no directories, and projects lie there, too.
-        Mount(kind="tmpfs", target="/var/tmp", mode=0o1777, why="the box's own"),  # noqa: S108
+        _own_files("/var/tmp", limits),  # noqa: S108
     ]
+
+
+def _own_files(target: str, limits: BoxLimits) -> Mount:
+    return Mount(
+        kind="tmpfs", target=target, mode=0o1777, size_mb=limits.tmp_mb, why="the box's own"
+    )
 
 
 def _entry(entry: HostPath) -> Mount:
@@ -68,20 +89,40 @@ def _entry(entry: HostPath) -> Mount:
     return Mount(kind="ro-bind", target=entry.path, source=entry.source, why="the system")
 
 
-def _own(facts: Facts) -> list[Mount]:
+def _own(facts: Facts, limits: BoxLimits) -> list[Mount]:
     """List the mounts outside of HOME, HOME itself as memory, and the paths that programs need of
     it."""
-    home = [Mount(kind="tmpfs", target=facts.home, mode=0o700, why="HOME, empty")]
+    home = [
+        Mount(
+            kind="tmpfs",
+            target=facts.home,
+            mode=0o700,
+            size_mb=limits.home_mb,
+            why="HOME, empty",
+        )
+    ]
     if facts.home_link:
         home.append(Mount(kind="symlink", target=facts.home_link, source=facts.home))
+    kept = [
+        Mount(
+            kind="bind",
+            target=each.path,
+            source=each.source,
+            linkless=True,
+            made=True,
+            why="kept for boxes of this project",
+        )
+        for each in facts.persisted
+    ]
     return [
         *home,
+        *kept,
         # A store of a user's own may lie below HOME.
         *(nix_host.mounts(facts.nix) if facts.nix else ()),
         Mount(kind="dir", target=RUN_DIRECTORY),
         Mount(kind="dir", target=TOOLS_DIRECTORY),
         *_links(facts),
-        *_tools(facts.tools),
+        *_tools(facts),
         *(nsm_itself.mounts(facts.own, _system_roots(facts)) if facts.own else ()),
     ]
 
@@ -98,7 +139,8 @@ def _links(facts: Facts) -> list[Mount]:
     return [Mount(kind="ro-bind", target=LINKS_DIRECTORY, source=facts.links.path, why=why)]
 
 
-def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
+def _tools(facts: Facts) -> list[Mount]:
+    tools = facts.tools
     shown: dict[str, list[str]] = {}
     for tool in tools:
         for path in tool.shown:
@@ -109,7 +151,26 @@ def _tools(tools: tuple[Tool, ...]) -> list[Mount]:
             Mount(kind="ro-bind", target=path, source=path, why=" ".join(shown[path]))
             for path in sorted(shown)
         ),
-        *(_named(tool) for tool in tools if tool.linked),
+        *(
+            _named(tool)
+            for tool in tools
+            if tool.linked and not (tool.name == "git" and facts.git_program)
+        ),
+        *_git(facts),
+    ]
+
+
+def _git(facts: Facts) -> list[Mount]:
+    if not facts.git_program:
+        return []
+    return [
+        Mount(
+            kind="ro-file",
+            target=f"{TOOLS_DIRECTORY}/git",
+            data=git_command.script(facts.git_program),
+            mode=0o555,
+            why="git, which says why it cannot write its configuration",
+        )
     ]
 
 
@@ -145,25 +206,82 @@ def _home(facts: Facts) -> list[Mount]:
             mode=0o644,
             why="who commits, and nothing else of git's configuration",
         ),
+        *_ignored(facts),
+    ]
+
+
+def _ignored(facts: Facts) -> list[Mount]:
+    """Have git in the box leave out the stand-ins that it would list: no directory is listed."""
+    names = [
+        os.path.relpath(each.path, facts.directory)
+        for each in facts.guarded.stand_ins
+        if each.kind != "directory" or each.private
+    ]
+    if not names:
+        return []
+    return [
+        Mount(
+            kind="file",
+            target=f"{facts.home}/.config/git/ignore",
+            data=os.fsencode("".join(f"/{name}\n" for name in names)),
+            mode=0o644,
+            why="what nsm keeps from being made",
+        )
     ]
 
 
 def _work(facts: Facts) -> list[Mount]:
-    return [
+    """List the mounts of the user's directories: outer ones first, and what is protected over the
+    rest."""
+    places = facts.places
+    shown = [
         Mount(
-            kind="bind",
-            target=facts.directory,
-            source=facts.directory,
+            kind="bind" if writable else "ro-bind",
+            target=path,
+            source=path,
             linkless=True,
-            why="the working directory",
-        ),
-        *(
-            Mount(kind="bind", target=path, source=path, linkless=True, why="cannot be renamed")
-            for path in nsm_directories.leading_to(facts.secrets.own, facts.directory)
-        ),
-        *git_repository.mounts(facts.git),
-        *guarded_files.mounts(facts.guarded),
+            why=_why_shown(path, facts),
+        )
+        for path, writable in places.items()
     ]
+    held = [
+        Mount(kind="bind", target=path, source=path, linkless=True, why="cannot be renamed")
+        for path in (*_leading_to(facts), *facts.hidden.held)
+    ]
+    over = {
+        mount.target: mount
+        for mount in (*held, *guarded_files.mounts(facts.guarded))
+        # What keeps a directory in its place would make it changeable in one that is read-only.
+        if mount.kind == "ro-bind"
+        or (mount.target not in places and added_directories.is_writable(places, mount.target))
+    }
+    return sorted([*shown, *over.values()], key=lambda mount: mount.target)
+
+
+def _why_shown(path: str, facts: Facts) -> str:
+    if path == facts.directory:
+        return "the working directory"
+    return "added" if any(path == each.path for each in facts.added) else "the repository"
+
+
+def _leading_to(facts: Facts) -> set[str]:
+    """Directories in which the box writes, on the way to what it must not: with another one in its
+    place, that would be somewhere else."""
+    kept = (*facts.secrets.own, *(each.path for each in facts.added if not each.writable))
+    return {
+        path for directory in facts.writable for path in nsm_directories.leading_to(kept, directory)
+    }
+
+
+def _uncovered(masks: tuple[Mount, ...], hidden: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    """All of these but those that lie in a directory that is hidden as a whole: nothing can be
+    mounted there."""
+    closed = [mount.target for mount in (*masks, *hidden) if not mount.masks_file]
+    return tuple(
+        mount
+        for mount in (*hidden, *masks)
+        if not any(secrets.within(mount.target, path) and mount.target != path for path in closed)
+    )
 
 
 def _masks(facts: Facts) -> list[Mount]:
@@ -188,6 +306,13 @@ def _variables(request: BoxRequest, facts: Facts) -> tuple[Variable, ...]:
     if facts.own is not None:
         values |= {variable.name: variable.value for variable in nsm_itself.variables()}
         values |= mcp.told_by_variables(profile.mcp)
+    if own := sorted(values.keys() & request.set.keys()):
+        raise BoxError(
+            f"{own[0]} cannot be set: the box has a value of its own for it",
+            hint="Set it inside: nsm box -- env NAME=VALUE COMMAND",
+            exit_code=2,
+        )
+    values |= request.set
     passed = {
         name: facts.variables[name]
         for name in (*profile.variables, *request.extra)

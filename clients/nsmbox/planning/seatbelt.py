@@ -197,6 +197,10 @@ class _Layout:
 
     def add(self, mount: Mount) -> None:
         target = mount.target
+        if mount.stand_in:  # a rule needs nothing to be there
+            self.rules.append(_rule("deny", "file-write*", target))
+            self._stay(target)
+            return
         match mount.kind:
             case "tmpfs" if target != "/":
                 self._places[target] = self._own + target

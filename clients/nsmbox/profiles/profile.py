@@ -27,6 +27,19 @@ class StateDirectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RulesFile:
+    """A file by which the agent reads the rules of its box.
+
+    Attributes:
+        file: absolute, in the box; the agent's configuration of the whole system.
+        text: its content; `{text}` stands for the rules, `{json}` for them as a JSON text.
+    """
+
+    file: str
+    text: str = "{text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A kind of box.
 
@@ -44,6 +57,7 @@ class Profile:
         show: paths below HOME that are shown, read-only, where they exist.
         mcp: whose configuration is given an entry for `nsm-mcp`: one of `nsmbox.host.mcp.KINDS`, or
             nobody's.
+        rules: how its agent reads the rules of the box.
     """
 
     name: str
@@ -59,6 +73,7 @@ class Profile:
     shows_listed: bool = False
     show: tuple[str, ...] = ()
     mcp: str = ""
+    rules: tuple[RulesFile, ...] = ()
 
 
 def names() -> tuple[str, ...]:
@@ -99,6 +114,7 @@ def load(name: str) -> Profile:
         shows_listed=own.get("shows_listed", False),
         show=tuple(own.get("show", ())),
         mcp=own.get("mcp", ""),
+        rules=tuple(RulesFile(**rules) for rules in own.get("rules", ())),
     )
 
 

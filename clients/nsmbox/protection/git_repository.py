@@ -214,7 +214,7 @@ def _repository(
     except OSError:
         if is_repository(directory):
             return directory, directory  # a bare one, or a git directory itself
-        if above := _repository_above(directory, known):
+        if above := repository_above(directory, known):
             notes.append(
                 f"This directory is part of the repository {printable(above)}, whose .git is not "
                 "shown: git in the box works where it is started there."
@@ -225,7 +225,7 @@ def _repository(
     if stat.S_ISLNK(mode):
         notes.append(".git is a symbolic link: it is not followed out of the working directory.")
         return None
-    named = _pointed(dot_git, b"gitdir:")
+    named = git_file(dot_git)
     if named is None:
         return None
     own = os.path.realpath(os.path.join(directory, named))
@@ -320,7 +320,7 @@ def is_repository(path: str, *, whole: bool = True) -> bool:
         return False
 
 
-def _repository_above(directory: str, known: Known) -> str | None:
+def repository_above(directory: str, known: Known) -> str | None:
     """The next directory above that has a `.git`, short of home directories."""
     above = os.path.dirname(directory)
     while above != "/" and above not in known.homes:
@@ -328,6 +328,11 @@ def _repository_above(directory: str, known: Known) -> str | None:
             return above
         above = os.path.dirname(above)
     return None
+
+
+def git_file(path: str) -> str | None:
+    """Read the path in a `.git` file; None where there is no such file."""
+    return _pointed(path, b"gitdir:")
 
 
 def pointer(path: str) -> str | None:

@@ -1,47 +1,40 @@
-"""Leftovers of a box in git's directories that git on the host would run: reported when it has
-ended.
+"""Leftovers of a box that the host would run: reported when it has ended.
 
-An agent rebases, makes repositories and linked worktrees; that cannot be kept from it as a hook can
-(`nsmbox.protection.guarded_files`). But the list of a rebase that was not brought to its end may
-have `exec` lines, which the next `git rebase --continue` runs, and a repository that was not there
-before has a configuration and hooks of its own, which `git status` obeys. So what is there after a
-box and was not there before is said in plain words. Files are read here, and git is not run.
+Much cannot be kept from an agent: it rebases, makes repositories and projects in directories below.
+So everything that it could write is looked at before and afterwards
+(`nsmbox.protection.survey`), and what is new or changed is told in plain words: files of the table
+`nsm.autorun`, each with the program that runs it, and what git would obey. Whatever cannot be
+understood (a link, a file that is too long or cannot be read) is told as such.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from nsmbox.protection import git_repository, guarded_files, submodules
-from nsmbox.protection.secrets import printable
+from nsm import autorun, paths
+from nsmbox.protection import git_repository, survey
+from nsmbox.protection.git_reader import MAX_CONFIG_BYTES, GitReader
+from nsmbox.protection.secrets import printable, within
+from nsmbox.protection.survey import REBASE_LIST, Survey
 
 MAX_LIST_BYTES = 1024 * 1024
-MAX_LOOKED_AT = 256
-MAX_TOLD = 8
+MAX_TOLD = 24
+MAX_UNDER_WAY = 8
 MAX_SHOWN_CHARS = 120
 
-REBASE_LIST = "rebase-merge/git-rebase-todo"
-"""Path in a git directory; git's only list that contains commands (git-rebase(1))."""
+ALL_KEPT = "box-leftovers.txt"
+"""File in the state directory with all that was told last, where it was more than `MAX_TOLD`."""
+
+_TICK_NS = 20_000_000
+"""The clock that files get their times from is this much behind at most."""
 
 # Not compiled here, which takes longer than all else before a box: hardly one needs them.
 _EXEC = rb"[ \t]*(?:exec|x)[ \t]+(.*\S)"
-_SECTION = r'\s*\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]'
-_ENTRY = r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*?))?\s*$"
-
-_RUNS = (
-    r"core\.(fsmonitor|hookspath|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
-    r"|include\.path|includeif\..*\.path|sequence\.editor|interactive\.difffilter"
-    r"|diff\.(external|.*\.(command|textconv))|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
-    r"|(merge|diff)tool\..*\.(cmd|path)|credential\.(.*\.)?helper|gpg\.(.*\.)?program|pager\..*"
-    r"|remote\..*\.(uploadpack|receivepack|vcs)|submodule\..*\.update|trailer\..*\.(command|cmd)"
-    r"|tar\..*\.command|sendemail\..*cmd|extensions\.worktreeconfig|alias\..*"
-)
-"""Entries of a configuration that name programs or lead to others (git-config(1))."""
-
-_HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
 
 
 class Before(NamedTuple):
@@ -49,94 +42,239 @@ class Before(NamedTuple):
 
     Attributes:
         directory: the working directory.
-        common: its repository; None where it had none.
-        repositories: git directories that its files of protection hold for.
+        roots: directories that the box can write to.
+        states: of all files that count, by path.
         lists: commands in lists of rebases, by the lists' paths.
+        whole: nothing was left out.
+        at: when, in nanoseconds since 1970.
     """
 
     directory: str
-    common: str | None
-    repositories: frozenset[str]
+    roots: tuple[str, ...]
+    states: Mapping[str, survey.State]
     lists: Mapping[str, tuple[str, ...]]
+    whole: bool
+    at: int
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Before:
+        """Make one of `_asdict()` that went through JSON.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        return cls(
+            directory=str(value["directory"]),
+            roots=tuple(map(str, value["roots"])),
+            states={str(path): str(state) for path, state in dict(value["states"]).items()},
+            lists={str(path): tuple(lines) for path, lines in dict(value["lists"]).items()},
+            whole=bool(value["whole"]),
+            at=int(value["at"]),
+        )
 
 
-def before(directory: str, common: str | None) -> Before:
+def before(directory: str, writable: Sequence[str]) -> Before:
     """Record the present state.
 
     Args:
         directory: the working directory: absolute, all links followed.
-        common: its repository, as in `git_repository.GitFacts`.
+        writable: directories that the box can write to, all links followed.
     """
-    found = guarded_files.git_directories(directory, common)
-    lists = {path: commands(os.path.join(path, REBASE_LIST)) for path in found}
+    roots = tuple(
+        path
+        for path in dict.fromkeys(writable)
+        if not any(within(path, other) for other in writable if other != path)
+    )
+    found = survey.survey(roots)
+    lists = {
+        path: commands(path)
+        for path in found.of_git
+        if path.endswith(f"/{REBASE_LIST}") and not os.path.islink(path)
+    }
     return Before(
         directory=directory,
-        common=common,
-        repositories=frozenset(found),
+        roots=roots,
+        states=found.states,
         lists={path: lines for path, lines in lists.items() if lines},
+        whole=found.whole,
+        at=time.time_ns() - _TICK_NS,
     )
 
 
-def told(was: Before) -> str:
-    """Describe what has come since, for people; empty if there is nothing to tell."""
-    lines = list(_lines(was))
+def told(was: Before, reader: GitReader, *, stand_ins: Collection[str] = ()) -> str:
+    """Describe what has come since, for people; empty if there is nothing to tell.
+
+    Args:
+        stand_ins: paths that are nsm's own.
+    """
+    found = survey.survey(was.roots)
+    for path in stand_ins:
+        found.named.pop(path, None)
+    lines = [*_of_git(was, found, reader), *_of_the_table(was, found), *_unseen(was, found)]
     if not lines:
         return ""
     head = (
-        f"before you use git in {printable(was.directory)}, look at what the box has left there; "
-        "git would run it here:"
+        f"before you go on in {printable(was.directory)}, look at what the box has left there; "
+        "this computer would run it by itself:"
     )
-    more = [f"and {len(lines) - MAX_TOLD} more"] if len(lines) > MAX_TOLD else []
-    return "\n  ".join([head, *lines[:MAX_TOLD], *more])
+    return _listed(head, lines, MAX_TOLD, all_in=_all_kept(was, lines))
+
+
+def _all_kept(was: Before, lines: Sequence[str]) -> str:
+    """Path of a file with all lines, where not all are told: a box may have made most of them so
+    that others are not seen. Empty if there is none."""
+    if len(lines) <= MAX_TOLD:
+        return ""
+    path = os.path.join(paths.state_dir(), ALL_KEPT)
+    text = "".join(f"{line}\n" for line in (f"In {printable(was.directory)}:", *lines))
+    try:
+        paths.ensure_private_dir(paths.state_dir())
+        paths.replace_file(path, os.fsencode(text))
+    except OSError:
+        return ""
+    return path
 
 
 def under_way(was: Before) -> str:
     """Describe what was there already, for people; empty if there is nothing to tell."""
     found = [
-        f"{_relative(path, was)}/{REBASE_LIST}: {_short(line)}"
+        f"{_relative(path, was)}: {_short(line)}"
         for path, lines in was.lists.items()
         for line in lines
     ]
     if not found:
         return ""
-    more = [f"and {len(found) - MAX_TOLD} more"] if len(found) > MAX_TOLD else []
     head = "a rebase is under way here whose next `git rebase --continue` runs commands:"
-    return "\n  ".join([head, *found[:MAX_TOLD], *more])
+    return _listed(head, found, MAX_UNDER_WAY)
 
 
-def _lines(was: Before) -> Iterator[str]:
-    for path in _git_directories(was):
-        shown = _relative(path, was)
-        earlier = was.lists.get(path, ())
-        for command in commands(os.path.join(path, REBASE_LIST)):
-            if command not in earlier:
-                yield f"{shown}/{REBASE_LIST}: `git rebase --continue` runs {_short(command)}"
-        if path not in was.repositories:
-            for name in ("config", "config.worktree"):
-                for entry in entries(os.path.join(path, name)):
-                    yield f"{shown}/{name}: {_short(entry)}"
-            for name in hooks(os.path.join(path, "hooks")):
-                yield f"{shown}/hooks/{printable(name)}"
+def _listed(head: str, lines: Sequence[str], at_most: int, *, all_in: str = "") -> str:
+    more = [f"and {len(lines) - at_most} more"] if len(lines) > at_most else []
+    if all_in:
+        more[0] += f"; all of them are in {printable(all_in)}"
+    return "\n  ".join([head, *lines[:at_most], *more])
 
 
-def _git_directories(was: Before) -> Iterator[str]:
-    """Yield the git directories of now: near the top, and those of submodules, by the index of
-    each, since `git status` visits them wherever they are."""
-    waiting = list(guarded_files.git_directories(was.directory, was.common))
-    seen: set[str] = set()
-    while waiting and len(seen) < MAX_LOOKED_AT:
-        path = waiting.pop(0)
-        if path in seen:
+def _changes(was: Before, now: Mapping[str, survey.State]) -> Iterator[tuple[str, str]]:
+    """Yield the paths that are new or have another state, those nearest to the top first, each with
+    a word for it."""
+    for path in sorted(now, key=lambda path: (path.count("/"), path)):
+        earlier = was.states.get(path)
+        if earlier is None and not was.whole and 0 < survey.changed_at(now[path]) < was.at:
+            continue  # it was there, and was not looked at
+        if earlier != now[path]:
+            yield path, "added" if earlier is None else "changed"
+
+
+# ------------------------------------------------------------------------- files of the table
+
+
+def _of_the_table(was: Before, found: Survey) -> Iterator[str]:
+    together: dict[tuple[str, autorun.Autorun], list[tuple[str, str]]] = {}
+    packages: dict[str, int] = {}
+    for path, word in _changes(was, found.named):
+        relative = _relative_to_root(path, was)
+        entry = autorun.find(relative)
+        if entry is None:
             continue
-        seen.add(path)
-        yield path
-        if path == was.common:
-            worktree = was.directory
-        elif path.endswith("/.git"):
-            worktree = os.path.dirname(path)
+        inside = next((part for part in relative.split("/") if _holds_packages(part)), None)
+        if inside is not None:
+            packages[inside] = packages.get(inside, 0) + 1
+            continue
+        together.setdefault((_top(path, entry), entry), []).append((path, word))
+    for (top, entry), files in together.items():
+        if len(files) == 1:
+            path, word = files[0]
+            to = f" -> {printable(os.readlink(path))}" if os.path.islink(path) else ""
+            yield f"{_relative(path, was)}{to} ({word}): {entry.reason}"
         else:
-            continue
-        waiting += submodules.git_directories(os.path.join(path, "index"), worktree)
+            words = " or ".join(sorted({word for _, word in files}))
+            yield f"{_relative(top, was)}: {len(files)} files ({words}): {entry.reason}"
+    for name, count in packages.items():
+        noun = "file" if count == 1 else "files"
+        yield f"in directories {name}: {count} {noun} that would be run if opened as a project"
+
+
+def _holds_packages(name: str) -> bool:
+    return autorun.folded(name) in autorun.PACKAGE_DIRECTORIES
+
+
+def _top(path: str, entry: autorun.Autorun) -> str:
+    """The part of a path that the entry names."""
+    count = entry.path.count("/") + 1
+    last = autorun.folded(entry.path).split("/")[-1]
+    parts = path.split("/")
+    for place in range(count, len(parts) + 1):
+        if autorun.folded(parts[place - 1]) == last:
+            return "/".join(parts[:place])
+    return path
+
+
+# ------------------------------------------------------------------------------ what git obeys
+
+
+def _of_git(was: Before, found: Survey, reader: GitReader) -> Iterator[str]:
+    for path, word in _changes(was, found.of_git):
+        shown = _relative(path, was)
+        if os.path.islink(path):
+            to = printable(os.readlink(path))
+            yield f"{shown} -> {to} ({word}): git follows this link, wherever it leads"
+        elif (name := autorun.folded(os.path.basename(path))) == ".git":
+            yield from _pointed(path, git_repository.git_file(path), was, word)
+        elif name == "commondir":
+            yield from _pointed(path, git_repository.pointer(path), was, word)
+        elif name == os.path.basename(REBASE_LIST):
+            yield from _rebase(path, was)
+        elif name in survey.GIT_FILES:
+            yield from _configuration(path, was, word, reader)
+        elif os.access(path, os.X_OK):
+            yield f"{shown} ({word}): git runs this hook"
+
+
+def _configuration(path: str, was: Before, word: str, reader: GitReader) -> Iterator[str]:
+    shown = _relative(path, was)
+    data = git_repository.small_file(path, MAX_CONFIG_BYTES)
+    if data is None:
+        yield f"{shown} ({word}): {_why_unread(path, MAX_CONFIG_BYTES)}; git may run what it says"
+        return
+    running = reader.running(data)
+    if isinstance(running, str):
+        yield f"{shown} ({word}): {running}"
+        return
+    for entry in running:
+        key, _, value = entry.partition(" = ")
+        if key != "core.worktree" or _leads_out(os.path.join(os.path.dirname(path), value), was):
+            yield f"{shown}: {_short(entry)}"
+
+
+def _leads_out(path: str, was: Before) -> bool:
+    """Return whether a path is in none of the box's directories, whatever links are on the way."""
+    real = os.path.realpath(path)
+    return not any(within(real, os.path.realpath(root)) for root in was.roots)
+
+
+def _pointed(path: str, named: str | None, was: Before, word: str) -> Iterator[str]:
+    """A file that leads git elsewhere: harmless where that was looked at, too."""
+    shown = _relative(path, was)
+    if named is None:
+        why = _why_unread(path, git_repository.MAX_POINTER_BYTES)
+        yield f"{shown} ({word}): {why}; git may read its configuration elsewhere"
+        return
+    to = os.path.realpath(os.path.join(os.path.dirname(path), named))
+    if not any(within(to, root) for root in was.roots):
+        yield f"{shown} ({word}): leads git to {printable(to)}"
+
+
+def _rebase(path: str, was: Before) -> Iterator[str]:
+    shown = _relative(path, was)
+    if git_repository.small_file(path, MAX_LIST_BYTES) is None:
+        why = _why_unread(path, MAX_LIST_BYTES)
+        yield f"{shown}: {why}; `git rebase --continue` may run commands of it"
+        return
+    earlier = was.lists.get(path, ())
+    for command in commands(path):
+        if command not in earlier:
+            yield f"{shown}: `git rebase --continue` runs {_short(command)}"
 
 
 def commands(path: str) -> tuple[str, ...]:
@@ -148,43 +286,34 @@ def commands(path: str) -> tuple[str, ...]:
     return tuple(os.fsdecode(match[1]) for match in found if match)
 
 
-def entries(path: str) -> Iterator[str]:
-    """Entries of a file of git's configuration by which it runs programs, or reads other files.
-
-    Values that go on in a next line are not put together: what begins them is told.
-    """
-    data = git_repository.small_file(path, guarded_files.MAX_CONFIG_BYTES) or b""
-    section = ""
-    for line in os.fsdecode(data).removeprefix("\ufeff").splitlines():
-        text = line
-        while header := re.match(_SECTION, text):
-            section = header[1].lower() + (f".{header[2]}" if header[2] is not None else "")
-            text = text[header.end() :]
-        entry = re.match(_ENTRY, text)
-        if entry is None:
-            continue
-        key, value = f"{section}.{entry[1].lower()}", entry[2] or ""
-        if not re.fullmatch(_RUNS, key, re.ASCII):
-            continue
-        if key.startswith("alias.") and not value.strip('"').startswith("!"):
-            continue
-        if key.startswith("core.fsmonitor") and value.lower() in _HARMLESS:
-            continue
-        yield f"{key} = {value}"
-
-
-def hooks(folder: str) -> Iterator[str]:
-    """Names of hooks that git runs: programs, and no samples."""
+def _why_unread(path: str, limit: int) -> str:
     try:
-        with os.scandir(folder) as found:
-            names = sorted(
-                entry.name
-                for entry in found
-                if not entry.name.endswith(".sample") and os.access(entry.path, os.X_OK)
-            )
-    except OSError:
-        return
-    yield from names
+        status = os.lstat(path)
+    except OSError as error:
+        return f"cannot be looked at ({error.strerror})"
+    if not stat.S_ISREG(status.st_mode):
+        return "is no file"
+    if status.st_size > limit:
+        return f"is longer than {limit >> 10} KiB and was not looked at"
+    return "cannot be read or understood"
+
+
+# ------------------------------------------------------------------------- what was not looked at
+
+
+def _unseen(was: Before, found: Survey) -> Iterator[str]:
+    for path, _ in _changes(was, found.closed):
+        yield f"{_relative(path, was)}: this directory cannot be read, and was not looked at"
+    if not found.whole:
+        yield (
+            f"there are more than {survey.MAX_ENTRIES:,} names here: those deepest in it were not "
+            "looked at"
+        )
+
+
+def _relative_to_root(path: str, was: Before) -> str:
+    root = next(root for root in was.roots if within(path, root))
+    return os.path.relpath(path, root)
 
 
 def _relative(path: str, was: Before) -> str:

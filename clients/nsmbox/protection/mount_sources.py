@@ -31,7 +31,8 @@ def is_known_to(program: str) -> bool:
 
 
 def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
-    """Open the sources of all `linkless` mounts.
+    """Open the sources of all `linkless` mounts, and look whether those without a source have a
+    mount point of their own: bwrap would make it at the target of a link.
 
     Returns:
         Descriptors (O_PATH, inherited by exec) by index in `mounts`. They are the caller's.
@@ -45,6 +46,8 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
             if mount.linkless and mount.kind in ("bind", "ro-bind"):
                 found[index] = open_linkless(mount.source)
                 os.set_inheritable(found[index], True)
+            elif mount.linkless:
+                os.close(open_linkless(mount.target))
     except OSError as error:
         for fd in found.values():
             os.close(fd)

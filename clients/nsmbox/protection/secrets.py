@@ -461,7 +461,7 @@ def masks(known: Known, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     return tuple(found[target] for target in sorted(found))
 
 
-def which(name: str, search_path: str, directory: str) -> str | None:
+def which(name: str, search_path: str, *writable: str) -> str | None:
     """A program that is to run on the host, outside of any box.
 
     Places that a box can write to are passed over: a program that one has put there would run as
@@ -469,7 +469,7 @@ def which(name: str, search_path: str, directory: str) -> str | None:
 
     Args:
         search_path: PATH.
-        directory: the working directory, all links followed.
+        writable: directories in which the box can write, all links followed.
 
     Returns:
         Its path, links not followed; None where there is none.
@@ -484,7 +484,7 @@ def which(name: str, search_path: str, directory: str) -> str | None:
         except (OSError, ValueError):
             continue
         real = (os.path.realpath(folder), os.path.realpath(path))
-        if not any(within(each, directory) for each in real):
+        if not any(within(each, place) for each in real for place in writable):
             return path
     return None
 

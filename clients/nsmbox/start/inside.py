@@ -34,7 +34,10 @@ MAX_ANSWER_BYTES = 4096
 TAKEN = b"ok\n"
 """The supervisor's answer once it serves; anything else is why it does not."""
 
-_BACKLOG = 128
+_BACKLOG = 1024
+"""Connections that wait without a slot of the proxy. Beyond that, the kernel has clients try again,
+each time after twice as long.
+"""
 
 _SET_ASIDE = ("SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ")
 """By the launcher the first two, by Python itself the others."""

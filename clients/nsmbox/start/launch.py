@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from nsm import paths
+from nsm.dataclass import dataclass
 from nsm.jail import landlock
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import bwrap
 from nsmbox.profiles.profile import Profile
 from nsmbox.protection import mount_sources
 from nsmbox.start import relay
+from nsmbox.start.confinement import Gate, limit_descriptors
 
 _DOUBTFUL = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1"),
@@ -25,6 +28,25 @@ _DOUBTFUL = (
 
 MAX_ARGUMENTS = 8990
 """bwrap's own limit is 9000, those of `--args` with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Duties of the process that waits for a box.
+
+    Attributes:
+        alive: descriptor that says that the box runs, for as long as any process has it.
+        afterwards: done when the box has ended, with a descriptor of its mounts if they could be
+            held.
+        give_up: done where there is no box in the end.
+    """
+
+    alive: int | None = None
+    afterwards: Callable[[int | None], None] | None = None
+    give_up: Callable[[], None] | None = None
+
+
+_NOTHING = Wait()
 
 
 def make_state(profile: Profile, home: str) -> None:
@@ -44,12 +66,29 @@ def make_state(profile: Profile, home: str) -> None:
             ) from error
 
 
-def make_own(directory: str) -> bool:
+def make_persisted(directories: Sequence[str]) -> None:
+    """Make the directories that boxes of a project keep, where they are absent.
+
+    Raises:
+        BoxError: one cannot be made.
+    """
+    for path in directories:
+        try:
+            paths.ensure_private_dir(os.path.dirname(os.path.dirname(path)))
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise BoxError(
+                f"{path} cannot be made: {error.strerror or error}",
+                hint="It is named by `persist` in [box]; make it a directory of yours.",
+            ) from error
+
+
+def make_own(directories: Sequence[str]) -> bool:
     """Make nsm's own directories where they are absent and would lie in a box's directory: what is
     not there cannot be hidden, and a box could write the configuration of the next one.
 
     Args:
-        directory: the box's, all links followed.
+        directories: those in which the box can write, all links followed.
 
     Returns:
         True if one was made.
@@ -61,14 +100,14 @@ def make_own(directory: str) -> bool:
     links = [paths.tools_dir()] if os.path.islink(paths.tools_dir()) else []
     for path in (paths.config_dir(), paths.state_dir(), paths.cache_dir(), *links):
         real = os.path.realpath(path)
-        if not real.startswith(directory.rstrip("/") + "/") or os.path.lexists(real):
+        inside = next((each for each in directories if real.startswith(f"{each}/")), None)
+        if inside is None or os.path.lexists(real):
             continue
         try:
             os.makedirs(real, mode=0o700, exist_ok=True)
         except OSError as error:
             raise BoxError(
-                f"{real} cannot be made, and without it a box in {directory} could: "
-                f"{error.strerror}",
+                f"{real} cannot be made, and without it a box in {inside} could: {error.strerror}",
                 hint="Start the box in a directory that has nothing of nsm's in it.",
             ) from error
         made = True
@@ -120,22 +159,42 @@ def _try(program: str) -> str:
 
 
 def become(
-    plan: Plan, program: str, *, sockets: str = "", afterwards: Callable[[], None] | None = None
+    plan: Plan,
+    program: str,
+    *,
+    sockets: str = "",
+    wait: Wait = _NOTHING,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> NoReturn:
     """Execute bwrap, in a child for which this process waits: its exit code is the command's, and
     it passes signals on (see `nsmbox.start.relay`).
 
     Args:
         sockets: on the host, the directory of the box's sockets; empty where there are none.
-        afterwards: done when the box has ended.
+        wait: what is kept and done for it besides.
+        tell: tells the person something.
 
     Raises:
         BoxError: bwrap cannot be executed.
     """
+    try:
+        _become(plan, program, sockets, wait, tell)
+    except BaseException:
+        if wait.give_up is not None:
+            with suppress(BoxError, OSError):
+                wait.give_up()
+        raise
+
+
+def _become(
+    plan: Plan, program: str, sockets: str, wait: Wait, tell: Callable[[str], None]
+) -> NoReturn:
     from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
 
     for number in _open_descriptors():
         os.set_inheritable(number, False)
+    if wait.alive is not None:
+        os.set_inheritable(wait.alive, True)
     syscalls = filter_program(os.uname().machine)
     opened = mount_sources.open_sources(plan.mounts)
     if not mount_sources.is_known_to(program):
@@ -143,8 +202,13 @@ def become(
         for number in opened.values():
             os.close(number)
         opened = {}
+    # Somebody outside has to let the command start.
+    gate = Gate() if plan.starter else None
     lines = [
-        *bwrap.arguments(plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened),
+        *(gate.arguments if gate is not None else []),
+        *bwrap.arguments(
+            plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened, alive=wait.alive
+        ),
         *bwrap.variables(plan),
     ]
     if len(lines) + len(plan.command) > MAX_ARGUMENTS:
@@ -156,8 +220,15 @@ def become(
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     _set_signals()
-    if plan.starter:  # which gives the command its signals back
-        relay.part(afterwards)
+    limit_descriptors(plan.limits.descriptors)
+    if gate is not None:  # the starter gives the command its signals back
+
+        def set_limits() -> int | None:
+            if lacking := gate.set_limits(plan.limits):
+                tell(f"the box lacks limits: {lacking}")
+            return gate.mounts
+
+        relay.part(wait.afterwards, set_limits, keep=() if wait.alive is None else (wait.alive,))
     landlock.close_scopes()
     try:
         os.execve(  # noqa: S606

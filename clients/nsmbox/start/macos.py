@@ -39,7 +39,7 @@ def become(plan: Plan) -> NoReturn:
     try:
         start = seatbelt.start(plan, own, terminals=_terminals())
         make(start)
-        os.chdir(plan.directory)
+        os.chdir(plan.start or plan.directory)
         arguments = [seatbelt.PROGRAM, "-p", start.profile, *start.command]
         os.execve(seatbelt.PROGRAM, arguments, dict(start.variables))  # noqa: S606
     except OSError as error:
@@ -90,7 +90,7 @@ def command(plan: Plan) -> str:
             shown = masking.masked(name, value, secret=name in secret)
             variables.append(f"{name}={shlex.quote(shown)}")
     words = [
-        f"cd {shlex.quote(plan.directory)} && exec env -i",
+        f"cd {shlex.quote(plan.start or plan.directory)} && exec env -i",
         *variables,
         f"{seatbelt.PROGRAM} -p {shlex.quote(start.profile)}",
         " ".join(map(shlex.quote, start.command)),

@@ -19,7 +19,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -40,38 +40,51 @@ _GONE_S = 2.0
 """Time limit for the kernel to end all processes of a box; they may be in the middle of a write."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 _STATUS_BYTES = 8192
 
 
-def part(afterwards: Callable[[], None] | None = None) -> None:
+def part(
+    afterwards: Callable[[int | None], None] | None = None,
+    meanwhile: Callable[[], int | None] | None = None,
+    *,
+    keep: Collection[int] = (),
+) -> None:
     """Go on as a child of this process, which does not return: it ends as the child has ended.
 
     The signals of `ENDS` are blocked in the child. The caller has no threads.
 
     Args:
-        afterwards: done by this process when the child has ended; what goes wrong there has no
-            effect on the exit code.
+        afterwards: done by this process when the child has ended, with the descriptor that was kept
+            for it; what goes wrong there has no effect on the exit code.
+        meanwhile: done by this process at once; returns a descriptor to keep, or None.
+        keep: descriptors that this process keeps open to its end.
     """
     heard = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
     # An ignored one is inherited, too, and would have the kernel reap the child.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGCHLD})
+    ours = {signal.SIGCHLD, signal.SIGCONT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, *ours})
     parent = os.getpid()
+    # Process 1 of the box outlives bwrap's own for a moment, and would be somebody else's then.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = os.fork()
     if child == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
         _die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         return
     # bwrap asks for the same of whoever has started it: no box outlives that.
     _die_with_parent(signal.SIGHUP)
-    _close_all()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    kept = None if meanwhile is None else meanwhile()
+    _close_all(keep if kept is None else (*keep, kept))
     asked, code = _wait(child, heard)
     if afterwards is not None:
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        _await_all()
         with suppress(Exception):  # whatever it is, the command's own end is what counts
-            afterwards()
+            afterwards(kept)
     if asked is not None and code in (None, 128 + asked):  # bwrap's, for a command that died of it
         _die_of(asked)
     os._exit(128 if code is None else code)
@@ -86,7 +99,7 @@ def _wait(child: int, heard: Iterable[signal.Signals]) -> tuple[signal.Signals |
     asked: signal.Signals | None = None
     passed = False
     deadline = 0.0
-    awaited = {signal.SIGCHLD, *heard}
+    awaited = {signal.SIGCHLD, signal.SIGCONT, *heard}
     while True:
         if asked is None:
             got = signal.sigwaitinfo(awaited)
@@ -105,6 +118,8 @@ def _wait(child: int, heard: Iterable[signal.Signals]) -> tuple[signal.Signals |
             code = _follow(child)
             if code is not None:
                 return asked, code
+        elif got.si_signo == signal.SIGCONT:
+            os.kill(child, signal.SIGCONT)
         elif asked is None:
             asked = signal.Signals(got.si_signo)
             deadline = time.monotonic() + SETTLE_S
@@ -119,10 +134,11 @@ def _follow(child: int) -> int | None:
     if pid == 0:
         return None  # it goes on after a stop
     if os.WIFSTOPPED(status):
-        # By its terminal we are stopped ourselves; by the command's `kill 0` it alone.
-        os.kill(os.getpid(), signal.SIGSTOP)
-        os.kill(child, signal.SIGCONT)
-        return None
+        # By its terminal we are stopped ourselves; by the command's `kill 0` it alone. If both were
+        # stopped and we go on already, nobody would wake us again: stops discard a pending SIGCONT.
+        if signal.SIGCONT not in signal.sigpending():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return None  # SIGCONT is pending, and has the child go on
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -217,6 +233,22 @@ def _die_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
-def _close_all() -> None:
-    """All but the three: what is open here is the box's alone."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+def _await_all() -> None:
+    """Wait until nothing of the box runs any more, and can change what is looked at then.
+
+    When process 1 of the box can be waited for, the kernel has ended all others in it.
+    """
+    deadline = time.monotonic() + _GONE_S
+    with suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline - time.monotonic()))
+
+
+def _close_all(keep: Collection[int]) -> None:
+    """All but the three, and `keep`: what else is open here is the box's alone."""
+    for number in range(3, max(keep, default=2)):
+        if number not in keep:
+            with suppress(OSError):
+                os.close(number)
+    os.closerange(max(keep, default=2) + 1, os.sysconf("SC_OPEN_MAX"))

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from nsm.dataclass import dataclass, replace
 from nsmbox.host import lookup, program_links
 from nsmbox.host.facts import BoxRequest, Facts
 from nsmbox.model.plan import MODES, TOOLS_DIRECTORY, BoxError, Plan
 from nsmbox.planning import planning
+from nsmbox.start import request_additions
+
+if TYPE_CHECKING:
+    from nsm.wire.boxes import BoxPlace
+    from nsmbox.start import launch
 
 EXIT_INTERRUPTED = 130
+
+_TOLD_NAMES = 6
+_FIRST_TOLD = (".claude", ".mcp.json", ".vscode", ".envrc", ".cursor", ".husky")
 
 _NETWORKS = {mode: word for word, mode in MODES.items()}
 """Names of a box's network modes, the same as for sessions, which reach no more than the box."""
@@ -37,6 +47,11 @@ class Way:
     check: bool = False
     mistake: BoxError | None = None
 
+    @property
+    def asks(self) -> bool:
+        """True if a person may be asked."""
+        return not (self.yes or self.dry_run)
+
 
 def run(request: BoxRequest, way: Way, variables: Mapping[str, str]) -> int:
     """Do what was asked; does not return where a box is started.
@@ -44,23 +59,30 @@ def run(request: BoxRequest, way: Way, variables: Mapping[str, str]) -> int:
     Raises:
         BoxError: it cannot be.
     """
+    request = request_additions.of_arguments(request)
     if way.check:
         from nsmbox.start.check import check  # noqa: PLC0415  # each way loads what it needs
 
         return check(request, variables, program=way.program, mistake=way.mistake)
     _refuse_root(request, way)
     _refuse_a_box_in_a_box()
+    request = request_additions.at_the_top(request, variables, ask=way.asks)
+    request = request_additions.of_worktrees(request, make=not way.dry_run)
     facts = lookup.look(request, variables)
+    if more := request_additions.of_settings(request, facts, ask=way.asks, tell=partial(tell, way)):
+        request = replace(request, add=(*request.add, *more))
+        facts = lookup.look(request, variables)
     if not way.dry_run and _make_own(facts):
         facts = lookup.look(request, variables)
     search_path = variables.get("PATH", "")
-    program = "" if _is_macos() else lookup.find_bwrap(search_path, facts.directory)
+    program = "" if _is_macos() else lookup.find_bwrap(search_path, *facts.writable)
     plan = planning.plan(request, facts)
     for name in request.extra:
         if name not in variables:
             tell(way, f"{name} is not set, so that the box does not have it")
     if not way.dry_run:
-        _start(plan, program, request, facts, way)
+        with request_additions.unmade(request):
+            _start(plan, program, request, facts, way)
     return _print(plan, program, facts, way)
 
 
@@ -78,6 +100,8 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
     if plan.sockets:
         tell(way, f"{dryrun.SOCKETS} stands for a directory that is made at launch")
+    if said := _not_made(plan, facts.home, all_of_them=True):
+        tell(way, f"at launch there are stand-ins for what {said}")
     if plan.programs:
         tell(way, f"at launch the supervisor is asked to let it start {', '.join(plan.programs)}")
     return 0
@@ -92,12 +116,17 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         from nsmbox.host import bridge_programs  # noqa: PLC0415
 
         plan = replace(plan, notes=(*bridge_programs.look(plan, client=way.program), *plan.notes))
+    asked = False
     if not way.yes:
         from nsmbox.consent.confirm import confirm  # noqa: PLC0415
 
-        confirm(plan, home=facts.home)
+        asked = confirm(plan, home=facts.home)
+    if not asked and (said := _not_made(plan, facts.home)):
+        tell(way, said)
+    request_additions.remember_worktrees(request)
     _make_links(facts)
     launch.make_state(request.profile, facts.home)
+    launch.make_persisted([each.source for each in facts.persisted])
     guarded_files.make(facts.guarded)
     _tell_of_nsm(request, facts, way)
     if _is_macos():
@@ -105,26 +134,123 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
 
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
-    sockets = _sockets(plan, way) if plan.sockets else ""
+    place = _place(plan, way) if plan.sockets else None
     sys.stdout.flush()
-    launch.become(plan, program, sockets=sockets, afterwards=_afterwards(request, facts, way))
+    launch.become(
+        plan,
+        program,
+        sockets="" if place is None else place.sockets,
+        wait=_begin(request, facts, way, program, place),
+        tell=lambda text: tell(way, text),
+    )
 
 
-def _afterwards(request: BoxRequest, facts: Facts, way: Way) -> Callable[[], None] | None:
-    """Tells what the box has left that the host's git would run."""
-    if not request.protect:
-        return None
-    from nsmbox.protection import leftovers  # noqa: PLC0415
+def _not_made(plan: Plan, home: str, *, all_of_them: bool = False) -> str:
+    """A line about what a box cannot make, for those who were not shown its screen."""
+    from nsmbox.consent import screen  # noqa: PLC0415  # each way loads what it needs
 
-    was = leftovers.before(facts.directory, facts.git.common)
-    if said := leftovers.under_way(was):
-        tell(way, said)
+    names, places = screen.not_made(plan, home)
+    if not names:
+        return ""
+    names.sort(key=_FIRST_TOLD.__contains__, reverse=True)
+    if all_of_them:
+        told = [*names, *places]
+    elif len(names) > _TOLD_NAMES:
+        told = [*names[:_TOLD_NAMES], f"and {len(names) - _TOLD_NAMES} more, which --dry-run names"]
+    else:
+        told = names
+    return (
+        f"cannot be made in the box, since this computer would run it: {' '.join(told)} "
+        "(allow by --unprotect NAME,...)"
+    )
 
-    def look() -> None:
-        if said := leftovers.told(was):
+
+def _tell_of_limits(box: str, way: Way) -> None:
+    """Tell which processes were ended because the box had too much memory."""
+    from nsm import Client  # noqa: PLC0415
+
+    with Client(name=way.program, autostart=False) as client:
+        use = next((row.limits for row in client.boxes.list() if row.id == box), None)
+    if use is not None and use.killed:
+        processes = "1 process was" if use.killed == 1 else f"{use.killed} processes were"
+        tell(
+            way,
+            f"{processes} ended because the box had more than its "
+            f"{use.memory_limit_bytes >> 20} MiB of memory; `--limit memory_mb=...` sets another "
+            "limit",
+        )
+
+
+def _begin(
+    request: BoxRequest, facts: Facts, way: Way, bwrap: str, place: BoxPlace | None
+) -> launch.Wait:
+    """Record the box, and have told at its end what it has left."""
+    from nsmbox.start import launch  # noqa: PLC0415
+
+    protection = _Protection(facts, way, bwrap) if request.protect else None
+
+    def look(mounts: int | None) -> None:
+        if place is not None:
+            with suppress(Exception):  # the supervisor may be gone
+                _tell_of_limits(place.box.id, way)
+        if protection is not None:
+            protection.end()
+        if mounts is not None:
+            from nsmbox.start import unsaved_files  # noqa: PLC0415  # when the box has ended
+
+            begun = request.start or facts.directory
+            places = unsaved_files.places(facts.home, facts.directory)
+            if said := unsaved_files.keep(mounts, begun, places, facts.home):
+                tell(way, said)
+
+    return launch.Wait(
+        alive=protection.box.descriptor if protection else None,
+        afterwards=look,
+        give_up=protection.give_up if protection else None,
+    )
+
+
+class _Protection:
+    """Protection of a box while it runs: its stand-ins, and what is told at its end.
+
+    Attributes:
+        box: its record.
+    """
+
+    def __init__(self, facts: Facts, way: Way, bwrap: str) -> None:
+        from nsmbox.protection import leftovers, secrets, stand_ins  # noqa: PLC0415
+        from nsmbox.protection.git_reader import GitReader  # noqa: PLC0415
+
+        git = secrets.which("git", facts.variables.get("PATH", ""), *facts.writable)
+        self._reader = GitReader.of(bwrap, git)
+        self._way = way
+        for before in stand_ins.abandoned():
+            if said := leftovers.told(before, self._reader, stand_ins=stand_ins.made()):
+                tell(way, f"a box was killed with the process that waited for it: {said}")
+        repositories = (facts.git, *facts.added_git)
+        self._was = leftovers.before(
+            facts.directory,
+            (*facts.writable, *(path for git in repositories for path in git.shown)),
+        )
+        if said := leftovers.under_way(self._was):
             tell(way, said)
+        self.box = stand_ins.begin(facts.guarded.stand_ins, self._was)
 
-    return look
+    def end(self) -> None:
+        """Tell what the box has left."""
+        from nsmbox.protection import leftovers, stand_ins  # noqa: PLC0415
+
+        try:
+            if said := leftovers.told(self._was, self._reader, stand_ins=stand_ins.made()):
+                tell(self._way, said)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Forget the box, which has ended or was never there."""
+        from nsmbox.protection import stand_ins  # noqa: PLC0415
+
+        stand_ins.end(self.box)
 
 
 def _is_macos() -> bool:
@@ -134,7 +260,7 @@ def _is_macos() -> bool:
 def _make_own(facts: Facts) -> bool:
     from nsmbox.start import launch  # noqa: PLC0415  # each way loads what it needs
 
-    return launch.make_own(facts.directory)
+    return launch.make_own(facts.writable)
 
 
 def _make_links(facts: Facts) -> None:
@@ -142,8 +268,8 @@ def _make_links(facts: Facts) -> None:
         program_links.make(facts.links)
 
 
-def _sockets(plan: Plan, way: Way) -> str:
-    """The directory of its sockets, which the supervisor makes for this process.
+def _place(plan: Plan, way: Way) -> BoxPlace | None:
+    """Ask the supervisor for what it makes for this process; None if it makes nothing.
 
     Raises:
         BoxError: there are none, and the box can reach nothing without.
@@ -164,6 +290,7 @@ def _sockets(plan: Plan, way: Way) -> str:
                 shows_project=not hides,
                 programs=plan.programs,
                 writable=plan.writable,
+                limits=plan.limits.together,
             )
     except (NsmError, OSError) as error:
         message = error.message if isinstance(error, NsmError) else str(error)
@@ -177,9 +304,9 @@ def _sockets(plan: Plan, way: Way) -> str:
                 f"the box's network is a list, which the supervisor serves: {message}",
                 hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
             ) from error
-        tell(way, f"the box has no sessions of nsm: {message}")
-        return ""
-    return place.sockets
+        tell(way, f"the box has no sessions of nsm, and no limit of memory: {message}")
+        return None
+    return place
 
 
 def _tell_of_nsm(request: BoxRequest, facts: Facts, way: Way) -> None:

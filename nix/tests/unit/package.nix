@@ -94,9 +94,12 @@ in
     expr = map (each: each.pname) (package { }).dependencies;
     expected = [
       "cbor2"
+      "cryptography"
       "h11"
+      "httpcore2"
       "idna"
       "mcp"
+      "packaging"
       "prometheus-client"
       "prompt-toolkit"
       "pydantic"

@@ -18,7 +18,7 @@ MAX_ENTRIES = 10_000
 MAX_SKIPPED = 100
 """Largest number of names that are told of what was left out of an archive."""
 MAX_NAME = 1020
-"""Characters of a file's name: 255 bytes, each of which may be written as ``\\xff``."""
+"""Bytes of a file's name. Linux has at most 255, but some file systems have longer ones."""
 MAX_CODE = 40
 
 
@@ -28,15 +28,6 @@ def _chunk(told: str) -> bytes:
 
 def _is_error_name(code: str) -> bool:
     return len(code) <= MAX_CODE and code.isascii() and (not code or code.isalnum())
-
-
-def _is_name(name: str) -> bool:
-    """False for one that no file could have, and one that would lead out of its directory."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return 0 < len(name) <= MAX_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
 
 
 def _is_any_name(name: str) -> bool:
@@ -64,8 +55,6 @@ def _is_any_path(path: str) -> bool:
 Chunk = Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
 Words = Annotated[str, at_most(MAX_WORDS, "characters")]
 Count = Annotated[int, between(0, 2**53)]
-FileName = Annotated[str, Constraint(_is_name, "a name that a file can have")]
-EntryKind = Literal["file", "directory", "link", "other", "unnamed"]
 AnyName = Annotated[str, Constraint(_is_any_name, "a name that a file can have")]
 AnyPath = Annotated[str, Constraint(_is_any_path, "a path that a file can have")]
 ChangeKind = Literal["created", "removed", "modified", "attributes", "renamed"]
@@ -113,28 +102,11 @@ class FileClosedFrame(NamedTuple):
     permissions: Annotated[int | None, between(0, 0o7777)] = None
 
 
-class ListedFile(NamedTuple):
-    """An entry of a directory: ``file``, ``directory``, ``link``, ``other`` (such as a socket), or
-    ``unnamed``: its name is not UTF-8, and is escaped here. `size` is a file's.
-    """
-
-    name: str
-    kind: str
-    size: int
-
-
 class FileDirectoryFrame(NamedTuple):
-    """A directory and what is in it; `whole` if no entry was left out."""
+    """A directory is there, and has so much room; None if that has no limit."""
 
     id: str
-    path: Words
-    entries: Annotated[
-        tuple[
-            Annotated[ListedFile, Made(tuple[FileName, EntryKind, Count], ListedFile._make)], ...
-        ],
-        at_most(MAX_ENTRIES, "entries"),
-    ]
-    whole: bool = False
+    path: AnyPath
     free_bytes: Annotated[int | None, between(0, 2**53)] = None
 
 
@@ -162,7 +134,7 @@ class DetailedFile(NamedTuple):
 class FileEntriesFrame(NamedTuple):
     """Some entries of a directory, by name, `more` if others follow; or one file and what it is.
 
-    `target` is where a symbolic link leads.
+    `target` is where a symbolic link leads, `free_bytes` the room where the directory is.
     """
 
     id: str
@@ -182,6 +154,7 @@ class FileEntriesFrame(NamedTuple):
     ]
     more: bool = False
     target: AnyPath | None = None
+    free_bytes: Annotated[int | None, between(0, 2**53)] = None
 
 
 class FileWatchingFrame(NamedTuple):

@@ -30,20 +30,24 @@ from nsmd.agent_link.file_frames import (
     Words,
 )
 from nsmd.agent_link.job_frames import (
+    MAX_JOBS,
     JobAnswerFrame,
     JobEndedFrame,
     JobErrorFrame,
     JobFrame,
+    JobId,
     JobOutputFrame,
     JobsFrame,
     JobWrittenFrame,
 )
 from nsmd.model.head_tail import shortened
+from nsmd.model.names import is_module_name
 from nsmd.model.values import Outcome, StreamName
 
 MAX_DISPLAYS = 1000
 MAX_NOTES = 8
 MAX_NOTE = 400
+MAX_IMPORTS = 16
 MAX_STREAM_BYTES = 4 * 1024 * 1024 + 4096
 """Largest size of one stream in a result: our agents keep no more. Older ones keep all."""
 MAX_NOTED_CODE = 2000
@@ -96,6 +100,10 @@ def _is_truncation(stream: str, told: Truncation) -> bool:
     return is_bounded and stream in ("stdout", "stderr")
 
 
+def _is_import(module: str, seconds: float) -> bool:
+    return is_module_name(module) and 0 <= seconds < 1e9
+
+
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -106,6 +114,7 @@ class _Counted(NamedTuple):
 
     displays: Annotated[tuple[Any, ...], at_most(MAX_DISPLAYS, "displays")] = ()
     truncated: Annotated[Mapping[str, Any], at_most(MAX_TRUNCATED, "streams")] = _NOTHING
+    imports: Annotated[Mapping[str, Any], at_most(MAX_IMPORTS, "imports")] = _NOTHING
 
 
 _COUNTED = frozenset(_Counted._fields)
@@ -127,6 +136,7 @@ def _bounded(outcome: Outcome) -> Outcome:
         and abs(outcome.duration_s) < 2**53
         and len(outcome.restart_reason) <= MAX_WORDS
         and (not truncated or all(map(_is_truncation, truncated, truncated.values())))
+        and (not outcome.imports or all(map(_is_import, outcome.imports, outcome.imports.values())))
     ):
         raise ValueError("an outcome whose numbers and texts are not that large")
     if not outcome.notes and len(outcome.stdout) + len(outcome.stderr) <= MAX_STREAM_BYTES // 4:
@@ -187,6 +197,14 @@ class ErrorFrame(NamedTuple):
     message: Words = "the agent reported an error"
 
 
+class InputFrame(NamedTuple):
+    """Answer to `input`: the bytes that an execution has taken so far; `open` if it takes more."""
+
+    id: str
+    offset: Count
+    open: bool
+
+
 class CompletionsFrame(NamedTuple):
     """Completions that may replace `code[start:end]`, in code points.
 
@@ -244,12 +262,14 @@ class ResumedFrame:
         files: open transfers.
         recent: the last executions that had a result, the newest last.
         count: number of executions so far; None if the agent does not say.
+        jobs: jobs that run.
     """
 
     executions: tuple[Noted, ...]
     files: tuple[str, ...]
     recent: tuple[str, ...]
     count: int | None
+    jobs: tuple[str, ...]
 
 
 class _Noted(NamedTuple):
@@ -267,6 +287,7 @@ class _Resumed(NamedTuple):
     files: tuple[Id, ...] = ()
     recent: tuple[Id, ...] = ()
     executed: Annotated[int | None, "count", between(0, 2**53)] = None
+    jobs: Annotated[tuple[JobId, ...], at_most(MAX_JOBS, "jobs")] = ()
 
 
 class OtherFrame(NamedTuple):
@@ -281,6 +302,7 @@ AgentFrame = (
     | ResultFrame
     | StatusFrame
     | TransferFrame
+    | InputFrame
     | CompletionsFrame
     | CheckedFrame
     | ListeningFrame
@@ -298,6 +320,7 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "output": OutputFrame,
     "result": ResultFrame,
     "status": StatusFrame,
+    "input_taken": InputFrame,
     "file": FileFrame,
     "file_data": FileDataFrame,
     "file_closed": FileClosedFrame,
@@ -370,5 +393,9 @@ def _resumed(told: _Resumed) -> ResumedFrame:
         runs, code = state == "running", noted.code[:MAX_NOTED_CODE]
         executions.append(Noted(id=known, runs=runs, note=noted.note, code=code))
     return ResumedFrame(
-        executions=tuple(executions), files=told.files, recent=told.recent, count=told.executed
+        executions=tuple(executions),
+        files=told.files,
+        recent=told.recent,
+        count=told.executed,
+        jobs=told.jobs,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from nsm.wire.decode import Constraint, at_most, between
 from nsmd.agent_link.file_frames import MAX_CHUNK_BYTES, Chunk, Count, ErrorName, Words
@@ -20,6 +20,7 @@ def _is_job_id(id_: str) -> bool:
 
 Seconds = Annotated[float, between(0.0, 1e12)]
 JobId = Annotated[str, Constraint(_is_job_id, "the number of a job")]
+JobOutcome = Literal["ok", "error", "timeout", "stopped"]
 JobPiece = tuple[StreamName, Annotated[int, between(1, MAX_CHUNK_BYTES)]]
 
 
@@ -52,6 +53,15 @@ class JobFacts(NamedTuple):
     max_rss_bytes: Count
     output_bytes: Count
     input_bytes: Count
+
+    @property
+    def outcome(self) -> JobOutcome:
+        """How it ended, in a word."""
+        if self.timed_out:
+            return "timeout"
+        if self.stopped:
+            return "stopped"
+        return "error" if self.exit_code else "ok"
 
 
 class JobFrame(NamedTuple):

@@ -15,7 +15,6 @@ from nsmd.agent_link import frames
 from nsmd.agent_link.file_frames import (
     FileContentFrame,
     FileDataFrame,
-    FileDirectoryFrame,
     FileEntriesFrame,
     FileFrame,
 )
@@ -429,7 +428,7 @@ def _size(frame: AgentFrame) -> int:
             return len(text)
         case FileDataFrame(data=data) | FileContentFrame(data=data) | JobOutputFrame(data=data):
             return len(data) * 4 // 3
-        case FileDirectoryFrame(entries=entries) | FileEntriesFrame(entries=entries):
+        case FileEntriesFrame(entries=entries):
             return 64 * len(entries)
         case ResultFrame(outcome=outcome):
             return len(outcome.stdout) + len(outcome.stderr) + ACK_CHARS * bool(outcome.displays)

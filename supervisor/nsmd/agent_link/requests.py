@@ -20,13 +20,20 @@ from nsmd.agent_link.frames import (
     CheckedFrame,
     CompletionsFrame,
     ErrorFrame,
+    InputFrame,
     ListeningFrame,
     PortsFrame,
 )
 from nsmd.agent_link.job_frames import JobAnswerFrame
 
 AnswerFrame = (
-    TransferFrame | CompletionsFrame | CheckedFrame | ListeningFrame | PortsFrame | JobAnswerFrame
+    TransferFrame
+    | InputFrame
+    | CompletionsFrame
+    | CheckedFrame
+    | ListeningFrame
+    | PortsFrame
+    | JobAnswerFrame
 )
 
 
@@ -47,8 +54,8 @@ class Requests:
         "_era",
         "_failure",
         "_listeners",
+        "_on_settled",
         "_post",
-        "_settled",
         "_waiting",
     )
 
@@ -60,7 +67,7 @@ class Requests:
         self._era = ""
         self._capabilities: frozenset[str] | None = None  # known once the agent is ready
         self._failure: NsmError | None = None
-        self._settled: trio.Event | None = None  # made for callers before that
+        self._on_settled: tuple[Callable[[], None], ...] = ()  # for callers before that
 
     def open(self, capabilities: frozenset[str], *, era: int = 0) -> None:
         """The agent is ready, and has these capabilities.
@@ -98,9 +105,7 @@ class Requests:
             UnknownOperationError: the agent is too old.
             NsmError: it refused, or the session has ended.
         """
-        if self._unsettled:
-            self._settled = self._settled or trio.Event()
-            await self._settled.wait()
+        await self._wait_settled()
         return await self.begin(capability, frame, kinds).wait(timeout_s)
 
     async def settled(self) -> None:
@@ -109,11 +114,22 @@ class Requests:
         Raises:
             NsmError: the session has ended.
         """
-        if self._unsettled:
-            self._settled = self._settled or trio.Event()
-            await self._settled.wait()
+        await self._wait_settled()
         if self._failure is not None:
             raise copy(self._failure)
+
+    async def _wait_settled(self) -> None:
+        if self._unsettled:
+            settled = trio.Event()
+            self._on_settled += (settled.set,)
+            await settled.wait()
+
+    def when_settled(self, function: Callable[[], None]) -> None:
+        """Call a function once the agent is ready or the session has ended; it must not raise."""
+        if self._unsettled:
+            self._on_settled += (function,)
+        else:
+            function()
 
     def begin(
         self, capability: str, frame: Mapping[str, Any], kinds: tuple[type[AnswerFrame], ...]
@@ -144,9 +160,9 @@ class Requests:
         return self._capabilities is None and self._failure is None
 
     def _settle(self) -> None:
-        if self._settled is not None:
-            self._settled.set()
-            self._settled = None
+        functions, self._on_settled = self._on_settled, ()
+        for function in functions:
+            function()
 
     def check(self, capability: str) -> None:
         """Check that such a question can be answered.
@@ -174,13 +190,12 @@ class Requests:
             if (listener := self._listeners.get(frame.id)) is not None:
                 listener(frame)
             return
-        question = self._waiting.get(frame.id)
-        if question is None or question.answer is not None:
+        question = self._waiting.pop(frame.id, None)
+        if question is None:
             return
         if not isinstance(frame, question.kinds):
             raise AgentProtocolError(f"a {type(frame).__name__} answered something else")
-        question.answer = frame
-        question.answered.set()
+        question.take(frame)
 
     def listen(self, id_: str, listener: Callable[[FileEventsFrame | None], None]) -> None:
         """Have events of files with that id told; None once the session has ended."""
@@ -192,27 +207,27 @@ class Requests:
 
     def refused(self, frame: ErrorFrame) -> bool:
         """Take an error; returns whether it concerns a question from here."""
-        question = self._waiting.get(frame.id or "")
-        if question is None or question.answer is not None:
+        question = self._waiting.pop(frame.id or "", None)
+        if question is None:
             return False
-        question.answer = frame
-        question.answered.set()
+        question.take(frame)
         return True
 
     def fail(self, error: NsmError) -> None:
         """The session has ended: no more answers will come."""
         self._failure = error
         self._settle()
-        for question in self._waiting.values():
-            question.answered.set()
+        waiting, self._waiting = self._waiting, {}
+        for question in waiting.values():
+            question.take(None)
         for listener in self._listeners.values():
             listener(None)
 
 
 class Question:
-    """Question that waits for its answer. It comes from `Requests.begin`; call `wait`."""
+    """Question that waits for its answer. It comes from `Requests.begin`; call `wait` or `tell`."""
 
-    __slots__ = ("_capability", "_requests", "answer", "answered", "id", "kinds")
+    __slots__ = ("_capability", "_over", "_requests", "_tell", "answer", "id", "kinds")
 
     def __init__(
         self, requests: Requests, capability: str, id_: str, kinds: tuple[type, ...]
@@ -220,17 +235,39 @@ class Question:
         self.id = id_
         self.kinds = kinds
         self.answer: AnswerFrame | ErrorFrame | None = None
-        self.answered = trio.Event()
+        self._over = False
+        self._tell: Callable[[], None] | None = None
         self._requests = requests
         self._capability = capability
 
     async def wait(self, timeout_s: float) -> AnswerFrame:
         """Wait for the answer. Raises: as `Requests.ask`."""
+        answered = trio.Event()
+        self.tell(answered.set)
         try:
             with trio.move_on_after(timeout_s):
-                await self.answered.wait()
+                await answered.wait()
         finally:
             self._requests.forget(self)
+        return self.result()
+
+    def tell(self, function: Callable[[], None]) -> None:
+        """Call a function once there is a `result`, instead of waiting; it must not raise.
+
+        It is called before the agent's next frame is looked at, however late the answer comes.
+        """
+        self._tell = function
+        if self._over:
+            function()
+
+    def take(self, answer: AnswerFrame | ErrorFrame | None) -> None:
+        """Take the answer; None if there will be none."""
+        self.answer, self._over = answer, True
+        if self._tell is not None:
+            self._tell()
+
+    def result(self) -> AnswerFrame:
+        """Return the answer. Raises: as `Requests.ask`."""
         if isinstance(self.answer, ErrorFrame):
             raise InternalError(f"The session's agent refused: {self.answer.message}")
         if self.answer is not None:

@@ -221,6 +221,7 @@ class _Starter:
             instance,
             os.environ,
             search_path=_search_path(),
+            config_path=config_path,
             load_settings=partial(_load, config_path),
             announce=self._announce,
             command=own_command(),

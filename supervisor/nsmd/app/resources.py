@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -12,9 +13,12 @@ from nsm.dataclass import dataclass
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog
+from nsmd.environments.project.agreements import AgreementFile
+from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.jail import Launcher
 from nsmd.jail.cgroups import SessionEnforcer
 from nsmd.model.events import Events
+from nsmd.model.settings import Settings
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 
@@ -36,6 +40,7 @@ class Resources:
         launcher: starts jails.
         sessions: nursery of the sessions' tasks.
         shells: development shells of projects; None if they are off.
+        project_environments: environments in projects that people agreed to use.
         catalog: environments to run code in.
     """
 
@@ -48,6 +53,7 @@ class Resources:
     launcher: Launcher
     sessions: trio.Nursery
     shells: DevShells | None
+    project_environments: ProjectEnvironmentManager
     catalog: Catalog
 
 
@@ -61,6 +67,7 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
         setup.open_launcher(enforcer.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, environments) as shells,
+        _open_project_environments(setup, environments) as in_projects,
     ):
         events, recorder = Events(), Recorder(journal)
         events.subscribe(recorder, RECORDED)
@@ -74,8 +81,34 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
             launcher=launcher,
             sessions=sessions,
             shells=shells,
-            catalog=Catalog(environments, shells),
+            project_environments=in_projects,
+            catalog=Catalog(environments, *([] if shells is None else [shells]), in_projects),
         )
+
+
+@asynccontextmanager
+async def _open_project_environments(
+    setup: Startup, environments: Sequence[Environment]
+) -> AsyncGenerator[ProjectEnvironmentManager]:
+    """Open the environments in projects; leaving stops the questions to their Pythons."""
+    file = AgreementFile(setup.agreements_path)
+    agreements = await trio.to_thread.run_sync(file.load)
+    async with trio.open_nursery() as nursery:
+        in_projects = ProjectEnvironmentManager(file, agreements, nursery)
+        configure_project_environments(in_projects, setup, setup.settings, environments)
+        yield in_projects
+        nursery.cancel_scope.cancel()
+
+
+def configure_project_environments(
+    in_projects: ProjectEnvironmentManager,
+    setup: Startup,
+    settings: Settings,
+    environments: Sequence[Environment],
+) -> None:
+    """Have environments in projects run on the host's interpreters, as they are configured."""
+    node = next((each for each in environments if each.name == "node"), None)
+    in_projects.configure(partial(setup.find_python, settings=settings), node)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.app.frontends import FrontEnds
-from nsmd.app.resources import Resources
+from nsmd.app.resources import Resources, configure_project_environments
 from nsmd.app.startup import Startup
 from nsmd.boxes import BoxManager
 from nsmd.boxes import sort_out as boxes_left
@@ -49,6 +49,7 @@ from nsmd.restart.ended_sessions import EndedSessionFiles, drop_earlier
 from nsmd.restart.load import LoadedState, sort_out
 from nsmd.restart.session_store import SessionStore
 from nsmd.telemetry import Surroundings, Telemetry
+from nsmd.telemetry.import_times import open_import_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         open_watching() as watching,
         open_builder(
             setup.nix,
+            setup.installation,
             resources.catalog,
             setup.built_directory,
             defaults=setup.settings.defaults,
@@ -86,6 +88,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             owners=trusted_owners(),
             timeout_s=setup.settings.nix.build_timeout_seconds,
         ) as builder,
+        open_import_times(setup.imports_path, resources.events) as import_times,
         open_bridge(
             setup.bridge,
             watching,
@@ -99,10 +102,10 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         memory = HostMemory()
         session_manager = _session_manager(setup, resources, loaded_state, memory, upkeep)
         run_service = _run_service(setup, resources, provider, session_manager)
-        telemetry = _telemetry(setup, resources, run_service, bridge, lambda: frontends)
-        boxes = _boxes(setup, resources, run_service)
         ports = PortManager(store=setup.store, events=resources.events, most=setup.shares.ports)
         ports.configure(setup.settings.ports)
+        telemetry = _telemetry(setup, resources, run_service, bridge, ports, lambda: frontends)
+        boxes = _boxes(setup, resources, run_service)
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
         everything = partial(_everything_kept, session_manager, resources, boxes, ports, port)
         boxes.take_up(boxes_left(setup.kept))
@@ -114,19 +117,20 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             forking.tell(session_manager.template_changed)
             session_manager.catch_up = forking.catch_up
         _relieve_pressure(setup, memory, run_service, upkeep)
-        await builder.begin(setup.sources.flakes, session_manager.artifacts_in_use)
-        configuration = _configuration(setup, resources, run_service, bridge, ports)
+        agreed = resources.project_environments.build_with(builder)
+        await builder.begin(setup.sources.flakes, session_manager.environments_in_use, agreed)
+        configuration = _configuration(setup, resources, run_service, bridge, ports, builder)
         services = Services(
             run_service=run_service,
             builder=builder,
+            project_environments=resources.project_environments,
             socket_path=setup.socket_path,
             pid=os.getpid(),
             jail=setup.jail,
             limits=resources.enforcer.facts(),
             audit=resources.journal.facts,
-            cold_starts=forking.reasons if forking else {},
-            unloaded=forking.unloaded if forking else {},
-            try_preloading=forking.try_preloading if forking else None,
+            forking=forking,
+            import_times=import_times,
             started_s=resources.started_s,
             shutdown=partial(resources.ending.ask, "end"),
             ending=resources.ending,
@@ -163,7 +167,11 @@ async def _provide(
     )
     await discovery.begin(setup.sources, setup.sandbox_directory)
     return Provider(
-        resources.catalog, discovery=discovery, builder=builder, shells=resources.shells
+        resources.catalog,
+        discovery=discovery,
+        builder=builder,
+        shells=resources.shells,
+        project_environments=resources.project_environments,
     )
 
 
@@ -209,6 +217,7 @@ def _boxes(setup: Startup, resources: Resources, run_service: RunService) -> Box
         store=setup.store,
         events=resources.events,
         most=setup.shares.boxes,
+        enforcer=resources.enforcer,
     )
 
 
@@ -238,6 +247,7 @@ def _telemetry(
     resources: Resources,
     run_service: RunService,
     bridge: BridgeService,
+    ports: PortManager,
     frontends: Callable[[], FrontEnds],
 ) -> Telemetry:
     forking = _forking(resources)
@@ -246,9 +256,10 @@ def _telemetry(
         Surroundings(
             connections=lambda: frontends().connections,
             max_connections=setup.shares.connections,
-            templates=lambda: len(forking.templates) if forking else 0,
+            templates=lambda: [t.forker_pid for t in forking.templates] if forking else [],
             audit_lost=lambda: resources.journal.dropped,
             programs_running=lambda: bridge.calls,
+            ports=ports.traffic,
             unaudited=lambda: bridge.audit_problem,
             unkept=lambda: setup.store.problem,
             ending=resources.ending,
@@ -288,6 +299,7 @@ def _configuration(
     run_service: RunService,
     bridge: BridgeService,
     ports: PortManager,
+    builder: Builder,
 ) -> Reconfiguration:
     """Apply changed settings to the parts that use them."""
 
@@ -295,8 +307,12 @@ def _configuration(
         run_service.configure(settings)
         resources.journal.configure(settings.audit)
         resources.catalog.put(EnvironmentSource(rank=Rank.HOST), environments)
+        configure_project_environments(
+            resources.project_environments, setup, settings, environments
+        )
         await bridge.configure(settings.bridge)
         ports.configure(settings.ports)
+        builder.configure(settings.environments)
 
     return Reconfiguration(
         setup.settings,
@@ -304,6 +320,8 @@ def _configuration(
         find_environments=setup.find_environments,
         apply=apply,
         events=resources.events,
+        path=setup.config_path,
+        look_again=builder.look_again,
     )
 
 

@@ -17,8 +17,9 @@ from nsmd.bridge.bridge import BridgePaths
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.metadata import with_said
 from nsmd.environments.artifacts.sources import sources_of
-from nsmd.environments.host_presets import find_environments
+from nsmd.environments.host_presets import find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.store_choice import Leaving, open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
@@ -49,12 +50,17 @@ class Startup:
         no_way: returns why that user cannot reach a file by its path; None if it can.
         jail: facts about jails here, for `nsm status`.
         shares: division of the descriptors between parts.
+        config_path: path of `config.toml`; there may be no such file.
         load_settings: reads `config.toml` again. This and the next one block.
         find_environments: looks for environments on the host; called in a thread.
+        find_python: finds the Python in a directory that a project names; called in a thread.
+        agreements_path: path of the file of environments in projects that people agreed to use.
+        imports_path: path of the file with the times that imports took.
         sources: sources of further environments, from the supervisor's own variables.
         sandbox_directory: directory of artifacts, if the variables name none.
         nix: finds Nix when it is needed.
-        built_directory: directory for what Nix builds.
+        installation: makes environments from packages.
+        built_directory: directory for logs of builds, and for roots of what Nix builds.
         shell_directory: directory for what Nix says about projects' shells.
         audit_path: path of the audit's file.
         bridge: paths of the bridge's definitions and of its audit.
@@ -79,11 +85,16 @@ class Startup:
     no_way: Unreadable
     jail: Mapping[str, Any]
     shares: Shares
+    config_path: str
     load_settings: Load
     find_environments: Callable[[Settings], Sequence[Environment]]
+    find_python: Callable[..., Environment]
+    agreements_path: str
+    imports_path: str
     sources: Sources
     sandbox_directory: str
     nix: NixFinder
+    installation: InstallerRun
     built_directory: str
     shell_directory: str
     audit_path: str
@@ -104,6 +115,7 @@ def gather(
     variables: Mapping[str, str],
     *,
     search_path: str,
+    config_path: str,
     load_settings: Load,
     announce: Callable[[], None],
     command: list[str],
@@ -115,6 +127,7 @@ def gather(
         instance: listener, lock and kept descriptors.
         variables: variables of this process.
         search_path: directories in which to find programs of the host.
+        config_path: as in `Startup`.
         load_settings: reads the file again.
         announce: as in `Startup`.
         command: the program that this process becomes at a reload.
@@ -136,13 +149,14 @@ def gather(
         listener=instance.listener,
         socket_path=instance.listener.getsockname(),
         home=paths.home(),
-        private=(paths.runtime_dir(), paths.state_dir(), paths.config_dir()),
+        private=(paths.runtime_dir(), paths.state_dir(), paths.data_dir(), paths.config_dir()),
         variables=variables,
         open_launcher=_opening_launcher(launcher, settings, store, kept),
         unreadable=launcher.user.why_unreadable,
         no_way=launcher.user.why_no_way,
         jail={"kind": "bubblewrap", "uid": launcher.user.uid},
         shares=shares,
+        config_path=config_path,
         load_settings=partial(_load_again, load_settings, sources.metadata),
         find_environments=partial(
             find_environments,
@@ -150,9 +164,30 @@ def gather(
             unreadable=launcher.user.why_unreadable,
             variables=passed_on(variables),
         ),
+        find_python=partial(
+            find_python_in,
+            search_path=search_path,
+            unreadable=launcher.user.why_unreadable,
+            variables=passed_on(variables),
+        ),
+        agreements_path=os.path.join(paths.state_dir(), "project-environments.json"),
+        imports_path=os.path.join(paths.state_dir(), "imports.json"),
         sources=sources,
         sandbox_directory=os.path.join(paths.config_dir(), "sandboxes"),
         nix=NixFinder(search_path, variables, paths.home()),
+        installation=InstallerRun(
+            store=os.path.join(paths.data_dir(), "envs"),
+            lock_directories=(
+                os.path.join(paths.config_dir(), "locks"),
+                os.path.join(paths.data_dir(), "locks"),
+            ),
+            search_path=search_path,
+            home=paths.home(),
+            jail_uid=settings.defaults.jail_uid,
+            variables=variables,
+            hosts=settings.packages.hosts,
+            timeout_s=settings.packages.build_timeout_seconds,
+        ),
         built_directory=os.path.join(paths.state_dir(), "environments"),
         shell_directory=os.path.join(paths.state_dir(), "devshells"),
         audit_path=_audit_path(),

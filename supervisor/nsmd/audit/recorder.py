@@ -23,8 +23,11 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "discard": ("target", "paths"),
     "drain": ("timeout_s", "cancel"),
     "env_add": ("reference", "name"),
+    "env_preload": ("target", "modules", "remove"),
+    "env_forget": ("project", "target"),
     "env_remove": ("targets", "name", "reference"),
     "env_update": ("targets", "name"),
+    "env_use": ("project", "path", "name"),
     "file_get": ("target", "path"),
     "file_mkdir": ("target", "path"),
     "file_open": ("target", "path", "mode"),
@@ -40,10 +43,10 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """Arguments of operations that are recorded. Never code, and never the content of files."""
 
 NOT_TOLD = frozenset(
-    "box_open changes change check complete env_list env_log events file_close "
-    "file_entries file_events file_list file_read file_stat file_unwatch file_watch file_write "
+    "box_open changes change check complete env_found env_list env_log events file_close "
+    "file_entries file_events file_read file_stat file_unwatch file_watch file_write "
     "job_list job_read job_resize job_write "
-    "logs metrics port_close port_open run_in stats".split()
+    "logs metrics port_close port_open run_in run_write stats".split()
 )
 """Operations with the right `manage` that change nothing, or are recorded elsewhere."""
 
@@ -250,9 +253,8 @@ def _job_facts(session: Session, job: JobFacts) -> dict[str, Any]:
 
 
 def _job_outcome(job: JobFacts) -> dict[str, Any]:
-    words = {"timeout": job.timed_out, "stopped": job.stopped, "error": job.exit_code != 0}
     return {
-        "outcome": next((word for word, holds in words.items() if holds), "ok"),
+        "outcome": job.outcome,
         "exit_code": job.exit_code,
         "duration_s": job.duration_s,
     }

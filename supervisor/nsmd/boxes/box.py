@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
@@ -17,6 +17,7 @@ from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
 from nsmd.fdstore.store import DescriptorStore
+from nsmd.jail.cgroups import Confinement
 from nsmd.model.values import NO_NETWORK
 from nsmd.network import AllowedHosts, Gateway, ListenerError, NamespaceListener
 from nsmd.restart.session_store import boot_id
@@ -44,6 +45,13 @@ class ServeConnection(Protocol):
         ...
 
 
+class BoxProcess(NamedTuple):
+    """Process that becomes a box, and is its top."""
+
+    pid: int
+    pidfd: int
+
+
 class Box:
     """Sockets of one box, served for as long as its first process lives.
 
@@ -65,8 +73,10 @@ class Box:
         gateway: Gateway,
         store: DescriptorStore,
         listener: NamespaceListener | None = None,
+        confinement: Confinement | None = None,
     ) -> None:
         self.record = record
+        self._confinement = confinement
         self._pidfd = pidfd
         self._control = control
         self._proxy = proxy
@@ -81,7 +91,14 @@ class Box:
         return f"<Box {self.record.id} of process {self.record.pid}>"
 
     @classmethod
-    def taken_up(cls, left: Left, *, gateway: Gateway, store: DescriptorStore) -> Box:
+    def taken_up(
+        cls,
+        left: Left,
+        *,
+        gateway: Gateway,
+        store: DescriptorStore,
+        confinement: Confinement | None = None,
+    ) -> Box:
         """Take over a box that an earlier supervisor has left."""
         listener: NamespaceListener | None = None
         if left.listener is not None:
@@ -97,6 +114,7 @@ class Box:
             listener=listener,
             gateway=gateway,
             store=store,
+            confinement=confinement,
         )
 
     @property
@@ -122,6 +140,8 @@ class Box:
             self._proxy.close()
         if self._listener is not None:
             self._listener.close()
+        if self._confinement is not None:
+            self._confinement.close()
         os.close(self._pidfd)
         BoxDirectory(self.record.id).remove()
 
@@ -159,6 +179,17 @@ class Box:
             "age_s": max(0.0, age_s),
             "network": self.allowed_hosts.facts(),
             "programs": list(record.client_limits.programs),
+            "limits": self._limits(),
+        }
+
+    def _limits(self) -> dict[str, Any] | None:
+        bounds = self.record.bounds
+        if self._confinement is None or bounds is None:
+            return None
+        return {
+            **self._confinement.use(),
+            "memory_limit_bytes": bounds.memory_mb << 20,
+            "process_limit": bounds.processes,
         }
 
     # The proxy.

@@ -12,12 +12,13 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
-from nsmd.boxes.box import Box, ServeConnection
+from nsmd.boxes.box import Box, BoxProcess, ServeConnection
 from nsmd.boxes.box_directory import CONTROL, PROXY, BoxDirectory, remove_others
 from nsmd.boxes.records import BoxRecord, LeftBoxes
 from nsmd.fdstore import records
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_BOXES
+from nsmd.jail.cgroups import BoxBounds, BoxEnforcer, Confinement
 from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
@@ -46,6 +47,7 @@ class BoxManager:
         store: keeps the boxes for the next supervisor.
         events: get the start and end of boxes.
         most: largest number of boxes at once.
+        enforcer: enforces the limits of boxes; None if nothing does.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class BoxManager:
         store: DescriptorStore,
         events: Events,
         most: int = MAX_BOXES,
+        enforcer: BoxEnforcer | None = None,
     ) -> None:
         self._check = check
         self._gateway = gateway
         self._store = store
         self._events = events
         self._most = most
+        self._enforcer = enforcer
         self._boxes: dict[str, Box] = {}
         self._newer: list[str] = []
         self._nursery: trio.Nursery | None = None
@@ -76,7 +80,14 @@ class BoxManager:
         for name in left.over:
             self._store.drop(name)
         for each in left.found:
-            box = Box.taken_up(each, gateway=self._gateway, store=self._store)
+            confinement = None
+            if self._enforcer is not None and each.record.bounds is not None:
+                confinement = self._enforcer.adopt_box(
+                    BoxProcess(each.record.pid, each.pidfd), each.record.bounds, each.record.group
+                )
+            box = Box.taken_up(
+                each, gateway=self._gateway, store=self._store, confinement=confinement
+            )
             self._boxes[box.record.id] = box
         self._newer = left.newer
         remove_others({*self._boxes, *self._newer})
@@ -106,7 +117,7 @@ class BoxManager:
         """Leave all boxes to the next supervisor."""
         self._leaving = True
 
-    def open(
+    async def open(
         self,
         pid: int,
         *,
@@ -117,6 +128,7 @@ class BoxManager:
         shows_project: bool,
         programs: Sequence[str] = (),
         writable: Sequence[str] = (),
+        bounds: BoxBounds | None = None,
     ) -> Box:
         """Make sockets for a box.
 
@@ -129,6 +141,7 @@ class BoxManager:
             shows_project: its sessions may see the working directory.
             programs: names of the bridge programs that it may start.
             writable: absolute paths that it can write to, beside the working directory.
+            bounds: limits of its processes; None for none.
 
         Raises:
             NsmError: they cannot be made.
@@ -150,7 +163,7 @@ class BoxManager:
             programs=tuple(programs),
             writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
-        box = self._make(pid, directory, profile, client_limits, problem)
+        box = await self._make(pid, directory, profile, client_limits, problem, bounds)
         self._boxes[box.record.id] = box
         for name, descriptors in box.everything():
             self._store.keep(name, descriptors)
@@ -159,8 +172,14 @@ class BoxManager:
         self._events.publish("box_opened", **_told(box))
         return box
 
-    def _make(
-        self, pid: int, directory: str, profile: str, client_limits: ClientLimits, problem: str
+    async def _make(
+        self,
+        pid: int,
+        directory: str,
+        profile: str,
+        client_limits: ClientLimits,
+        problem: str,
+        bounds: BoxBounds | None,
     ) -> Box:
         """Open a process and make its sockets, or nothing.
 
@@ -168,6 +187,7 @@ class BoxManager:
             pid, directory, profile: as for `open`.
             client_limits: limits of its clients.
             problem: why their sessions see no project; else empty.
+            bounds: limits of its processes.
 
         Raises:
             NsmError: they cannot be made.
@@ -184,6 +204,12 @@ class BoxManager:
             proxy = None
             if network is not None and network.mode == "allow":
                 proxy = made.enter_context(box_directory.listen(PROXY))
+            confinement: Confinement | None = None
+            if self._enforcer is not None and bounds is not None:
+                confinement = await self._enforcer.confine_box(
+                    f"box-{box_id}", BoxProcess(pid, pidfd), bounds
+                )
+                made.callback(confinement.close)
             record = BoxRecord(
                 id=box_id,
                 pid=pid,
@@ -195,6 +221,8 @@ class BoxManager:
                 boot=boot_id(),
                 control=records.identity(control.fileno()),
                 proxy=None if proxy is None else records.identity(proxy.fileno()),
+                bounds=bounds,
+                group=None if confinement is None else confinement.directory,
             )
             box = Box(
                 record,
@@ -203,6 +231,7 @@ class BoxManager:
                 proxy=proxy,
                 gateway=self._gateway,
                 store=self._store,
+                confinement=confinement,
             )
             made.pop_all()
         return box

@@ -12,6 +12,7 @@ from nsmd.fdstore import records
 from nsmd.fdstore.records import NewerRecordError, RecordError
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import has_ended, pid_of
+from nsmd.jail.cgroups import BoxBounds
 from nsmd.model.client_limits import ClientLimits
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class BoxRecord:
         boot: id of the boot in which that clock runs.
         control, proxy: identities (`nsmd.fdstore.records.identity`) of its listening sockets; None
             if it has none.
+        bounds: limits of its processes; None if it asked for none.
+        group: directory of its control group; None if it has none.
     """
 
     id: str
@@ -50,6 +53,8 @@ class BoxRecord:
     boot: str
     control: str
     proxy: str | None = None
+    bounds: BoxBounds | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from nsmd.config.http_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsmd.config.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
 from nsmd.model.flakes import why_no_reference
-from nsmd.model.host_rules import HostRuleError, parse_rule
+from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
+from nsmd.model.packages import why_no_packages
 from nsmd.model.settings import (
     OLDER_PRESETS,
     PRESETS,
@@ -174,7 +175,9 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         if environment.flake is not None:
             yield from _check_flake(name, environment, environment.flake)
             continue
-        if environment.preset is None and name not in PRESETS:
+        yield from _check_packages(name, environment)
+        made = environment.packages is not None
+        if environment.preset is None and name not in PRESETS and not made:
             yield (
                 f"environments.{name}: has neither preset nor flake, and {name!r} is not a preset "
                 f'itself. Add preset = "python" (or {", ".join(PRESETS[1:])}), or '
@@ -186,7 +189,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 "expected an absolute path"
             )
         yield from _check_modules(name, environment)
-        if environment.preload and (environment.preset or name) != "python":
+        if environment.preload and (environment.preset or name) != "python" and not made:
             yield f"environments.{name}.preload: is for Python environments only"
     yield from _check_inherited(settings.project.inherit_env.vars)
     if settings.project.use_flake and "project" in settings.environments:
@@ -198,6 +201,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
+    yield from _check_build_hosts(settings.packages.hosts)
     for each in settings.ports.open:
         try:
             parse_port(each)
@@ -218,12 +222,27 @@ def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Ite
     """
     if environment.preset is not None:
         yield f"environments.{name}: has preset and flake. Remove one"
+    if environment.packages is not None:
+        yield f"environments.{name}: has packages and flake. Remove one"
     if why := why_no_reference(flake):
         yield (
             f"environments.{name}.flake: found {flake!r:.80}, {why}; expected a reference like "
             '"github:OWNER/REPO#NAME" or "path:/DIRECTORY#NAME"'
         )
     yield from _check_modules(name, environment)
+
+
+def _check_packages(name: str, environment: EnvironmentSettings) -> Iterator[str]:
+    packages = environment.packages
+    if packages is None:
+        if environment.allow_builds:
+            yield f"environments.{name}.allow_builds: is for environments with packages"
+        return
+    if environment.preset not in (None, packages.preset):
+        yield f"environments.{name}: these packages are for the preset {packages.preset}"
+    for key, why in why_no_packages(packages):
+        if key not in ("interpreter", "preload"):  # checked for all environments
+            yield f"environments.{name}.{key}: {why}"
 
 
 def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
@@ -234,17 +253,38 @@ def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
             yield f"{key}: {pattern!r:.80} {error}"
 
 
+def _check_build_hosts(patterns: Sequence[str]) -> Iterator[str]:
+    """Check hosts that builds may reach: listed ones may be private, so they have to be named."""
+    key = "packages.hosts"
+    yield from (problems := [*_check_hosts(key, patterns)])
+    for rule in map(parse_rule, [] if problems else patterns):
+        if rule.name == HOST_NAME:
+            yield f"{key}: {rule.text!r} is for sessions, expected localhost or 127.0.0.1"
+        elif rule.name is None and (rule.network is None or not rule.network.prefixlen):
+            yield (
+                f"{key}: {rule.text!r} is every host, expected the names of hosts, such as "
+                '"files.example.org" or "*.example.org:8443"'
+            )
+
+
 def _check_box(box: BoxDefaults) -> Iterator[str]:
     yield from _check_hosts("box.net", network_rule(box.net).allow)
-    for path in box.protect_paths:
-        if not path or path.startswith("/") or ".." in path.split("/"):
-            yield (
-                f"box.protect_paths: found {path!r:.80}, expected a path inside the working "
-                "directory"
-            )
-    for path in box.show:
-        if not os.path.expanduser(path).startswith("/"):
-            yield f"box.show: found {path!r:.80}, expected an absolute path, or one below ~"
+    for key, paths in (("protect_paths", box.protect_paths), ("unprotect", box.unprotect)):
+        for path in paths:
+            if not path or path.startswith("/") or ".." in path.split("/"):
+                yield f"box.{key}: found {path!r:.80}, expected a path inside the working directory"
+    for key, paths in (("show", box.show), ("add", box.add)):
+        for path in paths:
+            if not os.path.expanduser(path).startswith("/"):
+                yield f"box.{key}: found {path!r:.80}, expected an absolute path, or one below ~"
+    if not all(box.hide):
+        yield f"box.hide: found {list(box.hide)!r:.80}, expected texts that are not empty"
+    for path in box.persist:
+        if not path.startswith("~/") or not path.strip("~/") or {"..", "."} & {*path.split("/")}:
+            yield f"box.persist: found {path!r:.80}, expected a directory below ~/"
+    if not all(name.isidentifier() and name.isascii() for name in box.env):
+        # The text is not shown: it may be NAME=SECRET.
+        yield "box.env: found something that is not a variable name"
     for program in box.bridge:
         if not PROGRAM_NAME.fullmatch(program):
             yield f"box.bridge: found {program!r:.80}, expected names of the bridge's programs"
@@ -339,6 +379,8 @@ def _respell(table: dict[str, Any], directory: str) -> None:
         for environment in cast("dict[str, object]", environments).values():
             _respell_key(environment, "interpreter", _expanded)
             _respell_key(environment, "flake", _expanded)
+            for key in ("requirements", "project", "package_lock"):
+                _respell_key(environment, key, lambda path: _joined(directory, _expanded(path)))
             _respell_key(environment, "network", _respelled)
             _respell_key(environment, "preset", _newer_preset)
 

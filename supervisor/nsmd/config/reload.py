@@ -105,9 +105,11 @@ class Reconfiguration:
         find_environments: finds the host's environments for settings; blocks.
         apply: applies settings and environments; does not fail.
         events: get each reload.
+        look_again: called after each reload, also without changes in the file itself.
 
     Attributes:
         settings: present settings.
+        path: path of the file.
     """
 
     def __init__(
@@ -118,8 +120,12 @@ class Reconfiguration:
         find_environments: Callable[[Settings], Sequence[Environment]],
         apply: Callable[[Settings, Sequence[Environment]], Awaitable[None]],
         events: Events,
+        path: str = "config.toml",
+        look_again: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
+        self.path = path
+        self._look_again = look_again
         self._load = load
         self._find_environments = find_environments
         self._apply = apply
@@ -149,6 +155,7 @@ class Reconfiguration:
                 environments = await trio.to_thread.run_sync(self._find_environments, settings)
                 self.settings = settings
                 await self._apply(settings, environments)
+            self._look_again()
         if not changes:
             log.info("configuration read again for %s: nothing has changed", asked_by)
         for change in changes:

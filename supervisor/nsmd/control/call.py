@@ -15,20 +15,23 @@ from nsmd.config.reload import Reconfiguration
 from nsmd.control import arguments
 from nsmd.control.output_stream import Room
 from nsmd.environments.builds.builder import Builder
+from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.store import DescriptorStore, NoStore
+from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_index import Here
 from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
-from nsmd.model.values import ClientIdentity, Environment, ProjectMount
+from nsmd.model.values import ClientIdentity, ProjectMount
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.sessions.file_watches import OpenWatches
 from nsmd.sessions.files import OpenFiles
 from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
+from nsmd.telemetry.import_times import ImportTimes
 
 if TYPE_CHECKING:
     from nsmd.sessions.changes import Review
@@ -53,10 +56,10 @@ class Services:
 
     Attributes:
         jail: how jails are made here, for people.
+        project_environments: environments in projects that people agreed to use.
         limits: how sessions' limits are enforced, for people.
-        cold_starts: why sessions of an environment are no forks, by its name.
-        unloaded: modules that an environment could not preload, by its name.
-        try_preloading: finds such modules of an environment that was not used yet.
+        forking: launcher of sessions that are forks of templates; None if none are.
+        import_times: modules that sessions import slowly.
         shutdown: asks the daemon to end with all sessions.
         ending: asks the daemon to end in other ways.
         configuration: reads the configuration file again.
@@ -78,10 +81,10 @@ class Services:
 
     run_service: RunService
     builder: Builder
+    project_environments: ProjectEnvironmentManager
     socket_path: str
     pid: int
     jail: Mapping[str, Any]
-    cold_starts: Mapping[str, str]
     started_s: float
     shutdown: Callable[[], None]
     clients: Callable[[], int]
@@ -100,8 +103,13 @@ class Services:
     successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
     http: Callable[[], Mapping[str, Any]] = dict[str, Any]
-    unloaded: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    try_preloading: Callable[[Environment], Awaitable[None]] | None = None
+    forking: TemplateLauncher | None = None
+    import_times: ImportTimes
+
+    @property
+    def cold_starts(self) -> Mapping[str, str]:
+        """Why sessions of an environment are no forks, by its name."""
+        return {} if self.forking is None else self.forking.reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +153,15 @@ class Call:
     afterwards: Callable[[Callable[[], None]], None]
     attach: Callable[[int], None]
 
-    def as_client(self) -> ClientIdentity:
-        """Client of the request, without its project."""
+    def as_client(self, **more: Any) -> ClientIdentity:
+        """Client of the request, without its project.
+
+        Args:
+            more: further facts, or another scope.
+        """
         bound = self.client_limits.network if self.client_limits is not None else None
-        return ClientIdentity(name=self.client, scope=self.scope, peer=self.peer, bound=bound)
+        facts: dict[str, Any] = {"scope": self.scope, **more}
+        return ClientIdentity(name=self.client, peer=self.peer, bound=bound, **facts)
 
     @property
     def by_project(self) -> bool:

@@ -38,6 +38,7 @@ from nsmd.control.outgoing import Outgoing
 from nsmd.control.output_stream import Room
 from nsmd.control.peers import peer_of
 from nsmd.host import journald
+from nsmd.manager.job_starts import ProgramStart
 from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.read_rate import TURN, ReadRate
@@ -52,8 +53,10 @@ CHUNK_BYTES = 64 * 1024
 HELLO_TIMEOUT_S = 30.0
 """A connection that says nothing for that long is closed, since it holds a descriptor."""
 
-CAPABILITIES = ("again",)
-"""`again`: a client may repeat `run` and `run_in` after it lost the connection."""
+CAPABILITIES = ("again", "stdin")
+"""`again`: a client may repeat `run` and `run_in` after it lost the connection; `stdin`: they can
+have standard input.
+"""
 
 ENDED = ShuttingDownError(
     "The supervisor was shut down, and its sessions with it.",
@@ -113,10 +116,10 @@ async def farewell(stream: trio.abc.SendStream, error: NsmError) -> None:
 class _Connection:
     """One client of the control protocol.
 
-    Each request is carried out by a task of its own, except code without streamed output. Its
-    answer comes from the session's task, because a task that only waits for it would cost a tenth
-    of a call. For the same reason the connection reads and writes the socket directly, without
-    trio's streams.
+    Each request is carried out by a task of its own, except code without streamed output and the
+    start of a job. Their answers come from the session, because a task that only waits for them
+    would cost a tenth of a call. For the same reason the connection reads and writes the socket
+    directly, without trio's streams.
     """
 
     def __init__(
@@ -381,14 +384,14 @@ class _Pending:
     """A request that has no answer yet.
 
     Attributes:
-        execution: execution whose result will be the answer, if any.
+        execution: execution or start whose result will be the answer, if any.
         afterwards: what to do once the answer has been sent.
     """
 
     __slots__ = ("_cancelled", "_descriptor", "_on_cancel", "afterwards", "execution")
 
     def __init__(self) -> None:
-        self.execution: Execution | None = None
+        self.execution: Execution | ProgramStart | None = None
         self.afterwards: list[Callable[[], None]] = []
         self._cancelled = False
         self._on_cancel: Callable[[], None] | None = None

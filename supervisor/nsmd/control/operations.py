@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -26,6 +26,8 @@ from nsmd.control.ops import (
     network,
     pool,
     ports,
+    preloading,
+    project_environments,
     reload,
     run,
     sandbox,
@@ -33,7 +35,7 @@ from nsmd.control.ops import (
 )
 from nsmd.environments.catalog import CatalogEntry
 from nsmd.host.paths import is_within
-from nsmd.manager.job_starts import SessionForJob, session_for_job
+from nsmd.manager.job_starts import ProgramStart, SessionForJob, session_for_job
 from nsmd.manager.session_index import project_path
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
@@ -43,10 +45,6 @@ from nsmd.sessions.session import Session
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits until the killed sessions are gone; the kernel needs milliseconds."""
-
-PRELOAD_WAIT_S = 20.0
-"""Seconds that `envs` waits for trial imports of the modules to preload."""
-
 
 _OF_HTTP = {"enabled", "listen", "url", "token", "connections", "max_connections", "problem"}
 """Fields that `status` shows; the operation `http` has the rest."""
@@ -75,6 +73,10 @@ async def _status(call: Call) -> dict[str, Any]:
         "survival": {"kind": services.store.kind, "problem": services.store.problem},
         "bridge": dict(services.bridge.facts()),
         "http": {name: value for name, value in services.http().items() if name in _OF_HTTP},
+        "ports": {
+            "open": len(services.ports.rows()),
+            "unopened": len(services.ports.unopened()),
+        },
     }
 
 
@@ -87,8 +89,7 @@ def _request(call: Call, code: str) -> RunRequest:
     project = _project(call)
     wanted = arguments.optional_map(args, "project") or {}
     return RunRequest(
-        client=replace(
-            call.as_client(),
+        client=call.as_client(
             scope=call.names_in(project),
             project=project,
             inherited=inherited,
@@ -102,7 +103,8 @@ def _request(call: Call, code: str) -> RunRequest:
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
         reset=arguments.flag(args, "reset"),
-        existing=arguments.flag(args, "existing"),
+        must_exist=arguments.flag(args, "must_exist"),
+        stdin=arguments.flag(args, "stdin"),
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
         project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )
@@ -122,6 +124,10 @@ def _session_for_job(call: Call) -> SessionForJob:
     if (found := _in_named_session(call, request)) is not None:
         return session_for_job(run_service, found)
     raise run_service.retries.job_of_gone(request)
+
+
+def _start_job(call: Call) -> ProgramStart:
+    return jobs.start(call, _session_for_job)
 
 
 def _in_named_session(call: Call, request: RunRequest) -> RunRequest | None:
@@ -243,24 +249,18 @@ async def _envs(call: Call) -> dict[str, Any]:
         mine = run_service.environments(call.as_client())
         return {"environments": [_listed(CatalogEntry(item=each), services) for each in mine]}
     await run_service.look()
+    await services.project_environments.ready()
     listed = list(run_service.provider.catalog.listed())
     if arguments.flag(call.args, "preload"):
-        await _try_preloading([each.item for each in listed], services)
-    return {"environments": [_listed(each, services) for each in listed]}
-
-
-async def _try_preloading(
-    items: Sequence[Environment | EnvironmentProblem], services: Services
-) -> None:
-    """Find out which modules cannot be preloaded, as far as time permits."""
-    try_one = services.try_preloading
-    if try_one is None:
-        return
-    with trio.move_on_after(PRELOAD_WAIT_S):
-        async with trio.open_nursery() as nursery:
-            for item in items:
-                if isinstance(item, Environment) and item.preload and item.problem is None:
-                    nursery.start_soon(try_one, item)
+        await preloading.try_preloading([each.item for each in listed], services)
+    memory = await preloading.memory_of_templates(services)
+    rows: list[dict[str, Any]] = []
+    for each in listed:
+        row = _listed(each, services)
+        if isinstance(each.item, Environment):
+            row |= preloading.facts_of(each.item, services, memory)
+        rows.append(row)
+    return {"environments": rows}
 
 
 async def _config_reload(call: Call) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class Row:
         own: connections with only the right `run` may also use it; it then covers their own scope
             only.
         function: carries it out, and returns the answer.
-        submit: returns the execution, if its result is the whole answer.
+        submit: returns the execution or start, if its result is the whole answer.
         waits_for: returns the target of a request, empty if it concerns no session, None if it may
             concern all. After a restart, the request waits until the sessions that the target may
             mean have said what they run.
@@ -290,7 +290,7 @@ class Row:
 
     right: Right
     function: Operation
-    submit: Callable[[Call], Execution | None] = lambda _: None
+    submit: Callable[[Call], Execution | ProgramStart | None] = lambda _: None
     own: bool = False
     waits_for: Callable[[Mapping[str, Any]], str | None] = lambda _: None
     refused: Callable[[Call, NsmError], None] = lambda _call, _error: None
@@ -331,9 +331,12 @@ OPERATIONS: Mapping[str, Row] = {
     "run": Row(
         "run", run.streaming(_submit), run.not_streaming(_submit), waits_for=_session_of_run
     ),
+    "run_write": Row("manage", run.run_write, own=True, waits_for=_target),
     "result": Row("run", _result_of),
     "session_open": Row("run", sandbox.opening(_request), waits_for=_no_session),
-    "job_start": Row("run", jobs.starting(_session_for_job), waits_for=_session_of_run),
+    "job_start": Row(
+        "run", jobs.starting(_start_job), jobs.started(_start_job), waits_for=_session_of_run
+    ),
     "job_list": Row("manage", jobs.job_list, own=True, waits_for=_target),
     "job_read": Row("manage", jobs.job_read, own=True, waits_for=_target),
     "job_write": Row("manage", jobs.job_write, own=True, waits_for=_target),
@@ -360,11 +363,15 @@ OPERATIONS: Mapping[str, Row] = {
     "env_list": Row("manage", environments.env_list),
     "env_remove": Row("manage", environments.env_remove),
     "env_log": Row("manage", environments.env_log),
+    "env_gc": Row("manage", environments.env_gc),
+    "env_preload": Row("manage", preloading.env_preload),
+    "env_found": Row("manage", project_environments.env_found, waits_for=_no_session),
+    "env_use": Row("manage", project_environments.env_use, waits_for=_no_session),
+    "env_forget": Row("manage", project_environments.env_forget, waits_for=_no_session),
     "file_open": Row("manage", files.file_open, own=True),
     "file_read": Row("manage", files.file_read, own=True),
     "file_write": Row("manage", files.file_write, own=True),
     "file_close": Row("manage", files.file_close, own=True),
-    "file_list": Row("manage", files.file_list, own=True),
     "file_mkdir": Row("manage", files.file_mkdir, own=True),
     "file_get": Row("manage", files.file_get, own=True),
     "file_put": Row("manage", files.file_put, own=True),
@@ -388,10 +395,16 @@ def _project(call: Call) -> ProjectMount | None:
         return _project_within(call)
     if call.confined:
         return _chosen_within(call, wanted)
-    return call.services.run_service.check_project(
-        arguments.text(wanted, "path"),
+    run_service, path = call.services.run_service, arguments.text(wanted, "path")
+    live = None
+    if name := arguments.optional_text(call.args, "session"):
+        scope = names.command_line_scope(path) if call.by_project else call.scope
+        live = run_service.named(scope, name)
+    return run_service.check_project(
+        path,
         arguments.optional_text(wanted, "mount_point"),
         arguments.optional_text(wanted, "mode"),
+        live,
     )
 
 
@@ -462,7 +475,7 @@ def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
         "timeout_s": item.timeout_s,
         "memory_mb": item.memory_mb,
         "preload": list(item.preload),
-        "not_preloaded": list(services.unloaded.get(item.name, ())),
+        "not_preloaded": preloading.not_preloaded(item, services),
         "keeps_state": item.keeps_state,
         "cold_start": services.cold_starts.get(item.name),
         "aliases": list(listed.aliases),

@@ -1,12 +1,16 @@
 """Environments that code can run in. No module imports a later one.
 
-catalog        the environments that exist now, and for whom
-interpreters   real place and version of an interpreter
-host_presets   environments made of the host's own interpreters
-artifacts      environments that Nix built: found, checked and watched
-nix            Nix: found, run, watched and stopped
-builds         environments that nsm has Nix build
-devshell       a project's own development shell as an environment
-pending        calls that wait for an environment that is being built
-provider       all sources of environments behind one interface
+saved_records   records that outlive the supervisor, in files
+catalog         the environments that exist now, and for whom
+interpreters    real place and version of an interpreter
+host_presets    environments made of the host's own interpreters
+artifacts       environments that Nix built: found, checked and watched
+commands        long commands, such as Nix: run, logged, watched and stopped
+nix             Nix: found, and run
+packages        environments from packages: the installer, its jail and its proxy
+builds          environments that nsm builds, with Nix or from packages
+project         environments that lie in projects, such as .venv: found, agreed to and used
+devshell        a project's own development shell as an environment
+pending         calls that wait for an environment that is being built
+provider        all sources of environments behind one interface
 """

@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsm.dataclass import dataclass, field
 from nsm.wire import languages
@@ -21,6 +21,9 @@ from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.host.paths import printable
 from nsmd.model.flakes import shown
 from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
+
+if TYPE_CHECKING:
+    import trio
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +87,11 @@ class EnvironmentSource:
                 return None
 
 
-class Shells(Protocol):
-    """Environments of projects themselves, besides everything in the catalog."""
+class ProjectSource(Protocol):
+    """Environments of one kind that belong to projects, besides everything in the catalog."""
 
-    def environment(self, client: ClientIdentity, /) -> Environment | None:
-        """Return the shell of a client's project; quick."""
+    def environments(self, client: ClientIdentity, /) -> Sequence[Environment]:
+        """Return those of a client's project; quick."""
         ...
 
     def rows(self) -> Sequence[Environment]:
@@ -97,6 +100,12 @@ class Shells(Protocol):
 
     def is_current(self, environment: Environment) -> bool:
         """Return whether somebody may mean this environment now."""
+        ...
+
+    def settled(self, client: ClientIdentity, name: str, /) -> trio.Event | None:
+        """Event after which a pending environment is ready or has a problem; None if nothing is
+        under way.
+        """
         ...
 
     def subscribe(self, changed: Callable[[], None], /) -> object:
@@ -155,21 +164,19 @@ class Catalog:
 
     Args:
         environments: environments of the host.
-        shells: development shells of projects.
+        projects: sources of environments that belong to projects; the first one wins.
     """
 
-    def __init__(
-        self, environments: Sequence[Environment] = (), shells: Shells | None = None
-    ) -> None:
+    def __init__(self, environments: Sequence[Environment] = (), *projects: ProjectSource) -> None:
         self._said: dict[EnvironmentSource, _Said] = {}
-        self._shells = shells
+        self._projects = projects
         self._views: dict[Sources, View] = {}
         self._everyones = View()
         self._removed: OrderedDict[tuple[EnvironmentSource, str], str] = OrderedDict()
         self._subscribers: dict[object, Callable[[], None]] = {}
         self.put(EnvironmentSource(rank=Rank.HOST), environments)
-        if shells is not None:
-            shells.subscribe(self._tell)
+        for project in projects:
+            project.subscribe(self._tell)
 
     def __repr__(self) -> str:
         return f"<Catalog of {len(self._everyones.environments)} environments>"
@@ -236,10 +243,8 @@ class Catalog:
 
     def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         """All environments of a client in display order, unusable ones included."""
-        view, shell = self.view(client), self._shell(client)
-        if shell is None or shell.name in view.names:
-            return view.environments
-        return (*view.environments, shell)
+        view, own = self.view(client), self.of_project(client)
+        return (*view.environments, *own.values()) if own else view.environments
 
     def find(self, client: ClientIdentity, name: str) -> Environment:
         """Find the environment that a client means.
@@ -251,8 +256,8 @@ class Catalog:
         view = self.view(client)
         environment = view.names.get(name)
         if environment is None:
-            environment = self._shell(client)
-            if environment is None or environment.name != name:
+            environment = self.of_project(client).get(name)
+            if environment is None:
                 raise self._unknown(client, view, name)
         if environment.problem is not None:
             raise self._unavailable(client, environment.name, environment.problem)
@@ -278,11 +283,10 @@ class Catalog:
         """Return a function that says whether some client may use an environment now."""
         views = [self._everyones, *self._views.values()]
         known = {environment for view in views for environment in view.environments}
-        shells = self._shells
-        if shells is None:
-            return lambda environment: environment in known
         # A project's own environment depends on the client.
-        return lambda environment: environment in known or shells.is_current(environment)
+        return lambda environment: (
+            environment in known or any(own.is_current(environment) for own in self._projects)
+        )
 
     def listed(self) -> Iterator[CatalogEntry]:
         """Everything in the catalog; sources for everyone first."""
@@ -305,8 +309,9 @@ class Catalog:
                     yield CatalogEntry(item=environment, only_for=only_for, hides=hides)
                 for problem in said.problems:
                     yield CatalogEntry(item=problem, only_for=only_for)
-        for row in self._shells.rows() if self._shells else ():
-            yield CatalogEntry(item=row, only_for="its project")
+        for project in self._projects:
+            for row in project.rows():
+                yield CatalogEntry(item=row, only_for="its project")
 
     # Views.
 
@@ -329,8 +334,21 @@ class Catalog:
         for subscriber in list(self._subscribers.values()):
             subscriber()
 
-    def _shell(self, client: ClientIdentity) -> Environment | None:
-        return None if self._shells is None else self._shells.environment(client)
+    def of_project(self, client: ClientIdentity) -> dict[str, Environment]:
+        """Environments of a client's project by name, without those that others of that name
+        hide.
+        """
+        found: dict[str, Environment] = {}
+        for project in self._projects:
+            for environment in project.environments(client):
+                if environment.name not in self.view(client).names:
+                    found.setdefault(environment.name, environment)
+        return found
+
+    def settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
+        """Event after which a project's pending environment is settled; None if nobody knows."""
+        events = (project.settled(client, name) for project in self._projects)
+        return next((event for event in events if event is not None), None)
 
     def _sources(self, own: Sources | None) -> list[EnvironmentSource]:
         """Sources of a view; the last one wins."""

@@ -8,6 +8,7 @@ block, for some 50 ms: call `find_environments` in a thread.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from nsmd.environments.interpreters import (
 )
 from nsmd.host.locales import Variables
 from nsmd.host.package_manager import install_command
-from nsmd.host.paths import is_within, why_not_run, why_private
+from nsmd.host.paths import is_within, printable, why_not_run, why_private
 from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
 from nsmd.model.values import Environment, ReadOnlyBind
 
@@ -41,6 +42,14 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 """PATH in a jail, after the interpreter's own directory."""
+
+_INSTALLED = (
+    ".asdf/installs/python/*/bin",
+    ".local/share/mise/installs/python/*/bin",
+    ".local/share/uv/python/*/bin",
+    ".pyenv/versions/*/bin",
+)
+"""Directories below HOME in which tools put Pythons for the user."""
 
 Unreadable = Callable[[str], str | None]
 """Returns why jails could not read a host path; None if they can."""
@@ -103,8 +112,12 @@ def find_environments(
     """
     finder = _Finder(search_path, os.path.realpath(home or paths.home()), unreadable)
     wanted: dict[str, EnvironmentSettings] = {name: EnvironmentSettings() for name in PRESETS}
-    # A preset stays until Nix has built its replacement.
-    configured = {n: entry for n, entry in settings.environments.items() if entry.flake is None}
+    # A preset stays until its replacement is built.
+    configured = {
+        name: entry
+        for name, entry in settings.environments.items()
+        if entry.flake is None and entry.packages is None
+    }
     wanted |= configured
     keys: dict[str, _Wanted] = {
         name: (_preset(name, entry), entry.interpreter) for name, entry in wanted.items()
@@ -124,10 +137,86 @@ def find_environments(
     )
 
 
+def find_python(
+    program: str | None, search_path: str, *, home: str, unreadable: Unreadable
+) -> FoundInterpreter | str:
+    """Find the Python of an environment made from packages, or the reason why there is none.
+
+    Args:
+        program: absolute path; of a virtual environment, its base is taken. None for the first one
+            on PATH.
+        search_path, home, unreadable: as for `find_environments`.
+    """
+    finder = _Finder(search_path, os.path.realpath(home), unreadable, keep_venv=False)
+    return finder.find("python", program)
+
+
+def find_node(
+    program: str | None, search_path: str, *, home: str, unreadable: Unreadable
+) -> tuple[FoundInterpreter, FoundInterpreter] | str:
+    """Find the Node of an environment made from packages, and a Python for its agent; or the
+    reason why one is missing.
+
+    Args:
+        program: absolute path; None for the first one on PATH.
+        search_path, home, unreadable: as for `find_environments`.
+    """
+    finder = _Finder(search_path, os.path.realpath(home), unreadable)
+    node = finder.find("node", program)
+    if isinstance(node, str):
+        return node
+    agent = _agent_python(finder, [])
+    return _no_agent() if agent is None else (node, agent)
+
+
+def find_python_in(
+    folder: str,
+    version: Sequence[int],
+    settings: Settings,
+    search_path: str,
+    *,
+    home: str | None = None,
+    unreadable: Unreadable = lambda _: None,
+    variables: Variables = (),
+) -> Environment:
+    """Make the environment of the Python in a directory that a file of a project names.
+
+    The file may name anything. So a Python is asked only if the user would run it anyway: it is on
+    PATH, the configuration names it, or a tool such as uv or pyenv installed it for the user.
+
+    Args:
+        folder: absolute path of the directory.
+        version: the beginning of the expected version.
+        settings, search_path, home, unreadable, variables: as for `find_environments`.
+
+    Returns:
+        The environment, with the limits, network and variables of `python`; with `problem` if it
+        cannot be used.
+    """
+    home = os.path.realpath(home or paths.home())
+    finder = _Finder(search_path, home, unreadable, keep_venv=False)
+    entry = settings.environments.get("python", EnvironmentSettings())
+    entry = replace(entry, preset="python", description=None, preload=())
+    configured = [each.interpreter for each in settings.environments.values() if each.interpreter]
+    # Links are followed once: somebody could exchange one before the program is run or shown.
+    folder, real = os.path.normpath(folder), os.path.realpath(folder)
+    found = finder.find_in(folder, real, version, configured)
+    agent = found if isinstance(found, FoundInterpreter) else None
+    environment = _environment("python", entry, settings, "python", found, agent)
+    if agent is not None and real != folder and not in_base_system(folder):
+        # The environment names its programs by this path.
+        there = ReadOnlyBind(source=os.path.dirname(real), target=os.path.dirname(folder))
+        environment = replace(environment, binds=tuple(dict.fromkeys((*environment.binds, there))))
+    return replace(environment, variables=tuple({**dict(variables), **entry.env}.items()))
+
+
 class _Finder:
     """Search for interpreters; its methods may run in several threads."""
 
-    def __init__(self, search_path: str, home: str, unreadable: Unreadable) -> None:
+    def __init__(
+        self, search_path: str, home: str, unreadable: Unreadable, *, keep_venv: bool = True
+    ) -> None:
+        self._keep_venv = keep_venv
         self._folders = [f for f in search_path.split(os.pathsep) if os.path.isabs(f)]
         self._home = home
         self._unreadable = unreadable
@@ -154,6 +243,55 @@ class _Finder:
             return f"{'; '.join(refused)}. If the machine was busy, `nsm reload` asks again"
         why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
         return f"{why}. To get one: {install_command(kind.package)}"
+
+    def find_in(
+        self, folder: str, real: str, version: Sequence[int], configured: Sequence[str]
+    ) -> FoundInterpreter | str:
+        """Find the Python in one directory, or the reason why it is not used.
+
+        Args:
+            folder: normalised path, for people, and where the jail shows it.
+            real: the same without links.
+            version: the beginning of the expected version.
+            configured: interpreters that the configuration names.
+        """
+        wanted = ".".join(str(number) for number in version[:2])
+        named = {os.path.dirname(os.path.realpath(each)) for each in configured}
+        known = [*self._folders, *named]
+        for pattern in _INSTALLED:
+            known += glob.glob(os.path.join(glob.escape(self._home), pattern))
+        if real not in {os.path.realpath(each) for each in known} and not self._leads_to(real):
+            return (
+                f"it was made with the Python in {printable(folder)}, which is not on PATH, so nsm "
+                f"does not run it. Make it again with a python{wanted} that is, or name that "
+                "Python as the `interpreter` of an environment in config.toml"
+            )
+        if not in_base_system(folder) and why_private(os.path.dirname(folder), self._home):
+            return f"it was made with the Python in {printable(folder)}, which no jail shows"
+        for name in (f"python{wanted}", "python3", "python"):
+            program = os.path.join(real, name)
+            if os.path.isfile(program):
+                break
+        else:
+            return f"it was made with the Python in {printable(folder)}, which is not there now"
+        try:
+            found = self._check("python", program, configured=real in named)
+        except _UnusableError as error:
+            return str(error)
+        if found.version[: len(version[:2])] != tuple(version[:2]):
+            return (
+                f"it was made for Python {wanted}, and {program} is {found.version_text} now: "
+                "make it again"
+            )
+        prefix = os.path.dirname(real)
+        if not in_base_system(real) and not any(is_within(prefix, p) for p in found.prefixes):
+            return f"the Python in {printable(folder)} is {found.program}: make it again with that"
+        return found
+
+    def _leads_to(self, folder: str) -> bool:
+        """Return whether the Python on PATH, which may be a shim, is really in a directory."""
+        found = self.find("python", None)
+        return isinstance(found, FoundInterpreter) and os.path.dirname(found.program) == folder
 
     def acceptable(self, found: FoundInterpreter) -> str | None:
         """Why a jail could not show what that interpreter needs; None if it could."""
@@ -203,7 +341,7 @@ class _Finder:
 
     def _ask(self, preset: Preset, program: str, *, configured: bool) -> FoundInterpreter:
         if preset == "python":
-            return ask_python(program, self._variables, keep_venv=configured)
+            return ask_python(program, self._variables, keep_venv=configured and self._keep_venv)
         if preset == "node":
             return ask_node(program, self._variables)
         return ask_bash(program, self._variables)
@@ -224,6 +362,12 @@ def _agent_python(
         if isinstance(candidate, FoundInterpreter) and finder.acceptable(candidate) is None:
             return candidate
     return None
+
+
+def _no_agent() -> str:
+    needed = ".".join(str(number) for number in MINIMUM_PYTHON)
+    problem = f"no Python {needed} or newer to run nsm's agent with"
+    return f"{problem}. To get one: {install_command('python3')}"
 
 
 def _preset(name: str, entry: EnvironmentSettings) -> Preset:
@@ -257,9 +401,7 @@ def _environment(
         return replace(unavailable, problem=found)
     runner = found if preset == "python" else agent
     if runner is None:
-        needed = ".".join(str(number) for number in MINIMUM_PYTHON)
-        problem = f"no Python {needed} or newer to run nsm's agent with"
-        return replace(unavailable, problem=f"{problem}. To get one: {install_command('python3')}")
+        return replace(unavailable, problem=_no_agent())
     return replace(
         unavailable,
         description=entry.description or f"{kind.title} {found.version_text}",

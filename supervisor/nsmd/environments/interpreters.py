@@ -106,12 +106,12 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
     if is_venv and keep_venv:
         # By its own path: Python recognises a virtual environment by that.
         found = _found(executable, version, [venv, base_prefix, os.path.realpath(base_prefix)])
-        return replace(found, packages=_packages(venv, version))
+        return replace(found, packages=modules_of(venv, version))
     found = _found(base, version, [os.path.realpath(base_prefix)])
-    return replace(found, packages=_packages(base_prefix, version))
+    return replace(found, packages=modules_of(base_prefix, version))
 
 
-def _packages(prefix: str, version: Sequence[int]) -> tuple[str, ...]:
+def modules_of(prefix: str, version: Sequence[int]) -> tuple[str, ...]:
     """Top-level modules below a Python's prefix, each once: read from its files, without running
     it.
     """
@@ -123,12 +123,13 @@ def _packages(prefix: str, version: Sequence[int]) -> tuple[str, ...]:
     for folder in folders:
         with suppress(OSError):
             found.update(
-                entry.partition(".")[0] for entry in os.listdir(folder) if _is_module(entry)
+                entry.partition(".")[0] for entry in os.listdir(folder) if is_module(entry)
             )
     return tuple(sorted(found)[:_MAX_PACKAGES])
 
 
-def _is_module(entry: str) -> bool:
+def is_module(entry: str) -> bool:
+    """Return whether an entry of a directory is a module that code can import."""
     name, dot, end = entry.partition(".")
     return (
         name.isidentifier() and not name.startswith("_") and (not dot or end.endswith(("py", "so")))

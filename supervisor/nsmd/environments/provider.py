@@ -17,6 +17,7 @@ from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
 
 if TYPE_CHECKING:
     from nsmd.environments.devshell.project_shells import DevShells
+    from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 
 
 class EnvironmentDiscovery(Protocol):
@@ -38,6 +39,7 @@ class Provider:
         discovery: searches for environments; None for no search.
         builder: builds environments; None for no builds.
         shells: development shells of projects; None if they are off.
+        project_environments: environments in projects that people agreed to use; None for none.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Provider:
         discovery: EnvironmentDiscovery | None = None,
         builder: Builder | None = None,
         shells: DevShells | None = None,
+        project_environments: ProjectEnvironmentManager | None = None,
     ) -> None:
         self.catalog = catalog
         self._discovery = discovery
         self._builder = builder
         self._shells = shells
+        self._project_environments = project_environments
 
     def __repr__(self) -> str:
         return f"<Provider {self.catalog!r}>"
@@ -84,9 +88,28 @@ class Provider:
                 raise
             raise _no_shell(client.project) from None
         if environment.pending is not None:
-            settled = None if self._shells is None else self._shells.settled(client.project)
+            settled = self.catalog.settled(client, name)
             raise EnvironmentPendingError(environment.name, environment.pending, settled)
         return environment
+
+    def preferred(self, client: ClientIdentity, language: str) -> str | None:
+        """Name of the environment for a language that a client's project has itself; None if it
+        has none.
+        """
+        name = (
+            None
+            if self._project_environments is None
+            else self._project_environments.preferred(client, language)
+        )
+        return name if name in self.catalog.of_project(client) else None
+
+    def notes(self, client: ClientIdentity, environment: Environment) -> tuple[str, ...]:
+        """Notes for a result of code that a client runs in an environment."""
+        return (
+            ()
+            if self._project_environments is None
+            else self._project_environments.notes(client, environment)
+        )
 
     def find_at_hand(self, client: ClientIdentity, name: str) -> Environment | None:
         """The environment for whose sessions spares may be kept for a client; None if there is
@@ -94,18 +117,18 @@ class Provider:
         """
         environment = self.catalog.view(client).names.get(name)
         if environment is None:
-            environment = self._shell_at_hand(client, name)
+            environment = self._own_at_hand(client, name)
         if environment is None or environment.problem is not None or not environment.keeps_state:
             return None
         return environment
 
-    def _shell_at_hand(self, client: ClientIdentity, name: str) -> Environment | None:
-        """The project's shell, if it is known that the client's next session has exactly that."""
-        if self._shells is None or name != SHELL_NAME:
-            return None
-        if self._shells.inherit and not client.inherited:
+    def _own_at_hand(self, client: ClientIdentity, name: str) -> Environment | None:
+        """The project's own environment, if it is known that the client's next session has exactly
+        that.
+        """
+        if name == SHELL_NAME and self.inherit and not client.inherited:
             return None  # its values are not known yet
-        environment = self._shells.environment(client)
+        environment = self.catalog.of_project(client).get(name)
         return None if environment is None or environment.pending is not None else environment
 
     async def look(self, client: ClientIdentity | None = None) -> None:

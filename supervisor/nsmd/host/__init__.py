@@ -12,6 +12,7 @@ processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc
 poller           one task that waits for the descriptors of all sessions
 timer            one task that waits for the timers of all sessions; a clock that ignores sleep
+tcp_listener     listening TCP sockets
 unix_listener    the lock and the socket of a supervisor
 monitors         processes that end a program of the host with all that it started
 watching         files and directories that are read again when they change

@@ -23,7 +23,7 @@ from nsmd.http.replay import RETRY_MS, Replays
 from nsmd.mcp import json_limits, wire
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.endpoint import Endpoint
-from nsmd.mcp.ports import HostPrograms, Runner
+from nsmd.mcp.interfaces import HostPrograms, Runner
 
 MAX_SESSIONS = 512
 """Largest number of sessions of clients that have initialized. A client that disappears leaves its

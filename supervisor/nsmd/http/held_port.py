@@ -16,8 +16,9 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.config.http_address import Port
+from nsmd.config.listen_address import Port
 from nsmd.fdstore.store import DescriptorStore
+from nsmd.host.tcp_listener import tcp_listener
 
 log = logging.getLogger(__name__)
 
@@ -116,18 +117,7 @@ def bound(port: Port) -> socket.socket:
     Raises:
         OSError: the port is taken or forbidden.
     """
-    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # Lingering connections of an earlier supervisor must not prevent this.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((port.host, port.number))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    return tcp_listener(port.host, port.number, BACKLOG)
 
 
 async def accept(listener: socket.socket) -> trio.SocketStream:

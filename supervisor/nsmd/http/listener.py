@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from nsmd.config.http_address import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsmd.config.listen_address import Port, UnixPath, own_hosts, own_url, parse_listen
 from nsmd.control.counted_stream import CountedStream
 from nsmd.host.paths import trusted_owners
 from nsmd.host.unix_listener import check_way, listening_socket

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsmd.config.http_address import Port, own_hosts
+from nsmd.config.listen_address import Port, own_hosts
 from nsmd.host.unix_listener import PlaceError, listening_socket
 from nsmd.http.held_port import accept, bound
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import BadProjectError, NsmError
-from nsmd.config.http_address import Port, parse_listen
+from nsmd.config.listen_address import Port, parse_listen
 from nsmd.host.unix_listener import PlaceError
 from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.ports import TAKEN_BACK, HostPrograms, Runner
+from nsmd.mcp.interfaces import TAKEN_BACK, HostPrograms, Runner
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.settings import HttpSettings, Settings

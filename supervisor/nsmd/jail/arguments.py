@@ -13,7 +13,7 @@ from nsm.dataclass import dataclass, field
 from nsmd.jail.host import HostSystem
 from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
-from nsmd.model.values import Environment, JailSizes
+from nsmd.model.values import Environment, JailSizes, Links
 from sandbox.template.preloading import SCRATCH
 
 HOSTNAME = "nsm"
@@ -74,20 +74,23 @@ class JailContent:
     Attributes:
         mounts: beyond the base system; sorted here so that parents come first.
         path: value of PATH.
-        info_fd: descriptor on which bwrap tells the process id of the jail's PID 1.
+        info_fd: descriptor on which bwrap tells the process id of the jail's PID 1; None where
+            nobody asks.
         filter_fd: descriptor of the system call filter for the command; None for none.
         variables: variables of the command, in addition to those of every jail, or in their place.
         host_network: it has the host's network, not one of its own.
+        links: symbolic links, at paths where the jail has nothing else.
     """
 
     host: HostSystem
     mounts: Sequence[BindMount]
     files: Sequence[FileData]
     path: str
-    info_fd: int
+    info_fd: int | None = None
     filter_fd: int | None = None
     variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
     host_network: bool = False
+    links: Links = ()
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
@@ -133,6 +136,28 @@ def template_arguments(content: JailContent) -> list[str]:
     ]
 
 
+def build_arguments(content: JailContent, writable: Sequence[tuple[str, str]]) -> list[str]:
+    """The same arguments for the jail of a build: it ends with the process that starts it.
+
+    Args:
+        writable: host directories, and the paths at which the jail may change them.
+    """
+    scratch = str(SCRATCH_MB * 1024 * 1024)
+    return [
+        *_namespaces(content),
+        *("--disable-userns", "--hostname", HOSTNAME, "--die-with-parent"),
+        *_filter(content.filter_fd),
+        *_base_system(content.host),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *(word for path in content.host.hidden for word in ("--ro-bind", "/dev/null", path)),
+        *(word for path in ("/dev/shm", "/tmp") for word in ("--size", scratch, "--tmpfs", path)),  # noqa: S108
+        *("--size", scratch, "--tmpfs", WORKSPACE),
+        *(word for bind in writable for word in ("--bind", *bind)),
+        *_content(content),
+        *("--chdir", WORKSPACE),
+    ]
+
+
 def agent_command(
     environment: Environment, limits: Mapping[str, int], *, host_network: bool = False
 ) -> list[str]:
@@ -167,7 +192,8 @@ def _namespaces(content: JailContent) -> Iterator[str]:
     yield "--unshare-cgroup-try"
     yield from ("--uid", str(JAIL_UID), "--gid", str(JAIL_UID))
     yield from ("--cap-drop", "ALL")
-    yield from ("--new-session", "--info-fd", str(content.info_fd))
+    yield "--new-session"
+    yield from () if content.info_fd is None else ("--info-fd", str(content.info_fd))
 
 
 def _filter(fd: int | None) -> Iterator[str]:
@@ -191,6 +217,8 @@ def _private_file_systems(sizes: JailSizes) -> Iterator[str]:
 def _content(content: JailContent) -> Iterator[str]:
     yield from _files(content.files)
     yield from _mounts(content.mounts)
+    for path, target in content.links:
+        yield from ("--symlink", target, path)
     # File systems of their own below stay writable.
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
     yield from _variables(content.path, content.variables)

@@ -1,4 +1,4 @@
-"""Host directories that one jail shows beyond the base system; pure."""
+"""Host directories that one jail shows beyond the base system, and links to them; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
 from nsmd.jail.arguments import PLACES
-from nsmd.model.values import ProjectMount, ReadOnlyBind
+from nsmd.model.policy import WORKSPACE
+from nsmd.model.values import Links, ProjectMount, ReadOnlyBind
+
+_WRITABLE = ("/tmp", WORKSPACE)  # noqa: S108 - in the jail
 
 
 def needed_binds(
@@ -39,6 +42,24 @@ def needed_binds(
                 hint="Choose another mount point, such as /project.",
             )
     return needed
+
+
+def needed_links(links: Links, shown: Sequence[str]) -> Links:
+    """Links of an environment that a jail can have.
+
+    bwrap follows a symlink on the way to a new one, and cannot make one in a read-only directory.
+    So a link has no directory of the host above it or below it.
+
+    Args:
+        shown: paths in the jail of the host's directories, the project included.
+    """
+    taken = [*shown, *(place for place in PLACES if place not in _WRITABLE)]
+    return tuple(
+        (path, target)
+        for path, target in links
+        if not any(_overlap(path, place) for place in taken)
+        and not any(is_within(place, path) for place in _WRITABLE)
+    )
 
 
 def _overlap(one: str, other: str) -> bool:

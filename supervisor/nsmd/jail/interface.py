@@ -10,7 +10,14 @@ import trio
 
 from nsm.dataclass import dataclass, field
 from nsmd.model.policy import Policy
-from nsmd.model.values import Artifact, JailSpec, ProjectMount, ReadOnlyBind, SessionLimits
+from nsmd.model.values import (
+    Artifact,
+    JailSpec,
+    Links,
+    ProjectMount,
+    ReadOnlyBind,
+    SessionLimits,
+)
 
 if TYPE_CHECKING:
     from nsmd.jail.process import BwrapJail
@@ -23,7 +30,7 @@ class TemplateSpec:
     template.
 
     Attributes:
-        agent_python, binds, path, preload, artifact: as in `Environment`.
+        agent_python, binds, links, path, preload, artifact: as in `Environment`.
         project: as in `JailSpec`.
         host_network: its sessions have the host's network, not one of their own.
         variables: variables during the import of preloaded modules; empty without such modules.
@@ -37,6 +44,7 @@ class TemplateSpec:
     artifact: Artifact | None = None
     host_network: bool = False
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    links: Links = ()
 
     def __hash__(self) -> int:
         # As for `Environment`.

@@ -27,10 +27,11 @@ from nsmd.jail.arguments import (
     template_arguments,
     template_command,
 )
-from nsmd.jail.binds import needed_binds
+from nsmd.jail.binds import needed_binds, needed_links
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.host_network import network_files
+from nsmd.jail.inotify_limits import limit_inotify
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
@@ -53,6 +54,7 @@ from nsmd.model.policy import POLICY_PATH, MountRule, Policy, jail_variables, po
 from nsmd.model.values import (
     Environment,
     JailSpec,
+    Links,
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
@@ -67,7 +69,7 @@ class JailPlan:
         command: command of PID 1, or of its only child.
         arguments: makes bwrap's arguments from the jail's content.
         channel: kind of the socket that the command gets as descriptor 0.
-        binds, path, project: as in `TemplateSpec`.
+        binds, links, path, project: as in `TemplateSpec`.
         variables: as in `Environment`.
         programs: our own files: content by path.
         speaker: the part that should speak first, for people.
@@ -90,6 +92,7 @@ class JailPlan:
     copy: OverlaySpace | None = None
     host_network: bool = False
     group: int | None = None
+    links: Links = ()
 
 
 class BwrapLauncher:
@@ -175,6 +178,7 @@ class BwrapLauncher:
                     arguments=partial(session_arguments, sizes=spec.sizes),
                     channel=socket.SOCK_STREAM,
                     binds=environment.binds,
+                    links=environment.links,
                     path=environment.path,
                     variables=jail_variables(environment, spec.network),
                     project=spec.project,
@@ -191,6 +195,7 @@ class BwrapLauncher:
             if copy is not None:
                 jail.project_copy = copy.take()
         jail.policy = policy
+        await limit_inotify(jail.pid)
         return jail
 
     @contextmanager
@@ -247,6 +252,7 @@ class BwrapLauncher:
                 arguments=template_arguments,
                 channel=socket.SOCK_SEQPACKET,
                 binds=spec.binds,
+                links=spec.links,
                 path=spec.path,
                 variables=spec.variables,  # each fork gets its own
                 project=spec.project,
@@ -301,6 +307,7 @@ class BwrapLauncher:
                     filter_fd=filter_fd,
                     variables=plan.variables,
                     host_network=plan.host_network,
+                    links=self._links(plan, mounts),
                 ),
             )
             # Not on the command line, which everyone on the host and in the jail can read.
@@ -334,6 +341,11 @@ class BwrapLauncher:
             stderr_fd=ends.stderr_fd,
             info_fd=ends.info_fd,
         )
+
+    def _links(self, plan: JailPlan, mounts: Sequence[BindMount]) -> Links:
+        host = self._scanned_host()
+        base = (*host.directories, *(path for _, path in host.links))
+        return needed_links(plan.links, [*base, *(mount.target for mount in mounts)])
 
     def _arguments(self, plan: JailPlan, content: JailContent) -> list[str]:
         return plan.arguments(content)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
 from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
+from nsmd.agent_link.requests import Question
+from nsmd.host.timer import Timer
 from nsmd.manager import code_fences
 from nsmd.model.limits import check_code
 from nsmd.model.values import RunRequest
-from nsmd.sessions.jobs import JobStarted, start_job
+from nsmd.sessions.jobs import ANSWER_TIMEOUT_S, JobStarted, begin_job, job_begun, no_answer
 from nsmd.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -59,32 +63,112 @@ def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJ
     return SessionForJob(session=session, request=request, created=True, replaced=replaced)
 
 
-async def start_in(
-    run_service: RunService,
-    found: SessionForJob,
-    command: str,
-    options: Mapping[str, Any],
-    wait_s: float = 0.0,
-) -> JobFrame | JobOutputFrame:
-    """Start a program in a session.
+class ProgramStart:
+    """A program that is being started in a session, once that is ready. No task waits for it.
 
     Args:
         command: the program, for people.
-        options, wait_s: arguments of `start_job`.
-
-    Raises:
-        JobError: it cannot be started.
-        NsmError: the session has ended.
+        options, wait_s: arguments of `begin_job`.
+        result: makes the result of the agent's answer.
     """
-    session = found.session
-    try:
-        answer = await start_job(session, options, wait_s)
-    finally:
-        run_service.session_manager.pool.answered(session)
-    if not answer.known:
-        started = JobStarted(found.request.client, answer.job, command)
-        run_service.events.publish("job_started", session=session.id, subject=(session, started))
-    return answer
+
+    def __init__(
+        self,
+        run_service: RunService,
+        found: SessionForJob,
+        command: str,
+        options: Mapping[str, Any],
+        wait_s: float,
+        result: Callable[[JobFrame | JobOutputFrame], Any],
+    ) -> None:
+        self._run_service = run_service
+        self._found = found
+        self._command = command
+        self._options = options
+        self._wait_s = wait_s
+        self._make_result = result
+        self._question: Question | None = None
+        self._result: Any = None
+        self._tell: Callable[[Any], None] | None = None
+        self._patience = Timer(run_service.session_manager.timers, self._late)
+        found.session.requests.when_settled(self._begin)
+
+    def tell(self, function: Callable[[Any], None]) -> None:
+        """Call a function with the result or the error, once; it must not raise."""
+        if self._result is None:
+            self._tell = function
+        else:
+            function(self._result)
+
+    def interrupt(self) -> None:
+        """Wait no longer for the answer; the program may be started all the same."""
+        self._settle(
+            BadRequestError(
+                "The request was cancelled; the program may have been started.",
+                hint="`nsm jobs SESSION` lists what runs.",
+            )
+        )
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        self._tell = None
+
+    async def wait(self) -> Any:
+        """Wait for the result.
+
+        Raises:
+            JobError: the program cannot be started.
+            NsmError: the session has ended.
+        """
+        settled = trio.Event()
+        self.tell(lambda _: settled.set())
+        await settled.wait()
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+    def _begin(self) -> None:
+        session = self._found.session
+        try:
+            self._question = begin_job(session, self._options, self._wait_s)
+        except Exception as error:  # noqa: BLE001  # told to whoever waits
+            self._settle(error)
+            return
+        self._patience.arm(self._wait_s + ANSWER_TIMEOUT_S)
+        self._question.tell(self._begun)
+
+    def _begun(self) -> None:
+        """Take the answer, or its absence."""
+        self._patience.close()
+        try:
+            assert self._question is not None, "it was asked"
+            answer = job_begun(self._found.session, self._question)
+            if not answer.known:
+                self._record(answer.job)
+            self._settle(self._make_result(answer))
+        except Exception as error:  # noqa: BLE001  # as above
+            self._settle(error)
+
+    def _record(self, job: JobFacts) -> None:
+        """Record the start: before the end, and also if nobody waits any more."""
+        session, client = self._found.session, self._found.request.client
+        session.transcript.job_started(client.name, job, self._command)
+        started = JobStarted(client, job, self._command)
+        self._run_service.events.publish(
+            "job_started", session=session.id, subject=(session, started)
+        )
+
+    def _late(self) -> None:
+        self._settle(no_answer(self._wait_s))
+
+    def _settle(self, result: Any) -> None:
+        if self._result is not None:
+            return
+        self._result = result
+        self._run_service.session_manager.pool.answered(self._found.session)
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(result)
 
 
 class CodeJobs:
@@ -131,4 +215,6 @@ class CodeJobs:
             options["timeout_s"] = request.timeout_s
         if request.execution_id is not None:
             options["key"] = f"{request.client.scope} {request.execution_id}"
-        return (await start_in(self._run_service, found, code, options)).job, note
+        start = ProgramStart(self._run_service, found, code, options, 0.0, lambda begun: begun.job)
+        facts: JobFacts = await start.wait()
+        return facts, note

@@ -44,6 +44,7 @@ def live_row(
     assert session.tenancy is not None
     mount = session.spec.project
     confinement, running = session.confinement, session.running
+    held = 0 if confinement is None else confinement.held_bytes()
     return SessionRow(
         id=session.id,
         name=session.name,
@@ -55,7 +56,7 @@ def live_row(
         age_s=now - session.created_s,
         idle_s=0.0 if session.state.value == "running" else now - session.active_s,
         executions=session.executions,
-        memory_bytes=_larger(memory_bytes, usage.memory_bytes if usage else None),
+        memory_bytes=_larger(memory_bytes, usage.memory_bytes + held if usage else None),
         cpu_s=usage.cpu_s if usage else None,
         pid=session.pid,
         limited_by=confinement.enforcement.memory if confinement is not None else None,

@@ -220,6 +220,15 @@ def _looked_at(real: str) -> os.stat_result:
         os.close(fd)
 
 
+def _is_there(mount: ProjectMount) -> bool:
+    """Return whether the directory is still the one that was checked."""
+    try:
+        status = os.stat(mount.path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (mount.device, mount.inode)
+
+
 class Projects:
     """Choice and checks of projects.
 
@@ -264,16 +273,29 @@ class Projects:
         )
 
     def check(
-        self, path: str, mount_point: str | None = None, mode: ProjectMode | None = None
+        self,
+        path: str,
+        mount_point: str | None = None,
+        mode: ProjectMode | None = None,
+        shown: ProjectMount | None = None,
     ) -> ProjectMount:
-        """Check a project as `check_project` does."""
+        """Check a project as `check_project` does.
+
+        Args:
+            shown: what a live session shows; not checked again if it is the same.
+        """
+        mount_point = mount_point or self._settings.mount_point
+        mode = mode or self._settings.mode
+        known = shown and (shown.path, shown.mount_point, shown.mode)
+        if shown is not None and known == (path, mount_point, mode) and _is_there(shown):
+            return shown
         return check_project(
             path,
-            mount_point or self._settings.mount_point,
+            mount_point,
             self._home,
             private=self._private,
             unreadable=self._unreadable,
-            mode=mode or self._settings.mode,
+            mode=mode,
         )
 
     def current(self, mount: ProjectMount | None) -> ProjectMount | None:
@@ -282,15 +304,8 @@ class Projects:
         Raises:
             BadProjectError: it can or must no longer be mounted.
         """
-        if mount is None:
-            return None
-        try:
-            status = os.stat(mount.path)
-        except OSError:
-            pass
-        else:
-            if (status.st_dev, status.st_ino) == (mount.device, mount.inode):
-                return mount
+        if mount is None or _is_there(mount):
+            return mount
         found = self.check(mount.path, mount.mount_point, mount.mode)
         if found.path != mount.path:
             # Anybody who may write there, for example an agent in a box, could replace it by

@@ -7,7 +7,6 @@ bound.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -63,8 +62,6 @@ from nsmd.pool.prewarm import Prewarm
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
-
-log = logging.getLogger(__name__)
 
 
 class RunService:
@@ -168,13 +165,17 @@ class RunService:
         """
         return self._projects.choose(variables=variables, root=root, cwd=cwd)
 
-    def check_project(self, path: str, point: str | None, mode: str | None) -> ProjectMount:
-        """Check a directory that a client names itself, and return its mount.
+    def check_project(
+        self, path: str, point: str | None, mode: str | None, live: Session | None = None
+    ) -> ProjectMount:
+        """Check a directory that a client names for a session, which may be live and show it
+        already. Returns its mount.
 
         Raises:
             BadProjectError: it cannot or must not be mounted.
         """
-        return self._projects.check(path, point, project_mode(mode))
+        shown = None if live is None else live.spec.project
+        return self._projects.check(path, point, project_mode(mode), shown)
 
     @property
     def longest_idle_s(self) -> float:
@@ -247,6 +248,8 @@ class RunService:
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
         execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self.session_for(request, environment)
+        code, note = code_fences.take_off(request.code, environment.interpreter)
+        request = replace(request, code=code) if note else request
         origin = Origin(
             env=environment.name,
             created=live is None,
@@ -255,10 +258,8 @@ class RunService:
             clamped_from_s=clamped_from_s,
             one_shot=session is None and name is None,
             environments=self.environments(request.client),
+            notes=((note,) if note else ()) + self.provider.notes(request.client, environment),
         )
-        code, note = code_fences.take_off(request.code, environment.interpreter)
-        if note:
-            request, origin = replace(request, code=code), replace(origin, notes=(note,))
         finished = self._first_finished if origin.created else self._executions.finished
         execution = Execution(execution_id, request, origin, ran_in, on_output, finished)
         ran_in.submit(execution)
@@ -284,11 +285,11 @@ class RunService:
             own = request.session and self.named(request.client.scope, request.session)
             usable = self.provider.environments(request.client)
             default = self._settings.defaults.env or otherwise
-            env = env_left_open(request, own or None, usable, default)
-            request = replace(request, env=env)
+            default = self.provider.preferred(request.client, request.language) or default
+            request = replace(request, env=env_left_open(request, own or None, usable, default))
         live = session or self._meant(request)
         self._check_open(live=live is not None)
-        if live is None and request.existing:
+        if live is None and request.must_exist:
             raise no_session(request.session)
         if live is None:
             return request, None, self.provider.find(request.client, request.env)

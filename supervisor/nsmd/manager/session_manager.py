@@ -25,7 +25,7 @@ from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
 from nsmd.model.settings import Settings
-from nsmd.model.values import Artifact, JailSpec, Tenancy
+from nsmd.model.values import Environment, JailSpec, Tenancy
 from nsmd.network import Gateway
 from nsmd.pool.pool import Memory, Pool
 from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
@@ -70,6 +70,7 @@ class SessionManager:
         fates: outcomes of an earlier supervisor's executions.
         transcripts: transcripts of all sessions.
         pool: spares.
+        timers: timers of all sessions.
         catch_up: delivers pending reports of changes to templates (`template_changed`).
     """
 
@@ -106,11 +107,11 @@ class SessionManager:
         self._shares = shares
         self._limits = session_limits(settings)
         self._starts = StartLimit(CONCURRENT_STARTS)
-        self._timers = Timers()
+        self.timers = Timers()
         self.gateway = gateway or Gateway(
             max_connections=shares.proxied if shares is not None else MAX_PROXIED
         )
-        upkeep.start_soon(self._timers.run)
+        upkeep.start_soon(self.timers.run)
         room = session_room(settings, shares)
         self._slots = SessionSlots(room, self.index.live, self._starts)
         self.pool = Pool(settings.pool, self._start, upkeep, memory, events=self.events)
@@ -132,10 +133,9 @@ class SessionManager:
         """Seconds between an interrupt and the kill."""
         return self._limits.grace_s
 
-    def artifacts_in_use(self) -> set[Artifact]:
-        """Artifacts that sessions of any kind use now."""
-        artifacts = {session.spec.environment.artifact for session in self.index}
-        return {artifact for artifact in artifacts if artifact is not None}
+    def environments_in_use(self) -> set[Environment]:
+        """Environments that sessions of any kind use now."""
+        return {session.spec.environment for session in self.index}
 
     # Starts.
 
@@ -195,7 +195,7 @@ class SessionManager:
             watcher=self,
             start_limiter=turn or self._starts,
             transcripts=self.transcripts,
-            timers=self._timers,
+            timers=self.timers,
             gateway=self.gateway,
             nursery=self._nursery,
             enforcer=self._enforcer,

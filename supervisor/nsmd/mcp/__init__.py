@@ -3,7 +3,7 @@
 Modules marked heavy import `mcp` and pydantic at their top, 1 to 2 s of work. Nothing that the
 daemon imports at its start may import them: `load` does, in a thread.
 
-ports          interfaces of the run service and the bridge, as the endpoint needs them
+interfaces     interfaces of the run service and the bridge, as the endpoint needs them
 load           import the `mcp` package in a thread, once the control socket is up
 attachment     one attached shim, from its first line to its end
 attach         check of the first line, with the client's entry

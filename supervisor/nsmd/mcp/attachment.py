@@ -13,8 +13,8 @@ from nsm._version import program_version
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, refused
+from nsmd.mcp.interfaces import HostPrograms, Runner
 from nsmd.mcp.load import EndpointLoader
-from nsmd.mcp.ports import HostPrograms, Runner
 from nsmd.mcp.render import MAX_RESULT_CHARS
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.limits import Variables

@@ -15,9 +15,9 @@ from nsmd.bridge import wording
 from nsmd.bridge.values import Caller, ProgramEnd
 from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, began_before_s, number_of, wants_progress
+from nsmd.mcp.interfaces import HostPrograms
 from nsmd.mcp.outcomes import outcome_of
 from nsmd.mcp.output_lines import LineFeed
-from nsmd.mcp.ports import HostPrograms
 from nsmd.mcp.render import META_KEY, ToolReply
 from nsmd.mcp.text import clean, head_and_tail, shares
 from nsmd.model.values import StreamName

@@ -12,8 +12,8 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 
+from nsmd.mcp.interfaces import TAKEN_BACK
 from nsmd.mcp.line_numbers import Number
-from nsmd.mcp.ports import TAKEN_BACK
 from nsmd.mcp.router import McpRequest
 
 Context = ServerRequestContext[Any, Any]

@@ -41,10 +41,10 @@ from nsmd.mcp.callers import (
     number_of,
     wants_progress,
 )
+from nsmd.mcp.interfaces import HostPrograms, NoPrograms, Runner
 from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.listed import ListedTools, View
 from nsmd.mcp.outcomes import outcome_of, render_failure, submit_patiently
-from nsmd.mcp.ports import HostPrograms, NoPrograms, Runner
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
 from nsmd.mcp.roots import ClientRoots

@@ -14,7 +14,7 @@ import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import NsmError, OverloadedError, UnknownJobError
-from nsm.wire.sessions import PIECE_BYTES
+from nsm.wire.files import PIECE_BYTES
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.manager.job_starts import CodeJobs, SessionForJob
 from nsmd.mcp.arguments import JobId

@@ -37,7 +37,7 @@ View = tuple[tuple[Environment, ...], bool]
 """Environments to run code in, and whether there are programs of the host to start."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
-"""Like `nsmd.mcp.ports.Runner.subscribe`."""
+"""Like `nsmd.mcp.interfaces.Runner.subscribe`."""
 
 Send = Callable[[JSONRPCMessage], Awaitable[None]]
 

@@ -17,7 +17,7 @@ import trio
 
 from nsm.wire.errors import InternalError
 from nsmd.mcp.attach import Attach
-from nsmd.mcp.ports import HostPrograms, Runner
+from nsmd.mcp.interfaces import HostPrograms, Runner
 
 log = logging.getLogger(__name__)
 

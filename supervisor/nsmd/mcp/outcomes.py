@@ -13,8 +13,8 @@ from nsm.wire.errors import InternalError, NsmError
 from nsmd.environments.pending import patiently
 from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, report, taken_back
+from nsmd.mcp.interfaces import Handle, RunHandle
 from nsmd.mcp.output_lines import LineFeed
-from nsmd.mcp.ports import Handle, RunHandle
 from nsmd.mcp.progress import ProgressFeed
 from nsmd.mcp.render import ToolReply, render_error
 

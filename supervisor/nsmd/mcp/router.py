@@ -41,8 +41,8 @@ from mcp_types import (
 from nsm import jsonlines
 from nsm.dataclass import dataclass
 from nsmd.mcp import json_limits, line_numbers, wire
+from nsmd.mcp.interfaces import RunHandle
 from nsmd.mcp.line_numbers import Number
-from nsmd.mcp.ports import RunHandle
 from nsmd.model.read_rate import TURN, ReadRate
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, RequestParams
+from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agent_link.job_frames import JobFacts
@@ -111,6 +112,12 @@ class Tasks:
         return {}
 
     async def _named(self, ctx: Context, task_id: str) -> tuple[Session, JobId]:
+        if not are_taken(ctx):
+            raise MCPError(
+                MISSING_REQUIRED_CLIENT_CAPABILITY,
+                f"Only clients that declare the extension {EXTENSION} may ask about tasks.",
+                {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+            )
         try:
             job = job_id(task_id, None)
             if job is None:

@@ -4,6 +4,7 @@ values         sessions, executions, requests and results
 settings       the configuration, with defaults
 names          checks of names, and readable new ones
 flakes         references to flakes that Nix builds
+packages       packages that an environment should have
 head_tail      the beginning and the end of a long text
 durations      lengths of time as people read them
 host_rules     hosts, and patterns of hosts

@@ -21,6 +21,9 @@ ENVIRONMENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 PROGRAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """Name of a bridge program."""
 
+MAX_MODULE_CHARS = 100
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIDED_BY_JAILS = frozenset(
     ("HOME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER")
@@ -89,6 +92,13 @@ def command_line_scope(project: str | None) -> str:
 def owner_of(scope: str) -> str:
     """The scope without its project if it is the command line's, which is one client."""
     return COMMAND_LINE if scope.startswith(f"{COMMAND_LINE}:") else scope
+
+
+def is_module_name(name: str) -> bool:
+    """Return whether a text can be the name of a Python module, in letters that cannot be confused
+    with others.
+    """
+    return len(name) <= MAX_MODULE_CHARS and _MODULE.fullmatch(name) is not None
 
 
 def why_not_inherited(name: str) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from nsm.dataclass import dataclass, field
+from nsmd.model.packages import WantedPackages
 from nsmd.model.values import NetworkRule
 
 Preset = Literal["python", "bash", "node"]
@@ -95,17 +96,25 @@ def network_rule(setting: NetworkSetting) -> NetworkRule:
 class EnvironmentSettings(_Table):
     """`[environments.NAME]`: one environment.
 
-    `flake` is a reference from which Nix builds a sandbox. Otherwise `preset` selects the
-    interpreter (by default the one with the environment's name), and `interpreter` is the absolute
-    path of the program to use instead of the one on PATH. `preload` names Python modules that its
-    sessions find imported. `network` says what its sessions may reach: nothing, the hosts of a list
-    through a proxy, or all that the host reaches. `env` are variables of its sessions; their values
-    may be secrets.
+    `flake` is a reference from which Nix builds a sandbox. With `pip`, `requirements` or `project`,
+    nsm makes the environment from these Python packages, with `npm` or `package_lock` from these
+    Node packages; `allow_builds` lets it build packages that are not ready to use. Otherwise
+    `preset` selects the interpreter (by default the one with the environment's name), and
+    `interpreter` is the absolute path of the program to use instead of the one on PATH. `preload`
+    names Python modules that its sessions find imported. `network` says what its sessions may
+    reach: nothing, the hosts of a list through a proxy, or all that the host reaches. `env` are
+    variables of its sessions; their values may be secrets.
     """
 
     preset: Preset | None = None
     flake: str | None = None
     interpreter: str | None = None
+    pip: tuple[str, ...] = ()
+    requirements: str | None = None
+    project: str | None = None
+    npm: tuple[str, ...] = ()
+    package_lock: str | None = None
+    allow_builds: bool = False
     description: str | None = None
     timeout_seconds: Seconds | None = None
     memory_mb: Megabytes | None = None
@@ -113,6 +122,21 @@ class EnvironmentSettings(_Table):
     preload: tuple[str, ...] = ()
     network: NetworkSetting = "off"
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    @property
+    def packages(self) -> WantedPackages | None:
+        """Packages that it is made from; None if it is not."""
+        wanted = WantedPackages(
+            pip=self.pip,
+            requirements=self.requirements or "",
+            project=self.project or "",
+            npm=self.npm,
+            package_lock=self.package_lock or "",
+            interpreter=self.interpreter or "",
+            allow_builds=self.allow_builds,
+            preload=self.preload,
+        )
+        return wanted if wanted.text else None
 
     @property
     def network_rule(self) -> NetworkRule:
@@ -178,6 +202,18 @@ class NixSettings(_Table):
     """`[nix]`: environments that Nix builds; `build_timeout_seconds` is for one build."""
 
     build_timeout_seconds: Seconds = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSettings(_Table):
+    """`[packages]`: environments made from packages.
+
+    `build_timeout_seconds` is for one build. `hosts` are hosts that builds may reach, besides the
+    indexes of the user's configuration of pip or uv.
+    """
+
+    build_timeout_seconds: Seconds = 3600.0
+    hosts: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,8 +331,20 @@ class BoxDefaults(_Table):
     profile: Annotated[str, Bounds(min_length=1)] | None = None
     protect: bool = True
     protect_paths: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    unprotect: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     show: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     bridge: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    add: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    hide: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    persist: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    env: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    memory_mb: Megabytes | None = None
+    home_mb: Megabytes | None = None
+    tmp_mb: Megabytes | None = None
+    shm_mb: Megabytes | None = None
+    cpu_weight: CpuWeight = 100
+    processes: Annotated[int, Bounds(ge=8, le=32768)] = 4096
+    descriptors: Annotated[int, Bounds(ge=64, le=1048576)] = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +359,7 @@ class Settings(_Table):
     session: SessionSettings = field(default_factory=SessionSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     nix: NixSettings = field(default_factory=NixSettings)
+    packages: PackageSettings = field(default_factory=PackageSettings)
     memory_pressure: MemoryPressureSettings = field(default_factory=MemoryPressureSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
     mcp: McpSettings = field(default_factory=McpSettings)

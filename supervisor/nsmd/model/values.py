@@ -31,6 +31,10 @@ class ReadOnlyBind:
     target: str
 
 
+Links = tuple[tuple[str, str], ...]
+"""Symbolic links in a jail: path and target of each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """Programs that Nix built, each of which makes a jail of its own (docs/reference/artifacts.md).
@@ -95,11 +99,12 @@ class Environment:
         program: absolute path, valid in the jail, of the environment's own interpreter (`python3`,
             `bash`, `node`); empty when unavailable.
         binds: read-only host paths beyond the base system (an interpreter's prefix).
+        links: symbolic links in the jail: path and target of each. A path that the jail has anyway
+            stays as it is.
         path: value of PATH in the jail.
         timeout_s: default and upper limit of one execution, seconds.
         memory_mb: memory limit of a session, MiB.
-        reserved_mb: MiB that its interpreter reserves without ever filling them; a limit of one
-            process still counts them.
+        reserved_mb: MiB that its interpreter reserves and never fills; a process's limit has them.
         cpu_weight: share of processor time beside other sessions, as of cgroups (100 is usual).
         preload: Python modules that its sessions find imported.
         problem: why it cannot be used, for people; None when usable.
@@ -119,6 +124,7 @@ class Environment:
     agent_python: str = ""
     program: str = ""
     binds: tuple[ReadOnlyBind, ...] = ()
+    links: Links = ()
     path: str = "/usr/bin:/bin"
     timeout_s: float = 30.0
     memory_mb: int = 512
@@ -385,7 +391,8 @@ class RunRequest:
         again: it was sent before with the same id, over a lost connection. It runs only if it is
             known that it never ran; else its result is the answer.
         reset: a fresh interpreter of the session runs it.
-        existing: the session must be there.
+        must_exist: the session must be there.
+        stdin: the client sends standard input while it runs; else that is empty.
     """
 
     client: ClientIdentity
@@ -400,7 +407,8 @@ class RunRequest:
     again: bool = False
     language: str = ""
     reset: bool = False
-    existing: bool = False
+    must_exist: bool = False
+    stdin: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +445,7 @@ class Outcome:
     interpreter_restarted: bool = False
     restart_reason: str = ""
     notes: tuple[str, ...] = ()
+    imports: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

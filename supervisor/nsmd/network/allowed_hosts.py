@@ -11,12 +11,26 @@ import trio
 from nsmd.model.host_rules import Address, AllowList, Host
 from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
 from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
-from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, Gateway
+from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, ConnectionSlot, Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.resolver import FewAtOnce, ReachableHosts, Resolve, may_stay
 from nsmd.network.serving import serve
 
 log = logging.getLogger(__name__)
+
+STUCK_S = 20.0
+"""Patience of connections for which a session has no slot left: if none becomes free in that time,
+they get an error. Clients take silence for a server that does not answer.
+"""
+
+_ALL_SHARES = (
+    "All sessions together have too many connections open, and this one has its share; "
+    "close some, or try again."
+)
+_ALL_STUCK = (
+    f"{MAX_SESSION_CONNECTIONS} connections are open, which is all that may be at once, and none "
+    f"has ended for {STUCK_S:g} s; close some, or try again."
+)
 
 MAX_LOGGED = 100
 """Largest number of decisions of one of them in the supervisor's log. Code can make thousands a
@@ -34,12 +48,13 @@ class AllowedHosts:
 
     __slots__ = (
         "_allowed",
-        "_connections",
         "_counters",
         "_gateway",
+        "_held",
         "_log",
         "_logged",
         "_look_up",
+        "_moved_s",
         "_port",
         "_problem",
         "_watched",
@@ -52,13 +67,14 @@ class AllowedHosts:
         self.mode: NetworkMode = rule.mode
         self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
         self._gateway = gateway
+        self._held = 0  # of the gateway's room
         self._port: int | None = None
         self._problem = ""
         self._look_up: Resolve | None = None
         self._log: DecisionLog | None = None  # most sessions never have one
         self._logged = 0
         self._counters: Counters | None = None
-        self._connections: trio.Semaphore | None = None
+        self._moved_s = 0.0  # when a slot of its own was taken or freed
         self._watched: dict[int, tuple[Host, int, Address, trio.CancelScope]] | None = None
 
     # For people and models.
@@ -116,29 +132,47 @@ class AllowedHosts:
         self, listener: NamespaceListener, nursery: trio.Nursery
     ) -> ListenerError:
         self._look_up = FewAtOnce(self._gateway.resolver)
-        places = self._connections = trio.Semaphore(MAX_SESSION_CONNECTIONS)
+        slots = trio.Semaphore(MAX_SESSION_CONNECTIONS)
         while True:
-            await places.acquire()
+            free = _take(slots)
+            if not free:
+                with trio.move_on_at(self._moved_s + STUCK_S):
+                    await slots.acquire()
+                    free = True
             try:
                 client = await listener.accept(self._gateway.accepting)
             except ListenerError as error:
                 return error
-            nursery.start_soon(self._serve, client)
+            if free or _take(slots):
+                self._moved_s = trio.current_time()
+                nursery.start_soon(self._serve_with_slot, client, slots)
+            else:  # one after the other, since errors have few places
+                await self._serve(client, self._gateway.take_place_for_error(), _ALL_STUCK)
 
-    async def _serve(self, client: trio.SocketStream) -> None:
-        assert self._connections is not None
-        place = self._gateway.take_place()
+    async def _serve_with_slot(self, client: trio.SocketStream, slots: trio.Semaphore) -> None:
+        place = self._gateway.take_place(self._held)
+        counts = place is not None and not place.busy
+        self._held += counts
+        try:
+            await self._serve(client, place, _ALL_SHARES)
+        finally:
+            self._held -= counts
+            self._moved_s = trio.current_time()
+            slots.release()
+
+    async def _serve(
+        self, client: trio.SocketStream, place: ConnectionSlot | None, reason: str
+    ) -> None:
         try:
             if place is None:
                 await client.aclose()
             else:
-                await serve(client, self, busy=place.busy)
+                await serve(client, self, busy=reason if place.busy else "")
         except Exception:  # a bug of ours costs this connection
             log.exception("%s: a connection of its proxy failed", self._whose)
         finally:
             if place is not None:
                 place.leave()
-            self._connections.release()
 
     # For `ProxyPolicy`.
 
@@ -210,3 +244,12 @@ class AllowedHosts:
         if self._counters is None:
             self._counters = Counters()
         return self._counters, self._gateway.counters
+
+
+def _take(slots: trio.Semaphore) -> bool:
+    """Take a slot if there is one at once."""
+    try:
+        slots.acquire_nowait()
+    except trio.WouldBlock:
+        return False
+    return True

@@ -65,11 +65,22 @@ class Gateway:
     def __repr__(self) -> str:
         return f"<Gateway {self.room.borrowed_tokens} connections>"
 
-    def take_place(self) -> ConnectionSlot | None:
-        """Take a slot for a connection; None if there is not even room for an error."""
-        for limiter, busy in ((self.room, False), (self.refusing, True)):
-            try:
-                return ConnectionSlot(limiter, busy=busy)
-            except trio.WouldBlock:
-                continue
-        return None
+    def take_place(self, held: int) -> ConnectionSlot | None:
+        """Take a slot for a connection; None if there is not even room for an error.
+
+        A session gets one more only while it has fewer than are free. So however many sessions
+        take all that they can get, the next one finds as much room as each of them has.
+
+        Args:
+            held: slots that the session has already, without those for errors.
+        """
+        if held < self.room.available_tokens:
+            return ConnectionSlot(self.room, busy=False)
+        return self.take_place_for_error()
+
+    def take_place_for_error(self) -> ConnectionSlot | None:
+        """Take a slot for a connection that only gets an error; None if there is none."""
+        try:
+            return ConnectionSlot(self.refusing, busy=True)
+        except trio.WouldBlock:
+            return None

@@ -24,6 +24,11 @@ IDLE_S = 900.0
 needed.
 """
 
+CLIENT_ENDED_S = 60.0
+"""The same after the client has closed its end: mostly it has given up, and nobody reads what a
+server that hangs may still say.
+"""
+
 LINGER_S = 2.0
 """Time for a client to read a refusal: if its own bytes were unread at the close, it would see a
 reset.
@@ -70,18 +75,18 @@ class ProxyPolicy(Interface):
         ...
 
 
-async def serve(client: trio.SocketStream, policy: ProxyPolicy, *, busy: bool = False) -> None:
+async def serve(client: trio.SocketStream, policy: ProxyPolicy, *, busy: str = "") -> None:
     """Serve one connection, and close it.
 
     Args:
-        busy: there is no room for it; it only gets that error.
+        busy: why there is no room for it: it only gets that error.
     """
     async with client:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await _serve(client, policy, busy)
 
 
-async def _serve(client: trio.SocketStream, policy: ProxyPolicy, busy: bool) -> None:
+async def _serve(client: trio.SocketStream, policy: ProxyPolicy, busy: str) -> None:
     with trio.move_on_after(REQUEST_TIMEOUT_S) as patience:
         first = await client.receive_some(PIECE_BYTES)
         if not first:
@@ -100,12 +105,14 @@ class _ProxyConnection(ABC):
         self._client = client
         self._policy = policy
         self._open = trio.CancelScope()
+        self._idle_s = IDLE_S
 
-    async def run(self, first: bytes, busy: bool, patience: trio.CancelScope) -> None:
+    async def run(self, first: bytes, busy: str, patience: trio.CancelScope) -> None:
         """Serve the connection.
 
         Args:
             first: bytes that the client has already sent.
+            busy: as for `serve`.
             patience: ends with the request.
         """
         host: Host = ""
@@ -117,7 +124,7 @@ class _ProxyConnection(ABC):
             host, port = asked
             patience.deadline = float("inf")
             if busy:
-                raise RefusedError("busy", "Too many connections are open; try again.")  # noqa: TRY301
+                raise RefusedError("busy", busy)  # noqa: TRY301
             server, address = await self._reach(host, port)
         except RefusedError as refused:
             shown = show_host(host) if host else ""
@@ -145,7 +152,11 @@ class _ProxyConnection(ABC):
             ) from None
 
     def _note_life(self) -> None:
-        self._open.deadline = trio.current_time() + IDLE_S
+        self._open.deadline = trio.current_time() + self._idle_s
+
+    def _client_ended(self) -> None:
+        self._idle_s = CLIENT_ENDED_S
+        self._note_life()
 
     def _sent(self, size: int) -> None:
         self._note_life()
@@ -185,7 +196,7 @@ class _ProxyConnection(ABC):
         if early:
             await server.send_all(early)
             self._sent(len(early))
-        await relay(self._client, server, self._sent, self._received)
+        await relay(self._client, server, self._sent, self._received, self._client_ended)
 
 
 class _Socks(_ProxyConnection):
@@ -253,6 +264,17 @@ class _Web(_ProxyConnection):
             scope.cancel()  # the server has half a request, and must not take it for a whole one
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # it may still have answered
+        else:
+            await self._await_end_of_client(scope)
+
+    async def _await_end_of_client(self, scope: trio.CancelScope) -> None:
+        try:
+            while await self._client.receive_some(PIECE_BYTES):
+                pass  # further requests go nowhere
+        except trio.BrokenResourceError:
+            scope.cancel()  # nobody reads the answer
+        else:
+            self._client_ended()
 
     async def _send(self, server: trio.SocketStream, data: bytes) -> None:
         if data:
@@ -275,12 +297,14 @@ async def relay(
     server: trio.SocketStream,
     sent: Callable[[int], None],
     received: Callable[[int], None],
+    client_ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Pass on bytes until both sides have ended, or one is gone.
 
     Args:
         sent: gets the number of bytes sent to the server.
         received: gets the number of bytes received from it.
+        client_ended: called when the client has closed its end.
     """
     async with trio.open_nursery() as nursery:
 
@@ -291,6 +315,8 @@ async def relay(
                 while data := await source.receive_some(PIECE_BYTES):
                     await target.send_all(data)
                     count(len(data))
+                if source is client:
+                    client_ended()
                 await target.send_eof()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 nursery.cancel_scope.cancel()

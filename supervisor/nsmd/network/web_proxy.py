@@ -1,6 +1,7 @@
 """Requests to an HTTP proxy: `CONNECT`, and requests for a whole URL; no I/O.
 
-h11 reads the client's bytes; it is strict about requests. The server of a URL gets what the URL
+h11 reads the client's bytes; it is strict about requests, and `_check_length` refuses the rest of
+what servers may read differently. The server of a URL gets what the URL
 says: its path, and its host in place of any `Host` header. So only the URL decides which server
 gets which request. Each connection carries one request, because a second one could be for another
 host.
@@ -38,6 +39,8 @@ _DROPPED = frozenset(
 """Headers that concern one connection only (RFC 9110, 7.6.1), and the host, which the URL has."""
 
 _SCHEME = b"http://"
+
+_VERSIONS = (b"1.0", b"1.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ class WebProxy:
         if not isinstance(event, h11.Request):
             raise _bad("it ended before a request")
         self._head = event
+        _check_length(event)
         try:
             if event.method == b"CONNECT":
                 host, port = parse_authority(event.target.decode("ascii"))
@@ -146,6 +150,28 @@ class WebProxy:
             return self._client.next_event()
         except h11.RemoteProtocolError as error:
             raise _bad(str(error)) from None
+
+
+def _check_length(request: h11.Request) -> None:
+    """Check that every server finds the end of this request at the same byte.
+
+    A server that believes another header would take a part of the body for a second request.
+
+    Raises:
+        RefusedError: some might not.
+    """
+    values = dict(request.headers)
+    length, coded = values.get(b"content-length"), b"transfer-encoding" in values
+    if request.http_version not in _VERSIONS:
+        raise _bad("its version of HTTP is neither 1.0 nor 1.1")
+    if coded and length is not None:
+        raise _bad("it has both Content-Length and Transfer-Encoding")
+    if coded and request.http_version == b"1.0":
+        raise _bad("HTTP/1.0 has no Transfer-Encoding")
+    if length is not None and length != b"%d" % int(length):
+        raise _bad("its Content-Length begins with a zero")
+    if request.method == b"CONNECT" and (coded or length not in (None, b"0")):
+        raise _bad("CONNECT has no body")
 
 
 def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 import trio
 
 from nsm.dataclass import dataclass
+from nsmd.host.process_stats import share_of
 from nsmd.host.processes import read, tree_of
 from nsmd.pool.policy import MemorySeen
 
@@ -95,7 +96,9 @@ class HostMemory:
         resident memory that is not shared counts. Up to 3 ms per process.
         """
         costs = [
-            cost for each in tree_of(pid, f"{self._root}proc") if (cost := _cost(self._root, each))
+            cost
+            for each in tree_of(pid, f"{self._root}proc")
+            if (cost := share_of(each, f"{self._root}proc"))
         ]
         return sum(costs) if costs else None
 
@@ -172,15 +175,3 @@ def _own_group(text: str) -> str:
         if line.startswith("0::/"):
             return line[len("0::") :].rstrip("/")
     return ""
-
-
-def _cost(root: str, pid: int) -> int | None:
-    for line in _text(f"{root}proc/{pid}/smaps_rollup").splitlines():
-        name, _, value = line.partition(":")
-        number = value.removesuffix("kB").strip()
-        if name == "Pss" and number.isdigit():
-            return int(number) * 1024
-    fields = _text(f"{root}proc/{pid}/statm").split()
-    if len(fields) < 3 or not (fields[1] + fields[2]).isdigit():
-        return None
-    return max(0, int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

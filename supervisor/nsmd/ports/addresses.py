@@ -8,8 +8,9 @@ import socket
 from contextlib import suppress
 
 from nsm.wire.errors import BadRequestError
-from nsmd.config.http_address import UNIX, Port, UnixPath, parse_listen
+from nsmd.config.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsmd.host.paths import trusted_owners
+from nsmd.host.tcp_listener import tcp_listener
 from nsmd.host.unix_listener import PlaceError, bound, check_way, identity_of
 
 ANY_PORT = "127.0.0.1:0"
@@ -71,7 +72,7 @@ def listen(address: Port | UnixPath) -> socket.socket:
                 check_way(path, trusted_owners())  # its directory included
                 return bound(path)
             case Port():
-                return _bound(address)
+                return tcp_listener(address.host, address.number, BACKLOG)
     except PlaceError as error:
         raise BadRequestError(
             f"A port of a session cannot be opened there: {error.why}",
@@ -82,23 +83,6 @@ def listen(address: Port | UnixPath) -> socket.socket:
             f"A port of a session cannot be opened at {shown(address)}: {error.strerror}.",
             hint="`nsm port` lists the ports that nsm has opened; 127.0.0.1:0 is any free port.",
         ) from error
-
-
-def _bound(port: Port) -> socket.socket:
-    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # Lingering connections of an earlier listener must not prevent this.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind((port.host, port.number))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def listens_at(address: Port | UnixPath, listener: socket.socket) -> Port | UnixPath:

@@ -9,20 +9,45 @@ from typing import cast
 
 import trio
 
+from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.ports import PortRow
-from nsmd.config.http_address import ConfiguredPort, parse_port
+from nsmd.config.listen_address import ConfiguredPort, parse_port
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_OPEN_PORTS
 from nsmd.model import names
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import PortSettings
-from nsmd.ports import addresses
+from nsmd.ports import addresses, counts
 from nsmd.ports.records import PORT, RELAY, LeftPort, LeftPorts
-from nsmd.ports.session_ports import SessionPorts
+from nsmd.ports.session_ports import PortTotals, SessionPorts
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
+
+CONFIGURATION = "configuration"
+"""Client of the ports that the configuration opens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortTraffic:
+    """Traffic of all ports since this supervisor started.
+
+    Attributes:
+        ports: number of open ports; `unopened`: number of ports of the configuration that could not
+            be opened.
+        connections: number of open connections.
+        accepted, failed: connections that were accepted, and those of them that were reset.
+        sent_bytes: bytes into sessions; `received_bytes`: bytes out of them.
+    """
+
+    ports: int = 0
+    unopened: int = 0
+    connections: int = 0
+    accepted: int = 0
+    failed: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
 
 class PortManager:
@@ -42,6 +67,8 @@ class PortManager:
         self._most = most
         self._left = LeftPorts()
         self._of: dict[str, SessionPorts] = {}
+        self._unopened: dict[str, list[PortRow]] = {}  # by session
+        self._totals = PortTotals()
         self._nursery: trio.Nursery | None = None
         self._opening = 0
         self._leaving = False
@@ -127,6 +154,7 @@ class PortManager:
             self._opening -= 1
             if not ports.in_use:
                 self._forget(ports)
+        self._forget_unopened(session.id, number)
         return ports.row(opened)
 
     def close(self, session: Session, number: int, client: str) -> list[PortRow]:
@@ -154,6 +182,25 @@ class PortManager:
         chosen = self._of.values() if session_id is None else [self._of.get(session_id)]
         return [row for ports in chosen if ports is not None for row in ports.rows()]
 
+    def unopened(self, session_id: str | None = None) -> list[PortRow]:
+        """Describe the ports of the configuration that could not be opened; as `rows`."""
+        chosen = [session_id] if session_id is not None else list(self._unopened)
+        return [row for each in chosen for row in self._unopened.get(each, ())]
+
+    def traffic(self) -> PortTraffic:
+        """Count what all ports have passed on."""
+        known = [ports.counts_of(port) for ports in self._of.values() for port in ports.open_ports]
+        total = [sum(column) for column in zip(self._totals.counts, *known, strict=True)]
+        return PortTraffic(
+            ports=len(known),
+            unopened=len(self.unopened()),
+            connections=sum(each[counts.OPEN] for each in known),
+            accepted=total[counts.TOTAL],
+            failed=total[counts.REFUSED] + total[counts.FAILED],
+            sent_bytes=total[counts.SENT],
+            received_bytes=total[counts.RECEIVED],
+        )
+
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         for ports in list(self._of.values()):
             yield from ports.everything_kept()
@@ -162,6 +209,7 @@ class PortManager:
         return SessionPorts(
             session,
             store=self._store,
+            totals=self._totals,
             events=self._events,
             nursery=nursery,
             unused=self._forget,
@@ -176,6 +224,7 @@ class PortManager:
         if happening.kind == "session_claimed":
             self._open_configured(cast("Session", happening.subject))
             return
+        self._unopened.pop(happening.session, None)
         ports = self._of.get(happening.session)
         if ports is not None:
             ports.session_ended()
@@ -195,11 +244,17 @@ class PortManager:
 
     async def _open_one(self, session: Session, port: ConfiguredPort) -> None:
         try:
-            await self.open(
-                session, port.number, port.address, public=False, client="configuration"
-            )
+            await self.open(session, port.number, port.address, public=False, client=CONFIGURATION)
         except NsmError as error:
             log.warning("port %d of session %s: %s", port.number, port.session, error.message)
+            if session.live:
+                self._forget_unopened(session.id, port.number)
+                self._unopened.setdefault(session.id, []).append(_unopened(session, port, error))
+
+    def _forget_unopened(self, session_id: str, number: int) -> None:
+        kept = [row for row in self._unopened.pop(session_id, ()) if row.port != number]
+        if kept:
+            self._unopened[session_id] = kept
 
     def _take_up(self, sessions: Mapping[str, Session]) -> None:
         assert self._nursery is not None, "it is served"
@@ -234,3 +289,17 @@ class PortManager:
             address=record.address,
             why="its session ended",
         )
+
+
+def _unopened(session: Session, port: ConfiguredPort, error: NsmError) -> PortRow:
+    """Describe a port of the configuration that could not be opened."""
+    return PortRow(
+        session=session.id,
+        name=session.name,
+        scope=session.tenancy.scope if session.tenancy is not None else "",
+        port=port.number,
+        address=port.address or addresses.ANY_PORT,
+        client=CONFIGURATION,
+        problem=error.message,
+        is_open=False,
+    )

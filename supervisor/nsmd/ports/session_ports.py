@@ -16,7 +16,7 @@ from nsm.wire.errors import InternalError, NsmError, OverloadedError, SessionEnd
 from nsm.wire.ports import PortRow
 from nsmd.agent_link.frames import PortsFrame
 from nsmd.agent_link.requests import NoAnswerError
-from nsmd.config.http_address import Port, UnixPath
+from nsmd.config.listen_address import Port, UnixPath
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
@@ -68,11 +68,31 @@ class OpenPort:
             addresses.remove_socket(self.record.path, identity)
 
 
+class PortTotals:
+    """Counts of all ports since this supervisor started, but for those that are open.
+
+    Attributes:
+        counts: as in `nsmd.ports.counts`.
+    """
+
+    def __init__(self) -> None:
+        self.counts = [0] * counts.EACH
+
+    def closed(self, known: Sequence[int]) -> None:
+        """Add the counts of a port that is closed."""
+        self.counts = [total + number for total, number in zip(self.counts, known, strict=True)]
+
+    def taken_up(self, known: Sequence[int]) -> None:
+        """Subtract what was counted of an open port before this supervisor started."""
+        self.closed([-number for number in known])
+
+
 class SessionPorts:
     """The ports of one session. They end with it.
 
     Args:
         store: keeps the sockets and the relay for the next supervisor.
+        totals: get the counts of ports that are closed.
         events: get the opening and closing of ports.
         nursery: for tasks that watch the relay.
         unused: called when there is neither a port nor a relay any more.
@@ -83,6 +103,7 @@ class SessionPorts:
         session: Session,
         *,
         store: DescriptorStore,
+        totals: PortTotals,
         events: Events,
         nursery: trio.Nursery,
         unused: Callable[[SessionPorts], None],
@@ -90,6 +111,7 @@ class SessionPorts:
         self.session = session
         self.open_ports: list[OpenPort] = []
         self._store = store
+        self._totals = totals
         self._events = events
         self._nursery = nursery
         self._unused = unused
@@ -120,6 +142,8 @@ class SessionPorts:
             self._nursery.start_soon(self._start_again)
         else:
             self._counts = left.counts
+            for port in self.open_ports:
+                self._totals.taken_up(self.counts_of(port))
             relay = RelayProcess.taken_up(left)
             self._begin_with(relay)
             for port in self.open_ports:  # the earlier supervisor may not have got to this
@@ -169,6 +193,7 @@ class SessionPorts:
         """
         if port not in self.open_ports:
             return
+        self._totals.closed(self.counts_of(port))
         self.open_ports.remove(port)
         if self._relay is not None:
             self._relay.close_port(port.record.slot)
@@ -200,12 +225,19 @@ class SessionPorts:
         """Describe the open ports, the oldest first."""
         return [self.row(port) for port in self.open_ports]
 
+    def counts_of(self, port: OpenPort) -> Sequence[int]:
+        """Read the counts of an open port, as in `nsmd.ports.counts`."""
+        if self._counts is None:
+            return (0,) * counts.EACH
+        known = list(counts.read_counts(self._counts, port.record.slot))
+        if self._relay is None:
+            known[counts.OPEN] = 0
+        return known
+
     def row(self, port: OpenPort) -> PortRow:
         """Describe an open port."""
         record, tenancy = port.record, self.session.tenancy
-        known: tuple[int, ...] = (0,) * counts.EACH
-        if self._counts is not None:
-            known = counts.read_counts(self._counts, record.slot)
+        known = self.counts_of(port)
         return PortRow(
             session=self.session.id,
             name=self.session.name,
@@ -213,7 +245,7 @@ class SessionPorts:
             port=record.number,
             address=record.address,
             client=record.client,
-            connections=known[counts.OPEN] if self._relay is not None else 0,
+            connections=known[counts.OPEN],
             total=known[counts.TOTAL],
             refused=known[counts.REFUSED],
             failed=known[counts.FAILED],

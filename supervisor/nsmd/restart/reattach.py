@@ -179,6 +179,7 @@ class Reattachment:
             code=noted.code,
             session=session.name,
             execution_id=execution_id,
+            stdin=note.get("stdin") is True,
         )
         origin = Origin(
             env=environment.name,

@@ -31,6 +31,9 @@ _KEPT_CODE_CHARS = 500
 """Longer code is dropped: thousands of results are remembered, and code may have megabytes."""
 
 
+_INPUT_LOST = "the client that sent its standard input was gone before the end of that"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Facts that the run service knows about a call, for its result.
@@ -64,6 +67,8 @@ class Execution:
         earlier: another supervisor began it; times count from the take-over.
         told_id: its id, as the agent says, if another supervisor began it.
         sent_at: Unix time when that supervisor sent it, as the agent says; else None.
+        input_ended: its client has sent all of its standard input.
+        input_lost: its standard input has ended early, since its client is gone.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Execution:
         self.earlier = False
         self.told_id = execution_id
         self.sent_at: float | None = None
+        self.input_ended = self.input_lost = False
         self._callers = callers
         self._on_finished = on_finished
         self._submitted_s = trio.current_time()
@@ -93,6 +99,7 @@ class Execution:
         self._queued_behind = False
         self._tell: Callable[[RunOutcome | NsmError], None] | None = None
         self._finished: trio.Event | None = None  # made when somebody waits
+        self._sent: trio.Event | None = None  # likewise
         self._answer: RunOutcome | NsmError | None = None
 
     def __repr__(self) -> str:
@@ -170,6 +177,12 @@ class Execution:
             self._finished = trio.Event()
         await self._finished.wait()
 
+    async def wait_sent(self) -> None:
+        """Return once it has been sent to the agent, or the answer is there."""
+        if self._sent_s is None and self._answer is None:
+            self._sent = self._sent or trio.Event()
+            await self._sent.wait()
+
     def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
         """Call a function with the answer instead of waiting; at once if the answer is there. Only
         one.
@@ -199,7 +212,7 @@ class Execution:
 
     def abandon(self, on_output: OutputSink | None = None) -> None:
         """Remove a caller. Without callers, a one-shot ends, but a named session's execution
-        continues.
+        continues; its standard input ends.
 
         Args:
             on_output: the function that received output for that caller.
@@ -209,8 +222,7 @@ class Execution:
         if self._callers > 0:
             return
         self._sinks, self._tell = (), None
-        if self.origin.one_shot:
-            self.session.abandoned()
+        self.session.abandoned(self)
 
     # For the session.
 
@@ -230,6 +242,8 @@ class Execution:
             known["replaced"] = origin.replaced
         if origin.clamped_from_s is not None:
             known["clamped_from_s"] = origin.clamped_from_s
+        if self.request.stdin:
+            known["stdin"] = True
         return known
 
     def note_queued_behind(self) -> None:
@@ -240,6 +254,8 @@ class Execution:
         """Note that it goes to the agent now."""
         self._sent_s = trio.current_time()
         self._decided = self.session.network.made
+        if self._sent is not None:
+            self._sent.set()
 
     def emit(self, output: Output) -> None:
         """Pass a piece of output to the callers that want it."""
@@ -254,8 +270,9 @@ class Execution:
         tell, self._tell = self._tell, None
         if tell is not None:
             tell(self._answer)  # first, since somebody waits
-        if self._finished is not None:
-            self._finished.set()
+        for event in (self._finished, self._sent):
+            if event is not None:
+                event.set()
         self._sinks = ()
         if len(self.request.code) > _KEPT_CODE_CHARS:
             self.request = replace(self.request, code="")
@@ -266,8 +283,9 @@ class Execution:
         if self._queued_behind:
             waited = (self._sent_s or trio.current_time()) - self._submitted_s
         environment = self.session.spec.environment
-        if self.origin.notes:
-            outcome = replace(outcome, notes=(*self.origin.notes, *outcome.notes))
+        added = (*self.origin.notes, *([_INPUT_LOST] if self.input_lost else ()))
+        if added:
+            outcome = replace(outcome, notes=(*added, *outcome.notes))
         return RunOutcome(
             outcome=outcome,
             execution_id=self.id,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from nsm.dataclass import replace
-from nsm.wire.errors import InternalError, NsmError
+from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
 from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail.cgroups import Confinement
@@ -20,6 +20,10 @@ from nsmd.model.values import Environment, Outcome, Output, SessionLimits
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
 from nsmd.sessions.idle import ANSWER_MARGIN_S
 from nsmd.sessions.transcripts import Transcript
+
+RETURN_S = 20.0
+"""Time for a client to come back to its code after the supervisor was replaced. A client tries
+again for less."""
 
 
 class Owner(Protocol):
@@ -82,7 +86,9 @@ class ExecutionQueue:
         "_overdue",
         "_owner",
         "_queue",
+        "_returns",
         "_streamed",
+        "_timers",
         "_told_restart",
         "count",
         "running",
@@ -110,6 +116,8 @@ class ExecutionQueue:
         # Results that an earlier supervisor may have received, by the agent's ids.
         self._answered_before: dict[str, Execution] | None = None
         self._now = timers.now
+        self._timers = timers
+        self._returns: Timer | None = None  # made for code that has standard input
         self._overdue = Timer(timers, self._no_answer)
 
     def __repr__(self) -> str:
@@ -152,6 +160,25 @@ class ExecutionQueue:
         self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
         return True
 
+    def find(self, execution_id: str) -> Execution | None:
+        """Find an execution that runs or waits."""
+        for execution in (self.running, *self._queue):
+            if execution is not None and execution_id in (execution.id, execution.told_id):
+                return execution
+        return None
+
+    def agent_id_of(self, execution: Execution) -> str:
+        """The agent's id of an execution; empty if it does not run."""
+        return self._agent_id if execution is self.running else ""
+
+    def end_input(self, execution: Execution) -> None:
+        """End the standard input of code that no client waits for any more."""
+        if execution.request.stdin and not execution.input_ended and not execution.wanted:
+            execution.input_lost = True
+            if execution is self.running:
+                ended = {"id": f"input of {self._agent_id}", "execution": self._agent_id}
+                self._owner.post({"type": "input", **ended, "eof": True})
+
     def stream(self) -> None:
         """Ask the agent to stream the running execution's output from now on."""
         if self.running is not None and not self._streamed and self._owner.offers("stream.late"):
@@ -179,6 +206,15 @@ class ExecutionQueue:
         self._events.publish("execution_started", session=owner.id, subject=execution)
         if (confinement := owner.confinement) is not None:
             confinement.begun()
+        if execution.request.stdin and not owner.offers("execute.stdin"):
+            self._answered(
+                UnknownOperationError(
+                    "The session's agent is too old to give code standard input; it was not run.",
+                    hint="End the session and start another; if Nix has built its environment for "
+                    "an older nsm, build it again first.",
+                )
+            )
+            return
         frame: dict[str, object] = {
             "type": "execute",
             "id": self._agent_id,
@@ -192,6 +228,8 @@ class ExecutionQueue:
             frame["one_shot"] = True
         if execution.request.reset:
             frame["reset"] = True
+        if execution.request.stdin and not execution.input_lost:
+            frame["stdin"] = True
         if owner.offers("notes"):
             known = {} if confinement is None else confinement.note()
             frame["note"] = execution.note() | known
@@ -238,6 +276,9 @@ class ExecutionQueue:
         execution.note_sent()
         if (confinement := self._owner.confinement) is not None:
             confinement.go_on(note)
+        if request.stdin:
+            self._returns = Timer(self._timers, lambda: self.end_input(execution))
+            self._returns.arm(RETURN_S)
         self._watch(self._patience_s(execution))
 
     def fail(self, error: NsmError) -> None:
@@ -255,6 +296,8 @@ class ExecutionQueue:
     def close(self) -> None:
         """Stop the timers."""
         self._overdue.close()
+        if self._returns is not None:
+            self._returns.close()
 
     # For frames of the agent.
 

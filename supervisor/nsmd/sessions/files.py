@@ -268,25 +268,6 @@ class Transfer:
             raise self._session.distrust("the size of a file is not what was transferred")
 
 
-async def directory(
-    session: Session, path: str, *, make: bool, parents: bool = False
-) -> FileDirectoryFrame:
-    """List one level of a session's directory.
-
-    Args:
-        make: make the directory if it is missing; then no entries are returned.
-        parents: make those around it as well.
-
-    Raises:
-        FileError: it cannot be read or made.
-        NsmError: the session has ended, or its agent is too old for that.
-    """
-    kind = "file_mkdir" if make else "file_list"
-    if parents:
-        return await ask(session, kind, path, FileDirectoryFrame, fields={"parents": True})
-    return await ask(session, kind, path, FileDirectoryFrame, capability="files.list")
-
-
 async def ask(
     session: Session,
     request: str,

@@ -20,7 +20,7 @@ from nsmd.agent_link.job_frames import (
     JobsFrame,
     JobWrittenFrame,
 )
-from nsmd.agent_link.requests import NoAnswerError
+from nsmd.agent_link.requests import AnswerFrame, NoAnswerError, Question
 from nsmd.model.values import ClientIdentity
 from nsmd.sessions.session import Session
 
@@ -49,10 +49,8 @@ class JobStarted:
     command: str
 
 
-async def start_job(
-    session: Session, arguments: Mapping[str, Any], wait_s: float
-) -> JobFrame | JobOutputFrame:
-    """Start a program in a session.
+def begin_job(session: Session, arguments: Mapping[str, Any], wait_s: float) -> Question:
+    """Ask a session's agent, which is ready, to start a program; `job_begun` reads the answer.
 
     Args:
         arguments: as in `job_start` of the agent protocol. With a `key` that the agent knows, it
@@ -60,17 +58,26 @@ async def start_job(
         wait_s: seconds to wait for its first output or its end; 0 for an answer without output.
 
     Raises:
-        JobError: it cannot be started.
         NsmError: the session has ended, or its agent is too old.
     """
-    frame = {"type": "job_start", **arguments}
-    answer: JobFrame | JobOutputFrame
+    frame = {"type": "job_start", "id": session.requests.new_id(), **arguments}
     if wait_s:
         frame |= {"wait_s": wait_s, "hold": True}
-        answer = await _ask(session, frame, JobOutputFrame, wait_s)
-    else:
-        answer = await _ask(session, frame, JobFrame)
-    session.job_started()
+    kind = JobOutputFrame if wait_s else JobFrame
+    return session.requests.begin("jobs", frame, (kind, JobErrorFrame))
+
+
+def job_begun(session: Session, question: Question) -> JobFrame | JobOutputFrame:
+    """Read the answer to `begin_job`.
+
+    Raises:
+        JobError: the program cannot be started.
+        NsmError: the session has ended.
+    """
+    answer = _checked(session, question.result())
+    assert isinstance(answer, JobFrame | JobOutputFrame), "nothing else was asked for"
+    if not answer.known:
+        session.jobs_run({*session.jobs, answer.job.job})
     return answer
 
 
@@ -154,14 +161,24 @@ async def _ask(
             "jobs", question, (kind, JobErrorFrame), wait_s + ANSWER_TIMEOUT_S
         )
     except NoAnswerError:
-        raise JobError(
-            f"The session's agent has not answered within {wait_s + ANSWER_TIMEOUT_S:.0f} s.",
-            hint="Its processes may be stopped, or the machine is overloaded.",
-        ) from None
+        raise no_answer(wait_s) from None
+    answer = _checked(session, answer)
+    assert isinstance(answer, kind), "nothing else was asked for"
+    return answer
+
+
+def no_answer(wait_s: float) -> JobError:
+    """Make the error for an agent that does not answer, although it was asked to wait no longer."""
+    return JobError(
+        f"The session's agent has not answered within {wait_s + ANSWER_TIMEOUT_S:.0f} s.",
+        hint="Its processes may be stopped, or the machine is overloaded.",
+    )
+
+
+def _checked(session: Session, answer: AnswerFrame) -> AnswerFrame:
     session.note_activity()
     if isinstance(answer, JobErrorFrame):
         raise _refusal(answer)
-    assert isinstance(answer, kind), "nothing else was asked for"
     return answer
 
 

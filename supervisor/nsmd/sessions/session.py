@@ -8,7 +8,7 @@ the start of the jail to its end. Frames of the agent, timers and clients call t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import trio
@@ -44,8 +44,6 @@ from nsmd.sessions.idle import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
 log = logging.getLogger(__name__)
-
-ENDING_REASON_UNKNOWN = "it ended"
 
 
 class SessionWatcher(Protocol):
@@ -99,6 +97,7 @@ class Session:
         "created_s",
         "end_reason",
         "id",
+        "jobs",
         "lost",
         "network",
         "ready_s",
@@ -141,6 +140,7 @@ class Session:
         self.taken_up = earlier.taken_up if earlier is not None else 0
         self.end_reason = ""
         self.lost = False  # its jail or agent failed, or could not be started
+        self.jobs: frozenset[str] = frozenset()  # those that run
         self._limits = limits
         self._watcher = watcher
         self._failure: NsmError | None = None
@@ -267,11 +267,7 @@ class Session:
         self._feed(LifecycleEvent.SUBMITTED)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
-        """Interrupt one execution, or the running one.
-
-        Returns:
-            True if there was something to interrupt.
-        """
+        """Interrupt one execution, or the running one; return whether there was one."""
         return self.runs.interrupt(execution)
 
     def follow(self) -> None:
@@ -288,10 +284,12 @@ class Session:
         """Remove a reader that follows."""
         self.transcript.followers -= 1
 
-    def abandoned(self) -> None:
-        """End a one-shot whose client is gone."""
-        if not self._watcher.leaving:
+    def abandoned(self, execution: Execution) -> None:
+        """End a one-shot whose client is gone, or the input of other code."""
+        if not self._watcher.leaving and execution.origin.one_shot:
             self.end("its client disconnected")
+        elif not self._watcher.leaving:
+            self.runs.end_input(execution)
 
     def note_activity(self) -> None:
         """Note that the session is in use even if nothing runs: its idle time starts again."""
@@ -300,9 +298,10 @@ class Session:
         if self.state is SessionState.IDLE:
             self._idle_timer.begin()
 
-    def job_started(self) -> None:
-        """Note a program that was started beside the executions."""
-        if (confinement := self.confinement) is not None:
+    def jobs_run(self, jobs: Collection[str]) -> None:
+        """Note which jobs run now, beside the executions."""
+        self.jobs = frozenset(jobs)
+        if jobs and (confinement := self.confinement) is not None:
             confinement.job_started()
 
     def distrust(self, what: str) -> NsmError:
@@ -367,6 +366,7 @@ class Session:
             resumed.executions, lambda noted: self._watcher.execution_resumed(self, noted)
         )
         self.network.opened(link)
+        self.jobs_run(resumed.jobs)
         running = self.runs.running
         if running is None:
             self._feed(LifecycleEvent.READY)
@@ -412,6 +412,8 @@ class Session:
             case StatusFrame():
                 self._idle_timer.told(frame, idle=self.state is SessionState.IDLE)
             case JobEndedFrame():
+                self.jobs -= {frame.job.job}
+                self.transcript.job_ended(frame.job)
                 self._events.publish("job_ended", session=self.id, subject=(self, frame.job))
             case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
@@ -490,7 +492,7 @@ class Session:
 
     def ended_error(self) -> SessionEndedError:
         """Make the error for requests to an ended session."""
-        reason = self.end_reason or ENDING_REASON_UNKNOWN
+        reason = self.end_reason or "it ended"
         return SessionEndedError(
             f"Session {self._label()} ended: {reason}.",
             hint="Its variables and files are gone; the next use of its name starts a new one.",

@@ -9,6 +9,7 @@ process     facts of the system about the supervisor's own process
 telemetry   all of these, and figures that are read when somebody asks
 stats       percentiles, for people
 exposition  metrics in Prometheus's format (imports `prometheus_client`)
+import_times  modules that sessions import slowly
 page        the documentation page of the metrics
 """
 

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nsm.wire.errors import NsmError
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import ProgramEnd
 from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.jobs import JobStarted
 from nsmd.sessions.session import Session
 from nsmd.telemetry import families as f
 from nsmd.telemetry.families import Family, Labels, Value
@@ -74,6 +76,8 @@ class Counts:
             "session_ready": self._session_ready,
             "session_ended": self._session_ended,
             "session_taken_up": self._session_taken_up,
+            "job_started": self._job_started,
+            "job_ended": self._job_ended,
             "pool_hit": self._pool_taken,
             "pool_miss": self._pool_taken,
             "pool_refilled": self._pool_refilled,
@@ -174,11 +178,21 @@ class Counts:
             self._add(f.START_FAILURES, env)
         if session.tenancy is not None:
             self._add(f.ENDED, env, "lost" if lost else "ended")
+        if session.jobs:
+            self._add(f.JOBS_ENDED, env, "lost", by=len(session.jobs))
 
     def _session_taken_up(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what is taken up"
         self._add(f.TAKEN_UP, self.environment_of(session))
+
+    def _job_started(self, happening: Happening) -> None:
+        session, _ = cast("tuple[Session, JobStarted]", happening.subject)
+        self._add(f.JOBS_STARTED, self.environment_of(session))
+
+    def _job_ended(self, happening: Happening) -> None:
+        session, job = cast("tuple[Session, JobFacts]", happening.subject)
+        self._add(f.JOBS_ENDED, self.environment_of(session), job.outcome)
 
     def _pool_taken(self, happening: Happening) -> None:
         session = happening.subject

@@ -46,6 +46,7 @@ Readings = Mapping[Family, Mapping[Labels, Value]]
 """Metrics, with a value for each set of labels."""
 
 _RUN, _SESSION, _POOL = "Executions", "Sessions", "Pool and templates"
+_JOB, _PORT = "Jobs", "Ports of sessions"
 _CLIENT, _NETWORK, _SELF = "Clients", "Network of sessions", "The supervisor itself"
 _BRIDGE = "Programs of the host"
 
@@ -94,6 +95,27 @@ DENIALS = Family(
     group=_RUN,
     help="Results that name the rules of the jail that stopped the code. One result may name"
     " several.",
+)
+JOBS = Family(
+    name="nsm_jobs",
+    kind="gauge",
+    labels=("env",),
+    group=_JOB,
+    help="Jobs that run: programs beside the interpreters of sessions.",
+)
+JOBS_STARTED = Family(
+    name="nsm_jobs_started",
+    kind="counter",
+    labels=("env",),
+    group=_JOB,
+    help="Jobs that were started.",
+)
+JOBS_ENDED = Family(
+    name="nsm_jobs_ended",
+    kind="counter",
+    labels=("env", "outcome"),
+    group=_JOB,
+    help="Jobs that have ended, by outcome. Jobs that ended with their session are `lost`.",
 )
 SESSIONS = Family(
     name="nsm_sessions",
@@ -170,6 +192,13 @@ TEMPLATES = Family(
     group=_POOL,
     help="Templates that run.",
 )
+TEMPLATE_MEMORY = Family(
+    name="nsm_template_memory_bytes",
+    kind="gauge",
+    group=_POOL,
+    help="Memory of all templates: the proportional share (PSS) of each process, whose pages "
+    "its sessions share.",
+)
 CLIENTS = Family(
     name="nsm_clients",
     kind="gauge",
@@ -222,6 +251,44 @@ PROXY_CONNECTIONS = Family(
     kind="gauge",
     group=_NETWORK,
     help="Open connections through the proxies of sessions.",
+)
+PORTS = Family(
+    name="nsm_ports",
+    kind="gauge",
+    group=_PORT,
+    help="Ports of sessions that are open on the host.",
+)
+PORT_CONNECTIONS = Family(
+    name="nsm_port_connections",
+    kind="gauge",
+    group=_PORT,
+    help="Open connections to these ports.",
+)
+PORT_ACCEPTED = Family(
+    name="nsm_port_connections_accepted",
+    kind="counter",
+    group=_PORT,
+    help="Connections that were accepted.",
+)
+PORT_FAILED = Family(
+    name="nsm_port_connections_failed",
+    kind="counter",
+    group=_PORT,
+    help="Connections that were reset because no program listened in the session, or because its "
+    "agent did not answer.",
+)
+PORT_BYTES = Family(
+    name="nsm_port_bytes",
+    kind="counter",
+    labels=("direction",),
+    group=_PORT,
+    help="Bytes into sessions (in) and back (out) through these ports.",
+)
+PORTS_UNOPENED = Family(
+    name="nsm_ports_not_open",
+    kind="gauge",
+    group=_PORT,
+    help="Ports of the configuration that could not be opened (`nsm port` says why).",
 )
 PROGRAM_CALLS = Family(
     name="nsm_bridge_calls",
@@ -367,7 +434,8 @@ LABELS = {
     "env": "the environment's name; `(own)` for environments that only one client's configuration "
     "defines, so that its names are not shown; `(other)` beyond the first 100 names",
     "outcome": "`ok` (exit code 0), `error` (any other exit code), `timeout`, `interrupted`, "
-    "`lost` (no result, because the session ended or could not start)",
+    "`lost` (no result, because the session ended or could not start); of jobs also `stopped` (on "
+    "request)",
     "limit": "`memory` or `processes`",
     "enforced_by": "`cgroup`, `watchdog` or `rlimit` ([limits](policy.md#limits))",
     "state": "of a session `starting`, `idle`, `running` or `ending`; of a spare `ready` or "

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple, cast
 
 import trio
 
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.audit.recorder import NOT_TOLD
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.model.events import EventKind, Happening
 from nsmd.model.values import ClientIdentity
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.jobs import JobStarted
 from nsmd.sessions.session import Session
 from nsmd.telemetry.counts import outcome_of
 
@@ -41,6 +43,9 @@ _SPARE = ("env",)
 _SESSION = ("env", "name", "client")
 _EXECUTION = ("execution_id", "env", "name", "client")
 _FINISHED = (*_EXECUTION, "outcome", "duration_s")
+_OF_JOB = ("job", "env", "name")
+_JOB = (*_OF_JOB, "client")
+_JOB_ENDED = (*_OF_JOB, "outcome", "exit_code", "duration_s")
 _PROGRAM = ("call_id", "client")
 _OPERATION = ("client", "op", "error")
 _NO_FACTS: Mapping[str, Any] = {}
@@ -101,6 +106,13 @@ class Ring:
                 names, about = _SPARE, (env,)
             else:
                 names, about = _SESSION, (env, tenancy.name, tenancy.client)
+        elif happening.kind == "job_started":
+            session, started = cast("tuple[Session, JobStarted]", subject)
+            names, about = _JOB, (*_of_job(session, started.job), started.client.name)
+        elif happening.kind == "job_ended":
+            session, job = cast("tuple[Session, JobFacts]", subject)
+            names = _JOB_ENDED
+            about = (*_of_job(session, job), job.outcome, job.exit_code, job.duration_s)
         elif isinstance(subject, ProgramCall):
             names, about = _PROGRAM, (subject.id, subject.asked.caller.client)
         elif isinstance(
@@ -128,6 +140,10 @@ class Ring:
             if self._more is None:
                 self._more = trio.Event()
             await self._more.wait()
+
+
+def _of_job(session: Session, job: JobFacts) -> tuple[str, str, str | None]:
+    return job.job, session.spec.environment.name, session.name
 
 
 def _told(number: int, kept: _Kept) -> RingEvent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import trio
 
@@ -14,6 +14,7 @@ from nsmd.manager.run_service import RunService
 from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity
+from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import families as f
 from nsmd.telemetry.counts import Counts
 from nsmd.telemetry.families import FAMILIES, Family, Labels, Readings, Value
@@ -41,9 +42,10 @@ class Surroundings:
     Attributes:
         connections: returns the number of connections.
         max_connections: largest number of connections.
-        templates: returns the number of templates.
+        templates: returns the process ids of templates.
         audit_lost: returns the number of lost lines of the audit.
         programs_running: returns the number of bridge calls under way.
+        ports: returns the traffic of ports.
         unaudited: returns why bridge calls cannot be recorded; else empty.
         unkept: returns why sessions would not outlive this supervisor; else empty.
         ending: says whether new sessions are accepted.
@@ -52,9 +54,10 @@ class Surroundings:
 
     connections: Callable[[], int] = lambda: 0
     max_connections: int = 0
-    templates: Callable[[], int] = lambda: 0
+    templates: Callable[[], Collection[int]] = tuple
     audit_lost: Callable[[], int] = lambda: 0
     programs_running: Callable[[], int] = lambda: 0
+    ports: Callable[[], PortTraffic] = PortTraffic
     unaudited: Callable[[], str] = lambda: ""
     unkept: Callable[[], str] = lambda: ""
     ending: Shutdown = field(default_factory=Shutdown)
@@ -113,6 +116,7 @@ class Telemetry:
             **self._pool(),
             **self._clients(),
             **self._network(),
+            **self._ports(),
             **self._itself(),
         }
         return {family: values.get(family, {} if family.labels else _ZERO) for family in FAMILIES}
@@ -127,13 +131,20 @@ class Telemetry:
             The text, and its content type.
         """
         # One at a time, since they compete with the event loop for Python's lock.
-        return await trio.to_thread.run_sync(_text_of, self.read(), accept, limiter=self._writing)
+        templates = self._around.templates()
+        return await trio.to_thread.run_sync(
+            _text_of, self.read(), templates, accept, limiter=self._writing
+        )
 
     def _sessions(self) -> Readings:
         states: defaultdict[Labels, int] = defaultdict(int)
+        jobs: defaultdict[Labels, int] = defaultdict(int)
         for session in self._run_service.live_sessions():
-            states[self.counts.environment_of(session), session.state.value] += 1
-        return {f.SESSIONS: states}
+            env = self.counts.environment_of(session)
+            states[env, session.state.value] += 1
+            if session.jobs:
+                jobs[(env,)] += len(session.jobs)
+        return {f.SESSIONS: states, f.JOBS: jobs}
 
     def _pool(self) -> Readings:
         pool = self._run_service.session_manager.pool
@@ -149,7 +160,7 @@ class Telemetry:
             f.SPARES: spares,
             f.WANTED: wanted,
             f.POOL_BUDGET: {} if budget is None else {(): budget},
-            f.TEMPLATES: {(): self._around.templates()},
+            f.TEMPLATES: {(): len(self._around.templates())},
         }
 
     def _clients(self) -> Readings:
@@ -175,6 +186,17 @@ class Telemetry:
             f.PROXY_CONNECTIONS: {(): gateway.room.borrowed_tokens},
         }
 
+    def _ports(self) -> Readings:
+        traffic = self._around.ports()
+        return {
+            f.PORTS: {(): traffic.ports},
+            f.PORTS_UNOPENED: {(): traffic.unopened},
+            f.PORT_CONNECTIONS: {(): traffic.connections},
+            f.PORT_ACCEPTED: {(): traffic.accepted},
+            f.PORT_FAILED: {(): traffic.failed},
+            f.PORT_BYTES: {("in",): traffic.sent_bytes, ("out",): traffic.received_bytes},
+        }
+
     def _itself(self) -> Readings:
         return {
             f.PROGRAMS_RUNNING: {(): self._around.programs_running()},
@@ -189,8 +211,8 @@ class Telemetry:
         }
 
 
-def _text_of(readings: Readings, accept: str) -> tuple[bytes, str]:
+def _text_of(readings: Readings, templates: Collection[int], accept: str) -> tuple[bytes, str]:
     # The first time takes some 100 ms, to import Prometheus' library.
     from nsmd.telemetry import exposition, process  # noqa: PLC0415
 
-    return exposition.text_of({**readings, **process.read()}, accept)
+    return exposition.text_of({**readings, **process.read(templates)}, accept)

@@ -73,6 +73,18 @@ def path(tmp_path: Path) -> Iterator[str]:
         yield path
 
 
+async def test_arguments_that_there_are_not_are_refused(path: str) -> None:
+    """The client takes them as one mapping, which would take any name."""
+    misspelt: Any = {"allow_build": True}
+    with nsm.Client(socket_path=path) as client:
+        with pytest.raises(TypeError, match="'allow_build'"):
+            client.builds.add_packages("science", pip=["numpy"], **misspelt)
+        with pytest.raises(TypeError, match="'allow_build'"):
+            client.exec("work", ["true"], **misspelt)
+        with pytest.raises(TypeError, match="'allow_build'"):
+            client.run("1", env="python", **misspelt)
+
+
 async def test_both_clients_do_the_same(path: str) -> None:
     states: list[str] = []
     texts: list[str] = []
@@ -105,7 +117,7 @@ async def test_both_clients_do_the_same(path: str) -> None:
 
 
 def test_both_have_the_same_methods_and_arguments() -> None:
-    for name in ("add", "update", "list_all", "remove", "log"):
+    for name in ("add", "add_packages", "update", "list_all", "remove", "log"):
         one, two = getattr(Builds, name), getattr(AsyncBuilds, name)
         assert inspect.signature(one) == inspect.signature(two), name
 

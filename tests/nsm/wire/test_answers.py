@@ -26,12 +26,12 @@ ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
     (
         EnvironmentRow,
         samples.environment_row(),
-        {"problem", "cold_start", "only_for", "not_preloaded"},
+        {"problem", "cold_start", "only_for", "not_preloaded", "slow_imports", "templates"},
     ),
     (
         Status,
         samples.status(),
-        {"draining"},
+        {"draining", "ports"},
     ),
     (KillReport, samples.kill_report(), set()),
 ]

@@ -10,9 +10,10 @@ import samples
 from nsm.wire import transcripts
 from nsm.wire.answers import read
 from nsm.wire.errors import SessionEndedError
+from nsm.wire.files import FileInfo, FilePiece, OpenFile
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.results import Truncation
-from nsm.wire.sessions import Check, Completions, FileInfo, FilePiece, OpenFile
+from nsm.wire.sessions import Check, Completions
 from nsm.wire.transcripts import (
     DisplayedValue,
     EndedRow,

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from nsm.wire.results import Truncation
 from nsmd.agent_link import frames
 from nsmd.agent_link.file_frames import (
+    DetailedFile,
     FileClosedFrame,
     FileDataFrame,
     FileDirectoryFrame,
+    FileEntriesFrame,
     FileErrorFrame,
     FileFrame,
-    ListedFile,
 )
 from nsmd.agent_link.frames import (
     AgentProtocolError,
@@ -33,14 +34,8 @@ from nsmd.agent_link.frames import (
 )
 from nsmd.model.values import Outcome
 
-DIRECTORY: dict[str, Any] = {
-    "type": "file_directory",
-    "id": "f",
-    "path": "/a",
-    "entries": [],
-    "whole": False,
-    "free_bytes": None,
-}
+DIRECTORY: dict[str, Any] = {"type": "file_directory", "id": "f", "path": "/a", "free_bytes": None}
+ENTRIES: dict[str, Any] = {"type": "file_entries", "id": "f", "path": "/a", "entries": []}
 
 GOOD: list[tuple[dict[str, Any], object]] = [
     (
@@ -72,6 +67,7 @@ GOOD: list[tuple[dict[str, Any], object]] = [
             "timed_out": True,
             "interpreter_restarted": True,
             "restart_reason": "it died",
+            "imports": {"pandas": 0.5, "matplotlib.pyplot": 1},
         },
         ResultFrame(
             id="1",
@@ -85,6 +81,7 @@ GOOD: list[tuple[dict[str, Any], object]] = [
                 timed_out=True,
                 interpreter_restarted=True,
                 restart_reason="it died",
+                imports={"pandas": 0.5, "matplotlib.pyplot": 1},
             ),
         ),
     ),
@@ -116,14 +113,16 @@ GOOD: list[tuple[dict[str, Any], object]] = [
         {"type": "file", "id": "f", "path": "/a", "size": 0, "permissions": 0, "free_bytes": 9},
         FileFrame(id="f", path="/a", size=0, permissions=0, free_bytes=9),
     ),
+    (DIRECTORY, FileDirectoryFrame(id="f", path="/a")),
     (
-        {**DIRECTORY, "entries": [["a\nb", "file", 3], ["\\xff" * 255, "unnamed", 0]]},
-        FileDirectoryFrame(
+        {**ENTRIES, "entries": [["a\nb", "file", 3, 0o644, 9], ["\udcff" * 255, "link", 0, 0, 0]]},
+        FileEntriesFrame(
             id="f",
             path="/a",
-            entries=(ListedFile("a\nb", "file", 3), ListedFile("\\xff" * 255, "unnamed", 0)),
-            whole=False,
-            free_bytes=None,
+            entries=(
+                DetailedFile("a\nb", "file", 3, 0o644, 9),
+                DetailedFile("\udcff" * 255, "link", 0, 0, 0),
+            ),
         ),
     ),
     (
@@ -205,19 +204,21 @@ BAD: list[dict[str, Any]] = [
     {"type": "file_data", "id": None, "data": ""},
     {"type": "file_closed", "id": "f", "path": None, "size": 3},
     {"type": "file_closed", "id": "f", "path": "/a", "size": 2**60},
-    {**DIRECTORY, "entries": None},
-    {**DIRECTORY, "entries": [["a", "file"]]},
-    {**DIRECTORY, "entries": [["a", "file", -1]]},
-    {**DIRECTORY, "entries": [["a", "exe", 1]]},
-    {**DIRECTORY, "entries": [["a", [], 1]]},
-    {**DIRECTORY, "entries": [["a", "file", 1]] * 10_001},
+    {**ENTRIES, "entries": None},
+    {**ENTRIES, "entries": [["a", "file", 1]]},
+    {**ENTRIES, "entries": [["a", "file", -1, 0, 0]]},
+    {**ENTRIES, "entries": [["a", "file", 1, 0o10000, 0]]},
+    {**ENTRIES, "entries": [["a", "exe", 1, 0, 0]]},
+    {**ENTRIES, "entries": [["a", [], 1, 0, 0]]},
+    {**ENTRIES, "entries": [["a", "file", 1, 0, 0]] * 10_001},
     *(
-        {**DIRECTORY, "entries": [[name, kind, 0]]}
-        for name in ("", ".", "..", "/etc", "a/b", "a\0", "\udcff", "x" * 1021, 3, None)
+        {**ENTRIES, "entries": [[name, kind, 0, 0, 0]]}
+        for name in ("", ".", "..", "/etc", "a/b", "a\0", "\ud800", "x" * 1021, 3, None)
         for kind in ("file", "directory")
     ),
+    {**ENTRIES, "free_bytes": -1},
     {**DIRECTORY, "free_bytes": -1},
-    {**DIRECTORY, "whole": 1},
+    {**DIRECTORY, "path": 1},
     {"type": "file_error", "id": 1, "message": "x"},
     {"type": "file_error", "id": "f", "message": "x", "code": 28},
     {"type": "file_error", "id": "f", "message": "x", "code": "E" * 41},
@@ -245,6 +246,20 @@ BAD: list[dict[str, Any]] = [
     {"type": "resumed", "executions": []},
     {"type": "resumed", "executions": {"1.x": "running"}, "notes": {"1.x": {"note": 1}}},
     {"type": "resumed", "count": -1},
+    *(
+        {"type": "result", "id": "1", "exit_code": 0, "displays": [], "imports": imports}
+        for imports in (
+            ["pandas"],
+            {"pandas": "1"},
+            {"pandas": -1},
+            {"pandas": 1e9},
+            {"pandas": float("nan")},
+            {"pan das": 1},
+            {"\u0430": 1},
+            {"x" * 101: 1},
+            {f"m{number}": 1 for number in range(17)},
+        )
+    ),
 ]
 
 
@@ -271,8 +286,8 @@ FIELDS = (
     "entries whole free_bytes executions files recent notes count"
 ).split()
 KINDS = (
-    "ready output result status error file file_data file_closed file_directory file_error "
-    "completions checked resumed x"
+    "ready output result status error file file_data file_closed file_directory file_entries "
+    "file_error completions checked resumed x"
 ).split()
 
 
@@ -312,7 +327,7 @@ class Unread(dict[str, Any]):
 @pytest.mark.parametrize(
     "frame",
     [
-        {"type": "file_directory", "id": "x", "path": "/", "entries": [Unread()] * 10_001},
+        {"type": "file_entries", "id": "x", "path": "/", "entries": [Unread()] * 10_001},
         {"type": "completions", "id": "x", "start": 0, "end": 0, "matches": [Unread()] * 501},
         {"type": "result", "id": "x", "exit_code": 0, "displays": [Unread()] * 1001},
         {"type": "result", "id": "x", "exit_code": 0, "truncated": dict.fromkeys("abc", Unread())},

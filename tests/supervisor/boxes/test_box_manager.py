@@ -12,7 +12,7 @@ import tempfile
 import threading
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -25,8 +25,10 @@ from nsm.wire.errors import (
     NsmError,
     OverloadedError,
     UnknownProgramError,
+    UnknownSessionError,
 )
 from nsmd.boxes.box import MAX_FAILURES
+from venvs import install, make_project_venv
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -154,6 +156,97 @@ def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
         assert person.run("x", env="python", session="s").exit_code == 0
         with pytest.raises(NsmError, match="No session"):
             inside.interrupt("mine/s")
+
+
+def test_its_jobs_and_files_are_those_of_its_sessions(shared: Supervisor, project: Path) -> None:
+    with (
+        box(shared, project, digest=os.urandom(32).hex()) as it,
+        it.client() as inside,
+        shared.client("mine") as person,
+    ):
+        secret = person.exec("busy", ["sh", "-c", "echo secret; cat"], env="bash", stdin=True)
+        own = inside.exec("busy", ["sh", "-c", "echo own > note; cat note; exit 4"], env="bash")
+        result = own.collect()
+        assert (result.stdout, result.exit_code) == (b"own\n", 4)
+        assert [job.id for job in inside.jobs("busy")] == ["1"]
+        given = inside.run("cat", env="bash", session="busy", stdin=b"own input")
+        assert given.stdout == "own input"
+        assert len(inside.sessions()) == 1
+        session = next(
+            each.id for each in person.sessions() if each.scope == "mine" and each.name == "busy"
+        )
+        asked: dict[str, dict[str, Any]] = {
+            "job_list": {},
+            "job_read": {},
+            "job_write": {"data": b"x", "eof": True},
+            "run_write": {"execution_id": "x", "data": b"x", "eof": True},
+            "job_signal": {"signal": "KILL"},
+            "job_stop": {},
+            "job_resize": {"rows": 1, "columns": 1},
+            "file_get": {},
+            "file_stat": {},
+            "file_entries": {},
+            "file_remove": {},
+            "file_mkdir": {},
+            "file_watch": {},
+        }
+        for target in (session, "mine/busy"):
+            for op, more in asked.items():
+                with pytest.raises(UnknownSessionError):
+                    inside.call(op, {"target": target, "job": secret.id, "path": "x", **more})
+        assert secret.wait(0.0).running
+        secret.close_stdin()
+        assert secret.collect().stdout == b"secret\n"
+
+
+def test_it_cannot_agree_to_environments_of_its_project(shared: Supervisor, project: Path) -> None:
+    make_project_venv(project / ".venv", "tiny-1")
+    here = {"project": str(project)}
+    with box(shared, project, digest=os.urandom(32).hex()) as it, it.client() as inside:
+        for op, more in (
+            ("env_found", {}),
+            ("env_use", {"path": ".venv"}),
+            ("env_forget", {"target": ".venv"}),
+        ):
+            with pytest.raises(ForbiddenError):
+                inside.call(op, {**here, **more})
+        with shared.client() as person:
+            (row,) = person.call("env_found", here)["found"]
+            assert row["name"] is None
+            person.call("env_use", {**here, "path": ".venv"})
+        # Once the user has agreed, it is for the box's sessions, too.
+        result = inside.run("import tiny; print(tiny.VERSION)", env="venv")
+        assert (result.stdout, result.stderr) == ("1\n", "")
+        install(next(project.glob(".venv/lib/python3*/site-packages")), "other-2")
+        changed = inside.run("import other", env="venv")
+        assert any("have changed since somebody agreed" in note for note in changed.notes)
+        with shared.client() as person:
+            (row,) = person.call("env_found", here)["found"]
+            assert row["changed"]
+            person.call("env_forget", {**here, "target": "venv"})
+
+
+def test_it_opens_no_port(shared: Supervisor, project: Path) -> None:
+    with (
+        box(shared, project, digest=os.urandom(32).hex()) as it,
+        it.client() as inside,
+        shared.client("mine") as person,
+    ):
+        inside.run("1", env="python", session="s")
+        (row,) = inside.sessions()
+        for target in ("s", row.id):
+            with pytest.raises(ForbiddenError):
+                inside.ports.open(target, 8000)
+            with pytest.raises(ForbiddenError):
+                inside.ports.close(target, 8000)
+            with pytest.raises(ForbiddenError):
+                inside.ports.list(target)
+        assert person.ports.list() == []
+        # A person opens one, of which the box learns nothing.
+        person.ports.open(row.id, 8000)
+        assert [port.port for port in person.inspect(row.id).ports] == [8000]
+        assert inside.inspect("s").ports == ()
+        assert inside.sessions()[0].ports == ()
 
 
 @pytest.mark.parametrize(
@@ -391,6 +484,7 @@ def has_one_program(inside: nsm.Client) -> None:
         inside.bridge.run("other", ["hello"])
 
 
+@pytest.mark.slow
 def test_boxes_outlive_the_supervisor(project: Path) -> None:
     """Killed, and reloaded: sockets, sessions, what may be reached and started, and the end stay
     the same."""

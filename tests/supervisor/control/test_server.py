@@ -327,7 +327,8 @@ async def test_rights_are_checked_for_each_operation(autojump_clock: trio.abc.Cl
         server = it.make_server(frozenset({"run"}), os.getuid(), "box")
         peer = await it.connect(server)
         assert (await peer.call("run", env="python", code="1"))["exit_code"] == 0
-        for op in ("pool", "shutdown", "logs", "run_in", "env_add"):
+        of_people = ("env_add", "env_found", "env_use", "env_forget")
+        for op in ("pool", "shutdown", "logs", "run_in", *of_people):
             with pytest.raises(NsmError) as error:
                 await peer.call(op)
             assert error.value.code == "forbidden"
@@ -453,7 +454,7 @@ async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
             await trio.sleep(0.01)
 
     async with bench(flood) as it:
-        for _ in range(20):  # who notices first is up to the scheduler
+        for _ in range(6):  # who notices first is up to the scheduler
             peer = await it.connect()
             await peer.start("run", env="python", code="x", stream=True)
             await trio.sleep(1)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 import pytest
+import trio
 
 from fakes import BASH, BROKEN, PYTHON
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
@@ -220,14 +221,17 @@ class FakeShells:
         self.shells = shells
         self.changed: Callable[[], None] = lambda: None
 
-    def environment(self, client: ClientIdentity) -> Environment | None:
-        return self.shells.get(client.name)
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
+        return [shell for name, shell in self.shells.items() if name == client.name]
 
     def rows(self) -> Sequence[Environment]:
         return list(self.shells.values())
 
     def is_current(self, environment: Environment) -> bool:
         return environment.source in {row.source for row in self.rows()}
+
+    def settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
+        return None
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         self.changed = changed

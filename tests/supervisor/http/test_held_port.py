@@ -19,7 +19,7 @@ from e2e_support import supervisor
 from fake_fdstore import Held
 from http_support import CONFIG, sdk_client, token_of, url_of
 from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
-from nsmd.config.http_address import Port
+from nsmd.config.listen_address import Port
 from nsmd.fdstore.holder_store import HolderStore, take
 from nsmd.http.held_port import NAME, HeldPort, bound
 from processes import Watched
@@ -279,7 +279,7 @@ def test_reloads_that_want_another_place_free_the_one_before(tmp_path: Path) -> 
 
 
 def heard(running: Supervisor) -> None:
-    """Returns once the holder, if there is one, has heard what the supervisor has told it."""
+    """Return once the holder, if there is one, has heard what the supervisor has told it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
         link.settimeout(END_S)
         with suppress(FileNotFoundError):

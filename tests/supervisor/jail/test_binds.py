@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.jail.binds import needed_binds
+from nsmd.jail.binds import needed_binds, needed_links
 from nsmd.model.values import Environment, ProjectMount, ReadOnlyBind
 
 
@@ -60,3 +60,21 @@ def test_below_the_jails_own_places_there_is_room() -> None:
         "/workspace/.venv",
         "/tmp/x",
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "possible"),
+    [
+        ("/home/u/p", True),
+        ("/tmp/p", True),
+        ("/workspace/p", True),
+        ("/node_modules", True),
+        ("/project-too", True),
+        *((path, False) for path in ("/", "/tmp", "/workspace", "/project", "/project/p")),
+        *((path, False) for path in ("/usr/src/p", "/etc/p", "/lib/p", "/home/u/py/p", "/home/u")),
+        *((path, False) for path in ("/run/nsm/p", "/run", "/proc/p", "/dev/p")),
+    ],
+)
+def test_links_cover_nothing_and_are_below_nothing(path: str, possible: bool) -> None:
+    shown = ["/lib", "/home/u/py", "/project"]
+    assert bool(needed_links(((path, "/project"),), shown)) is possible

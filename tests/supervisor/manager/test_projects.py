@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import BadProjectError
-from nsmd.manager.projects import check_mount_point, check_project, choose_project
+from nsmd.manager.projects import Projects, check_mount_point, check_project, choose_project
+from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import ProjectMount
 
 
@@ -263,3 +264,18 @@ def test_what_is_exchanged_while_it_is_looked_at_is_refused(
     monkeypatch.setattr(os.path, "realpath", resolve_and_lose)
     with pytest.raises(BadProjectError, match=r"moved while it was looked at|is not a directory"):
         check(home / "way", home)
+
+
+def test_what_a_live_session_shows_is_only_looked_for(home: Path) -> None:
+    projects = Projects(
+        ProjectSettings(), home=str(home), private=(), unreadable=lambda path: f"{path} is closed"
+    )
+    shown = check(home / "code/app", home, ProjectSettings().mount_point)
+    assert projects.check(shown.path, shown=shown) is shown
+    for path, point in ((shown.path, "/other"), (str(home / "code"), None)):
+        with pytest.raises(BadProjectError, match="is closed"):
+            projects.check(path, point, shown=shown)
+    (home / "code/app").rename(home / "code/old")
+    (home / "code/app").mkdir()
+    with pytest.raises(BadProjectError, match="is closed"):
+        projects.check(shown.path, shown=shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 
 import pytest
@@ -16,6 +17,7 @@ from nsmd.jail.host_network import network_files
 from nsmd.jail.program_code import source_of
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
+from nsmd.network import web_proxy
 from realjail import needs_bwrap, new_launcher
 
 pytestmark = needs_bwrap
@@ -104,6 +106,66 @@ async def test_code_reaches_the_hosts_of_its_list_and_no_other(kind: str) -> Non
             )
             assert off.startswith("None ")
             assert not world.requests[4:]
+
+
+SMUGGLE = """
+import socket
+client = socket.create_connection(("127.0.0.1", 3128))
+hidden = b"GET /hidden HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n"
+body = b"%x\\r\\n%s\\r\\n0\\r\\n\\r\\n" % (len(hidden), hidden)
+first = body.index(b"GET")
+client.sendall(
+    b"POST http://host.nsm.internal:{port}/ HTTP/1.1\\r\\nHost: x\\r\\n"
+    b"Transfer-Encoding: chunked\\r\\nContent-Length: %d\\r\\n\\r\\n" % first + body
+)
+answer = b""
+while piece := client.recv(65536):
+    answer += piece
+print(answer.decode().splitlines()[0])
+"""
+
+
+def believe(_: object) -> None:
+    """Check nothing."""
+
+
+@pytest.mark.parametrize("measure", [True, False])
+async def test_code_cannot_hide_a_request_from_the_proxy_and_show_it_to_the_server(
+    measure: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server believes Content-Length, and takes what follows for another request."""
+    if not measure:
+        monkeypatch.setattr(web_proxy, "_check_length", believe)
+    seen = b""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        nonlocal seen
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await stream.receive_some()
+        head, _, body = head.partition(b"\r\n\r\n")
+        found = re.search(rb"content-length: (\d+)", head.lower())
+        assert found
+        while b"\r\n\r\n" not in body:
+            body += await stream.receive_some()
+        seen = body[int(found[1]) :]
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        rule = NetworkRule(mode="allow", allow=(f"host.nsm.internal:{port}",))
+        async with open_netbench({"python": rule}) as bench:
+            answer = await bench.text(SMUGGLE.format(port=port))
+        nursery.cancel_scope.cancel()
+    if measure:
+        assert answer == "HTTP/1.1 400 Bad request to proxy (nsm)\n"
+        assert seen == b""
+    else:
+        assert seen.startswith(b"GET /hidden HTTP/1.1\r\n")
 
 
 CHANGED = {

@@ -22,7 +22,7 @@ from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
-from nsmd.network import Gateway, SessionNetwork, listener, serving
+from nsmd.network import Gateway, SessionNetwork, allowed_hosts, listener, serving
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS
 from nsmd.network.listener import ListenerError, NamespaceListener
 from sandbox.framing import MessageReader, encode_frame
@@ -293,6 +293,53 @@ async def test_one_session_has_so_many_connections_and_further_ones_wait() -> No
                 await stream.aclose()
 
 
+async def test_connections_for_which_none_makes_room_are_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A silent one among them costs no other its answer."""
+    monkeypatch.setattr(allowed_hosts, "STUCK_S", 0.1)
+    monkeypatch.setattr(serving, "REQUEST_TIMEOUT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        request = tunnel_to(silent)
+        async with open_bench(ALLOWED) as bench:
+            port = await bench.listen()
+            with trio.fail_after(30):
+                held = [await say(port, request) for _ in range(MAX_SESSION_CONNECTIONS)]
+                for stream in held:
+                    assert (await stream.receive_some(65536)).startswith(b"HTTP/1.1 200 ")
+                further = [await say(port, words) for words in (b"", *[request] * 20)]
+                nothing, *answers = [await read_all(stream) for stream in further]
+                assert nothing == b""
+                for answer in answers:
+                    assert answer.startswith(b"HTTP/1.1 503 Too many connections (nsm)\r\n")
+                    assert b"64 connections are open, which is all that may be at once" in answer
+                for stream in held:
+                    await stream.aclose()
+
+
+@pytest.mark.parametrize("kind", ["tunnel", "request"])
+async def test_clients_that_give_up_on_a_server_that_hangs_make_room(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(serving, "CLIENT_ENDED_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        host = f"host.nsm.internal:{silent.getsockname()[1]}"
+        plain = f"GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        async with open_bench(ALLOWED) as bench:
+            port = await bench.listen()
+            with trio.fail_after(10):
+                for _ in range(MAX_SESSION_CONNECTIONS):
+                    client = await say(port, tunnel_to(silent) if kind == "tunnel" else plain)
+                    await client.aclose()
+                last = await say(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await read_all(last)).startswith(b"HTTP/1.1 400 ")
+
+
+def tunnel_to(server: socket.socket) -> bytes:
+    port = server.getsockname()[1]
+    return f"CONNECT host.nsm.internal:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
 async def test_all_sessions_together_have_so_many_connections() -> None:
     async with open_world() as world, open_bench(ALLOWED, Gateway(max_connections=1)) as bench:
         port = await bench.listen()
@@ -306,6 +353,30 @@ async def test_all_sessions_together_have_so_many_connections() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 200 ")
         assert [d.verdict for d in bench.network.decisions_since()] == ["busy", "allowed"]
+
+
+async def test_sessions_that_take_all_they_can_leave_room_for_the_next() -> None:
+    gateway = Gateway(Names(), max_connections=12)
+    async with (
+        open_world() as world,
+        open_bench(ALLOWED, gateway) as greedy,
+        open_bench(ALLOWED, gateway) as second,
+        open_bench(ALLOWED, gateway) as modest,
+    ):
+        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        with trio.fail_after(20):
+            held: list[trio.SocketStream] = []
+            for bench in (greedy, second):
+                port = await bench.listen()
+                for _ in range(12):
+                    held.append(await say(port, b""))
+                    await trio.testing.wait_all_tasks_blocked()
+            assert gateway.room.available_tokens >= 3
+            port = await modest.listen()
+            for _ in range(3):
+                assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 200 ")
+            for stream in held:
+                await stream.aclose()
 
 
 async def test_who_finds_no_room_takes_no_descriptors_without_end() -> None:

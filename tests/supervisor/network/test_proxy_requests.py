@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsmd.model.host_rules import Host, show_host
@@ -110,6 +111,22 @@ def test_a_body_in_chunks_stays_one_and_ends_where_it_ends() -> None:
     [
         b"Content-Length: 3\r\nContent-Length: 4\r\n",
         b"Content-Length: 3\r\nTransfer-Encoding: gzip\r\n",
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        b"Transfer-Encoding: chunked\r\nConnection: Content-Length\r\nContent-Length: 3\r\n",
+        b"transfer-encoding:\tCHUNKED\r\ncontent-length:\t0\r\n",
+        b"Transfer-Encoding:\r\n chunked\r\nContent-Length: 3\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked, chunked\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Transfer-Encoding: \x0bchunked\r\nContent-Length: 3\r\n",
+        b"Transfer-Encoding : chunked\r\nContent-Length: 3\r\n",
+        b"Content-Length: 3, 4\r\n",
+        b"Content-Length: +3\r\n",
+        b"Content-Length: 0x3\r\n",
+        b"Content-Length: 010\r\n",
+        b"Content-Length: \r\n",
+        b"Content-Length: 99999999999999999999999\r\n",
         b"Content-Length: -1\r\n",
         b"X: a\r\n\x00Y: b\r\n",
         b"X : a\r\n",
@@ -118,6 +135,86 @@ def test_a_body_in_chunks_stays_one_and_ends_where_it_ends() -> None:
 def test_what_would_hide_a_request_behind_another_is_refused(headers: bytes) -> None:
     with pytest.raises(RefusedError):
         web(b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    "request_of_odd_form",
+    [
+        b"POST http://example.org/ HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET http://example.org/ HTTP/2.0\r\nHost: x\r\n\r\n",
+        b"GET http://example.org/ HTTP/0.9\r\nHost: x\r\n\r\n",
+        b"CONNECT example.org:80 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"CONNECT example.org:80 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n",
+    ],
+)
+def test_a_request_whose_end_is_in_doubt_is_refused(request_of_odd_form: bytes) -> None:
+    with pytest.raises(RefusedError):
+        web(request_of_odd_form)
+
+
+def test_lengths_that_are_given_twice_and_agree_go_on_once() -> None:
+    proxy, _ = web(
+        b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\n"
+        b"Content-Length: 3, 3\r\nContent-Length: 3\r\n\r\nabc"
+    )
+    assert proxy.head().lower().count(b"content-length: 3\r\n") == 1
+    web(b"CONNECT example.org:80 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+
+
+def rest_by_length(sent: bytes) -> bytes:
+    """Bytes after the request for a server that knows Content-Length only."""
+    head, _, body = sent.partition(b"\r\n\r\n")
+    found = re.search(rb"(?im)^content-length[^:]*:\D*(\d+)", head)
+    return body[int(found[1]) :] if found else body
+
+
+def rest_by_chunks(sent: bytes) -> bytes:
+    """Bytes after the request for a server that looks for Transfer-Encoding first."""
+    head, _, body = sent.partition(b"\r\n\r\n")
+    if not re.search(rb"(?im)^transfer-encoding.*chunked", head):
+        return rest_by_length(sent)
+    while (size := int(body.partition(b"\r\n")[0], 16)) > 0:
+        body = body.partition(b"\r\n")[2][size + 2 :]
+    return body.partition(b"\r\n\r\n")[2]
+
+
+LENGTHS = [b"5", b"0", b"5", b"05", b"5, 5", b"+5", b"0x5", b"5\r", b""]
+CODINGS = [b"chunked", b"CHUNKED", b"\r\n chunked", b"\x0bchunked", b"identity", b"gzip, chunked"]
+FRAMING = st.lists(
+    st.one_of(
+        st.sampled_from([b"Content-Length: " + value for value in LENGTHS]),
+        st.sampled_from([b"Transfer-Encoding: " + value for value in CODINGS]),
+        st.sampled_from([b"Connection: Content-Length", b"Connection: Transfer-Encoding"]),
+    ).map(lambda line: line + b"\r\n"),
+    max_size=3,
+)
+
+
+@settings(max_examples=500)
+@given(
+    FRAMING,
+    st.sampled_from([b"1.0", b"1.1"]),
+    st.sampled_from([b"5\r\nhello\r\n0\r\n\r\n", b"0\r\n\r\n", b"hello", b""]),
+)
+def test_servers_that_read_lengths_differently_see_the_same_one_request(
+    headers: list[bytes], version: bytes, body: bytes
+) -> None:
+    proxy = WebProxy()
+    proxy.receive_data(
+        b"POST http://a.test/ HTTP/" + version + b"\r\nHost: a.test\r\n" + b"".join(headers)
+    )
+    proxy.receive_data(b"\r\n" + body + b"GET /second HTTP/1.1\r\nHost: a.test\r\n\r\n")
+    try:
+        if proxy.next_request() is None:
+            return
+        sent = proxy.head() + (proxy.next_body() or b"")
+    except RefusedError:
+        return
+    if proxy.done:
+        chunked = b"transfer-encoding: chunked" in sent.lower()
+        assert rest_by_chunks(sent) == b""
+        assert chunked or rest_by_length(sent) == b""
+        assert not (chunked and b"content-length:" in sent.lower())
 
 
 def test_a_body_that_breaks_off_is_not_completed() -> None:

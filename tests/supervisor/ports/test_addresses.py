@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.config.http_address import Port, UnixPath
+from nsmd.config.listen_address import Port, UnixPath
 from nsmd.host.unix_listener import identity_of
 from nsmd.ports.addresses import listen, listens_at, parse_address, remove_socket, shown
 

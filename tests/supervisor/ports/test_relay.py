@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
+import select
 import socket
 import struct
 import threading
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from nsmd.ports import relay
 from nsmd.ports.counts import FAILED, FULL, OPEN, RECEIVED, REFUSED, SENT, TOTAL
 from relay_bench import (
+    WAIT_S,
     RelayBench,
     accept,
     connect,
@@ -40,6 +42,15 @@ def refused(address: str | tuple[str, int]) -> bool:
             connect(address).close()
     except ConnectionRefusedError:
         return True
+
+
+def fill(connection: socket.socket) -> None:
+    """Send until there has been no room for half a second."""
+    connection.setblocking(False)
+    room = select.poll()
+    room.register(connection, select.POLLOUT)
+    while room.poll(500):
+        connection.send(DATA)
 
 
 @pytest.fixture
@@ -141,14 +152,7 @@ def test_a_reader_that_stops_holds_its_writer_back_and_nobody_else(
 ) -> None:
     address = bench.open(server[1])
     with connect(address) as stopped, accept(server[0]) as writer:
-        writer.setblocking(False)
-        waited_s = time.monotonic()
-        while time.monotonic() < waited_s + 0.5:  # until nothing went on for so long
-            try:
-                writer.send(DATA)
-                waited_s = time.monotonic()
-            except BlockingIOError:
-                time.sleep(0.01)
+        fill(writer)
         assert resident_bytes(bench) < 32 << 20
         with connect(address) as host, accept(server[0]) as inside:
             inside.sendall(b"hello")
@@ -225,11 +229,13 @@ def test_an_agent_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_whose_program_accepts_nobody_is_in_the_way_of_no_other_port() -> None:
-    stuck = 1
+    stuck, asked = 1, threading.Semaphore(0)
 
     def answer_others(channel: socket.socket, number: bytes, port: int) -> None:
         """Do not answer for one port, as while its program's backlog is full."""
-        if port != stuck:
+        if port == stuck:
+            asked.release()
+        else:
             connect_for(channel, number, port)
 
     with RelayBench(answer_others) as bench, program() as (server, port), ExitStack() as owned:
@@ -237,8 +243,8 @@ def test_a_port_whose_program_accepts_nobody_is_in_the_way_of_no_other_port() ->
         silent, address = bench.open(stuck), bench.open(port)
         for _ in range(100):
             owned.enter_context(connect(silent))
-        while bench.count(TOTAL) < 100:
-            time.sleep(0.001)
+        for _ in range(relay.PORT_ASKED):
+            assert asked.acquire(timeout=WAIT_S)
         server.settimeout(relay.ANSWER_S / 4)
         for _ in range(50):
             with connect(address) as host, accept(server) as inside:
@@ -414,6 +420,7 @@ def test_answers_that_nobody_asked_for_cost_no_descriptors(
 def test_a_copy_that_blocks_and_lingers_blocks_nobody() -> None:
     """The agent keeps each socket and sets all that could make the relay wait."""
     copies: list[socket.socket] = []
+    kept: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def keep(channel: socket.socket, number: bytes, port: int) -> None:
         connection = socket.create_connection(("127.0.0.1", port))
@@ -421,28 +428,23 @@ def test_a_copy_that_blocks_and_lingers_blocks_nobody() -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 20)
         copies.append(connection)
+        kept.put(port)
         socket.send_fds(channel, [number + bytes(4)], [connection.fileno()])
 
     with RelayBench(keep) as bench, program() as (server, port):
         bench.start()
         address = bench.open(port)
         full = connect(address)
-        full.setblocking(False)
-        began_s = time.monotonic()
-        while time.monotonic() < began_s + 0.5:  # nobody reads inside
-            try:
-                full.send(DATA)
-            except BlockingIOError:
-                time.sleep(0.01)
+        fill(full)  # nobody reads inside
         full.close()
         for _ in range(5):
             with connect(address) as host:
                 host.send(b"x")
+        for _ in range(6):
+            kept.get(timeout=WAIT_S)
         bench.control.send(b"close 0")
-        other = bench.open(port)
-        with connect(other):
-            while bench.count(TOTAL, 1) == 0:
-                time.sleep(0.001)
+        with connect(bench.open(port)):
+            kept.get(timeout=WAIT_S)
         server.close()
         for copy in copies:
             copy.close()

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from fake_fdstore import Held
-from nsmd.config.http_address import Port
+from nsmd.config.listen_address import Port
 from nsmd.fdstore import records
 from nsmd.model.events import Events
-from nsmd.ports.counts import FILE_BYTES
+from nsmd.ports.counts import EACH, FILE_BYTES, OPEN, SENT, SLOTS, TOTAL, PortCounts
 from nsmd.ports.records import PORT, LeftPort, LeftRelay, PortRecord, RelayRecord
-from nsmd.ports.session_ports import SessionPorts
+from nsmd.ports.session_ports import PortTotals, SessionPorts
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -60,9 +60,14 @@ def told(channel: socket.socket) -> bytes:
     return message
 
 
-def ports_of(store: Held, nursery: trio.Nursery) -> SessionPorts:
+def ports_of(store: Held, nursery: trio.Nursery, totals: PortTotals | None = None) -> SessionPorts:
     return SessionPorts(
-        SESSION, store=store, events=Events(), nursery=nursery, unused=lambda _: None
+        SESSION,
+        store=store,
+        totals=totals or PortTotals(),
+        events=Events(),
+        nursery=nursery,
+        unused=lambda _: None,
     )
 
 
@@ -98,3 +103,40 @@ def earlier() -> LeftPort:
     listener = socket.create_server(("127.0.0.1", 0))
     record = PortRecord(id="p-1", session=SESSION.id, number=8000, slot=7, address="127.0.0.1:1")
     return LeftPort(record=record, listener=listener.detach())
+
+
+def test_totals_begin_at_zero_and_keep_what_closed_ports_have_passed(
+    relay: tuple[socket.socket, LeftRelay],
+) -> None:
+    _, left = relay
+    memory = memoryview(bytearray(EACH * 8 * SLOTS))
+    counted = PortCounts(memory, 7)
+
+    def count(which: int, number: int) -> None:
+        counted.add(which, number)
+        os.pwrite(left.counts, memory, 0)
+
+    def total(ports: SessionPorts) -> list[int]:
+        known = [ports.counts_of(port) for port in ports.open_ports]
+        return [sum(column) for column in zip(totals.counts, *known, strict=True)]
+
+    async def use() -> None:
+        async with trio.open_nursery() as nursery:
+            ports = ports_of(store, nursery, totals)
+            ports.take_up([earlier()], left)
+            assert total(ports) == [0] * EACH
+            count(SENT, 5)
+            count(TOTAL, 1)
+            assert (total(ports)[SENT], total(ports)[TOTAL]) == (5, 1)
+            ports.close(ports.open_ports[0], "a test")
+            assert ports.open_ports == []
+            assert (total(ports)[SENT], total(ports)[TOTAL]) == (5, 1)
+            nursery.cancel_scope.cancel()
+        ports.end()
+
+    count(SENT, 100)
+    count(TOTAL, 3)
+    count(OPEN, 0)
+    store, totals = Held(), PortTotals()
+    trio.run(use)
+    store.close()

@@ -10,16 +10,20 @@ import trio.testing
 
 from fakes import FakeAgent, FakeJail
 from nsm.wire.errors import (
+    BadRequestError,
     InternalError,
     SessionEndedError,
+    UnknownOperationError,
 )
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.idle import ANSWER_MARGIN_S
+from nsmd.sessions.standard_input import write_input
+from sandbox.protocol import CAPABILITIES
 from sessionbench import bench
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Mapping
 
 
 async def test_waiting_for_others_is_told(autojump_clock: trio.abc.Clock) -> None:
@@ -215,3 +219,75 @@ async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clo
             await it.submit("x").wait()
         with pytest.raises(InternalError, match="no such interpreter"):
             await it.submit("y").wait()
+
+
+async def test_code_with_input_is_not_run_by_an_older_agent(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def older(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready([each for each in CAPABILITIES if each != "execute.stdin"])
+        while True:
+            frame = await agent.receive()
+            await agent.answer(frame, stdout=frame["code"])
+
+    async with bench(older) as it:
+        refused, after = it.submit("x", stdin=True), it.submit("y")
+        with pytest.raises(UnknownOperationError, match="too old to give code standard input"):
+            await refused.wait()
+        assert (await after.wait()).outcome.stdout == "y"
+
+
+async def test_input_is_passed_on_while_code_runs(autojump_clock: trio.abc.Clock) -> None:
+    frames: list[Any] = []
+
+    async def reads(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready(list(CAPABILITIES))
+        running: Mapping[str, Any] = {}
+        while True:
+            frame = await agent.receive()
+            if frame["type"] == "execute":
+                running = frame
+                continue
+            frames.append(frame)
+            ended = frame["execution"] != running.get("id")
+            answer = {"type": "input_taken", "id": frame["id"], "offset": 5}
+            await agent.send({**answer, "open": not (ended or frame["eof"])})
+            if frame["eof"]:
+                await agent.answer(running)
+                running = {}
+
+    async with bench(reads) as it:
+        session = it.session
+        first, second = it.submit("x", stdin=True), it.submit("y")
+        assert await write_input(session, first.id, 0, b"12345", eof=False) == (5, True)
+        with pytest.raises(BadRequestError, match="has no standard input"):
+            await write_input(session, second.id, 0, b"12345", eof=False)
+        assert await write_input(session, first.id, 5, b"", eof=True) == (5, False)
+        # Reaches the agent if the result is still under way.
+        assert await write_input(session, first.id, 5, b"more", eof=False) == (5, False)
+        first.abandon()
+        assert (await first.wait()).notes == (), "all of its input had been sent"
+        assert [frame["data"] for frame in frames][:2] == ["MTIzNDU=", ""]
+
+
+async def test_the_input_of_code_that_nobody_waits_for_ends(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def reads(agent: FakeAgent, jail: FakeJail) -> None:
+        await agent.be_ready(list(CAPABILITIES))
+        running = await agent.receive()
+        ended = await agent.receive()
+        assert (ended["type"], ended["eof"], "offset" in ended) == ("input", True, False)
+        await agent.answer(running)
+        waiting = await agent.receive()
+        assert "stdin" not in waiting
+        await agent.answer(waiting)
+
+    async with bench(reads) as it:
+        executions = it.submit("x", stdin=True), it.submit("y", stdin=True)
+        await trio.testing.wait_all_tasks_blocked()
+        for execution in reversed(executions):
+            execution.abandon()
+        for execution in executions:
+            (note,) = (await execution.wait()).notes
+            assert note == "the client that sent its standard input was gone before the end of that"

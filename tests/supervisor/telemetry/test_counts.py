@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,10 +11,13 @@ import trio
 import trio.testing
 
 from control_bench import Bench, bench
+from fakes import CAPABILITIES
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
+from nsm.wire.messages import Cancel
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 from nsmd.model.values import LimitEvent, RunOutcome, Sources, Tenancy
+from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry import families as f
@@ -22,9 +26,8 @@ from nsmd.telemetry.lag import PASSES, PAUSE_S
 from outcomes_agent import outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nsmd.model.events import Happening
+    from fakes import FakeAgent, FakeJail
+    from nsmd.model.events import EventKind, Happening
     from nsmd.sessions.execution import Execution
 
 
@@ -259,13 +262,21 @@ async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
 
 async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
-        around = Surroundings(templates=lambda: 3, audit_lost=lambda: 7, unkept=lambda: "no holder")
+        around = Surroundings(
+            templates=lambda: [7, 8, 9],
+            audit_lost=lambda: 7,
+            unkept=lambda: "no holder",
+            ports=lambda: PortTraffic(ports=2, unopened=1, connections=5, sent_bytes=70),
+        )
         around.ending.draining = "maintenance"
         told = Telemetry(it.run_service, around).read()
         assert told[f.TEMPLATES] == {(): 3}
         assert told[f.AUDIT_LOST] == {(): 7}
         assert told[f.UNKEPT] == {(): 1}
         assert told[f.DRAINING] == {(): 1}
+        assert (told[f.PORTS], told[f.PORTS_UNOPENED]) == ({(): 2}, {(): 1})
+        assert (told[f.PORT_CONNECTIONS], told[f.PORT_ACCEPTED]) == ({(): 5}, {(): 0})
+        assert told[f.PORT_BYTES] == {("in",): 70, ("out",): 0}
         calm = it.telemetry.read()
         assert calm[f.UNKEPT] == calm[f.DRAINING] == {(): 0}
 
@@ -304,3 +315,100 @@ async def test_the_event_loop_is_seen_to_hang(autojump_clock: trio.abc.Clock) ->
 async def several_passes() -> None:
     for _ in range(PASSES + 2):
         await trio.lowlevel.checkpoint()
+
+
+JOB: Mapping[str, Any] = {
+    "job": "1",
+    "argv": ["make"],
+    "cwd": "/workspace",
+    "pid": 7,
+    "tty": False,
+    "running": True,
+    "takes_input": False,
+    "age_s": 1.0,
+    "duration_s": 1.0,
+    "exit_code": None,
+    "signal": 0,
+    "timed_out": False,
+    "stopped": False,
+    "user_s": 0.0,
+    "system_s": 0.0,
+    "max_rss_bytes": 0,
+    "output_bytes": 0,
+    "input_bytes": 0,
+}
+
+
+async def quick_jobs(agent: FakeAgent, jail: FakeJail) -> None:
+    """An agent whose jobs end at once, as the program says; `sleep` does not. The end of one is
+    told right behind the answer to its start.
+    """
+    del jail
+    await agent.be_ready([*CAPABILITIES, "jobs"])
+    number = 0
+    while (frame := await agent.receive())["type"] == "job_start":
+        number += 1
+        program = frame["argv"][0]
+        job = {**JOB, "job": str(number), "argv": frame["argv"]}
+        await agent.send({"type": "job", "id": frame["id"], "job": job})
+        if program != "sleep":
+            codes = {"true": 0, "false": 1, "stopped": 143}
+            end = {**job, "running": False, "exit_code": codes[program]}
+            end["stopped"] = program == "stopped"
+            await agent.send({"type": "job_ended", "job": end})
+
+
+async def test_jobs_by_outcome(autojump_clock: trio.abc.Clock) -> None:
+    async with bench(quick_jobs) as it:
+        told: list[str] = []
+        kinds: tuple[EventKind, ...] = ("job_started", "job_ended")
+        it.run_service.events.subscribe(lambda happening: told.append(happening.kind), kinds)
+        peer = await it.connect()
+        assert values(it, f.JOBS_STARTED) == values(it, f.JOBS) == {}
+        for program in ("true", "true", "false", "stopped", "sleep", "sleep"):
+            await peer.call("job_start", session="a", env="python", argv=[program])
+        assert told == [*(["job_started", "job_ended"] * 4), *(["job_started"] * 2)]
+        assert values(it, f.JOBS_STARTED) == {("python",): 6}
+        assert values(it, f.JOBS) == {("python",): 2}
+        ended = {("python", "ok"): 2, ("python", "error"): 1, ("python", "stopped"): 1}
+        assert values(it, f.JOBS_ENDED) == ended
+        events = it.telemetry.recent.after(0)
+        facts = [dict(each.facts) for each in events if each.kind in kinds]
+        assert facts[:2] == [
+            {"job": "1", "env": "python", "name": "a", "client": "test"},
+            {
+                "job": "1",
+                "env": "python",
+                "name": "a",
+                "outcome": "ok",
+                "exit_code": 0,
+                "duration_s": 1.0,
+            },
+        ]
+        await peer.call("kill", all=True)
+        assert values(it, f.JOBS) == {}
+        assert values(it, f.JOBS_ENDED) == {**ended, ("python", "lost"): 2}
+
+
+async def test_a_job_counts_if_its_client_gave_up(autojump_clock: trio.abc.Clock) -> None:
+    answers = trio.Event()
+
+    async def late(agent: FakeAgent, jail: FakeJail) -> None:
+        del jail
+        await agent.be_ready([*CAPABILITIES, "jobs"])
+        frame = await agent.receive()
+        await answers.wait()
+        await agent.send({"type": "job", "id": frame["id"], "job": JOB})
+        await agent.receive()
+
+    async with bench(late) as it:
+        peer = await it.connect()
+        asked = await peer.start("job_start", session="a", env="python", argv=["make"])
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.send(Cancel(asked))
+        with pytest.raises(BadRequestError, match="cancelled"):
+            await peer.answer(asked)
+        assert values(it, f.JOBS) == {}
+        answers.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert values(it, f.JOBS) == values(it, f.JOBS_STARTED) == {("python",): 1}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from box import probes
 from box.world import COMMAND_TIMEOUT_S, HOME, PROJECT, SECRET, SECRETS, SOCKETS, have_git
+from nsmbox.model.limits import PROCESSES, limits
 from processes import ending
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from box.world import World
 
 SOURCE = Path(__file__).with_name("probes.py").read_text()
+
+INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 
 IN_BOX = "/run/nsm/python"
 """A Python that every box has."""
@@ -56,6 +59,18 @@ GUARDED = (
 )
 """In the project."""
 
+ABSENT = (
+    ".claude/settings.json",
+    ".husky/pre-commit",
+    ".devcontainer/devcontainer.json",
+    ".envrc",
+    ".idea/workspace.xml",
+    ".zed/settings.json",
+    "opencode.json",
+    "mise.toml",
+)
+"""Not in the project, as it was made."""
+
 # What a shell does before it starts something: `exec 9<~/.aws`, `keyctl session - ...`.
 _STARTER = """
 import ctypes, os, sys
@@ -81,6 +96,11 @@ class Attack:
 
     world: World
     setting: dict[str, Any]
+
+    @property
+    def starter(self) -> tuple[str, ...]:
+        """Words before a command, with which somebody starts it who has much open."""
+        return (sys.executable, "-I", "-c", _STARTER, self.setting["key"])
 
     def run(self, *before: str, probes: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
         """Run probes in the project.
@@ -132,6 +152,14 @@ class Attack:
         places = {path: self.world.host(PROJECT) / path for path in self.setting["guarded"]}
         return [path for path, at in places.items() if self.setting["mark"] in _text(at)]
 
+    def absent_made(self) -> list[str]:
+        """Files of `ABSENT` that a probe has made, with its mark."""
+        return [path for path in ABSENT if self.setting["mark"] in _text(self._project / path)]
+
+    @property
+    def _project(self) -> Path:
+        return self.world.host(PROJECT)
+
     def _names(self) -> list[str]:
         return [name for name in probes.PROBES if name != "signal-to-the-starters-group"]
 
@@ -141,7 +169,7 @@ class Attack:
         python = (*before, "env", IN_BOX) if before else (sys.executable,)
         return subprocess.Popen(
             self.world.command(
-                *(sys.executable, "-I", "-c", _STARTER, self.setting["key"]),
+                *self.starter,
                 *(*python, "-I", "-c", SOURCE, json.dumps(self.setting), ",".join(names)),
             ),
             env=self.world.variables,
@@ -192,6 +220,10 @@ def prepared(world: World) -> Generator[Attack]:
                     "shared_memory": str(shared),
                     "outside": list(OUTSIDE),
                     "guarded": list(GUARDED),
+                    "room": limits({}).tmp_mb << 20,
+                    "inotify": int(INSTANCES.read_text()) // 2,
+                    "processes": PROCESSES,
+                    "absent": list(ABSENT),
                     "mark": mark,
                 },
             )

@@ -14,6 +14,8 @@ import errno
 import json
 import os
 import platform
+import resource
+import shutil
 import signal
 import socket
 import sys
@@ -264,6 +266,72 @@ def replacing_guarded(setting: dict[str, Any]) -> object:
         if any(map(_moved_away, places)):
             got += _written([path], setting["mark"])
     return _taken(got)
+
+
+@probe
+def making_absent(setting: dict[str, Any]) -> object:
+    """Such files that are not there when the box starts: agents, editors, shells, hooks."""
+    return _write_all(setting["absent"], setting["mark"])
+
+
+@probe
+def making_absent_in_other_ways(setting: dict[str, Any]) -> object:
+    """The same, by renames of files and directories above them, and by links of both kinds."""
+    got: list[str] = []
+    for path in setting["absent"]:
+        first = path.split("/")[0]
+        with contextlib.suppress(OSError):
+            shutil.rmtree(first)
+        with contextlib.suppress(OSError):
+            os.unlink(first)
+        aside = f"aside/{path}"
+        os.makedirs(os.path.dirname(aside), exist_ok=True)
+        with open(aside, "w") as file:
+            file.write(setting["mark"])
+        for way in (os.rename, os.symlink, os.link):
+            with contextlib.suppress(OSError):
+                way(os.path.abspath(f"aside/{first}"), first)
+        with contextlib.suppress(OSError), open(path) as file:
+            if file.read() == setting["mark"]:
+                got.append(path)
+    return _taken(got)
+
+
+@probe
+def room_in_memory(setting: dict[str, Any]) -> object:
+    """More room for files than a box has by default; those in memory take it from all programs."""
+    got: list[str] = []
+    for path in (setting["home"], "/tmp", "/var/tmp", "/dev/shm", "/dev", "/run", "/"):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(path)
+            if os.access(path, os.W_OK) and found.f_blocks * found.f_frsize > setting["room"]:
+                got.append(path)
+    return _taken(got)
+
+
+@probe
+def inotify_of_the_user(setting: dict[str, Any]) -> object:
+    """More than half of the inotify instances that the user has."""
+    libc = ctypes.CDLL(None)
+    held: list[int] = []
+    try:
+        while len(held) <= setting["inotify"] and (fd := libc.inotify_init1(os.O_CLOEXEC)) >= 0:
+            held.append(fd)
+    finally:
+        for fd in held:
+            os.close(fd)
+    if len(held) <= setting["inotify"]:
+        raise FoundNothingError
+    return len(held)
+
+
+@probe
+def processes_without_end(setting: dict[str, Any]) -> object:
+    """More processes than a box has by default."""
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    if most != resource.RLIM_INFINITY and most <= setting["processes"]:
+        raise FoundNothingError
+    return most
 
 
 def _moved_away(path: str) -> bool:

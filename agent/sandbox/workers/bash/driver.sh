@@ -4,6 +4,7 @@
 # shellcheck disable=SC2015  # the second part of `A && B || C` is to run in either case
 # shellcheck disable=SC2034,SC2154  # variables are for the line that is sent next
 # shellcheck disable=SC2188  # redirections that fail are how the shell reports
+# shellcheck disable=SC2261  # what follows `>&` is a number
 # shellcheck disable=SC2317,SC2329  # nothing is called here, see below
 #
 # What the agent sends to a shell, and the traps that it sets in it. Each function is a text that
@@ -164,9 +165,10 @@ report_again() {
   \. /dev/fd/0 <<<\) || 2>&0
 }
 
-# Runs the code; a report follows in the same line.
+# Runs the code; a report follows in the same line. Its standard input is a path, or a descriptor
+# with `&` before it.
 run() {
-  \. /dev/fd/@source@ <&@null@ >&@out@ 2>&@err@;
+  \. /dev/fd/@source@ <@stdin@ >&@out@ 2>&@err@;
 }
 
 # Parses the code; a report follows in the same line.
@@ -225,5 +227,5 @@ enter() {
 # directory of its own, and the script's first command goes back from there.
 become_script() {
   BASH_ENV=/dev/fd/8 \exec -a bash @program@ @path@ 8<<<@first@ 9</dev/fd/@source@ \
-    <&@null@ >&@out@ 2>&@err@;
+    <@stdin@ >&@out@ 2>&@err@;
 }

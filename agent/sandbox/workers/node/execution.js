@@ -74,6 +74,7 @@ const finish = (id, token, exit_code, shown, note) => {
   running = 0;
   const data = shown !== undefined && { __proto__: null, 'text/plain': shown };
   const itself = compareExchange(state, PHASE, RUNNING, ANSWERED) === RUNNING;
+  closeInput();
   const tell = itself ? send : post;
   if (data) tell({ __proto__: null, type: 'display', data });
   if (note) tell({ __proto__: null, type: 'note', text: note });
@@ -141,7 +142,7 @@ const findConflicts = ({ lexical, vars }) => {
   return conflicts;
 };
 
-const run = ({ id, token, one_shot, names, failure, hoisted, expression, lines }) => {
+const run = ({ id, token, one_shot, stdin, names, failure, hoisted, expression, lines }) => {
   if (load(state, INTERRUPTED) === id) { finish(id, token, 130); return; }
   const name = '<exec-' + id + '>';
   if (failure) {
@@ -153,6 +154,7 @@ const run = ({ id, token, one_shot, names, failure, hoisted, expression, lines }
   if (conflicts.length) { post({ type: 'conflicts', id, names: conflicts }); return; }
   running = id;
   failed = false;
+  if (stdin) openInput(stdin);
   if (one_shot) beginOneShot(id, token);
   else takeExitCode();  // of what ran between executions
   const before = one_shot || countResources();

@@ -10,7 +10,7 @@ const {
 const { compareExchange, load, wait } = Atomics;
 const fs = require('node:fs');
 const inspector = require('node:inspector');
-const { readFileSync, readSync } = fs;
+const { closeSync, openSync, readFileSync, readSync } = fs;
 const { hasOwn } = Object;
 const { toString: errorText } = Error.prototype;
 const { includes, indexOf, repeat, slice, startsWith } = String.prototype;
@@ -20,6 +20,7 @@ const EventEmitter = require('node:events');
 const { Writable } = require('node:stream');
 const { Worker } = require('node:worker_threads');
 const Module = require('node:module');
+const { Socket } = require('node:net');
 const { builtinModules, createRequire } = Module;
 const { pathToFileURL } = require('node:url');
 

@@ -9,9 +9,10 @@ const listenInWorker = () => {
   const { CONTROL_FD, INTERRUPTED, PHASE, RUNNING, INTERRUPTING, state } = shared;
   const { check, dissect, choose } = questions(inspector);
   // Node's own parser, which it has for its REPL.
-  const { rewrite, mentionsConstant } = makeRewriter(vm, (text, options) =>
-    require('internal/deps/acorn/acorn/dist/acorn').parse(text, options),
-  looksLikeModule, asExpression);
+  const parse = (text, options) =>
+    require('internal/deps/acorn/acorn/dist/acorn').parse(text, options);
+  const { rewrite, mentionsConstant } = makeRewriter(vm, parse, looksLikeModule, asExpression);
+  const stripTypes = makeTypeStripper(vm, parse, asExpression);
   const { letOtherSend, send } = makeWriter({
     Atomics, Buffer, Int32Array, JSON, SharedArrayBuffer, fs, shared,
   });
@@ -64,10 +65,12 @@ const listenInWorker = () => {
     if (message.type === 'run') {
       running = message.id;
       token = message.token;
-      current = message;
-      const rewritten = needsRewriting(message, false) || mentionsConstant(message.code)
-        ? rewrite(message) : null;
-      const prepared = prepare(vm, message, rewritten);
+      const { code, note } = stripTypes(message.code);
+      if (note) send({ type: 'note', text: note });
+      current = { ...message, code };
+      const rewritten = needsRewriting(current, false) || mentionsConstant(code)
+        ? rewrite(current) : null;
+      const prepared = prepare(vm, current, rewritten);
       Atomics.store(state, PHASE, RUNNING);
       parentPort.postMessage(prepared);
     } else if (message.type === 'interrupt') interrupt(message.id);
@@ -96,9 +99,11 @@ const listenInWorker = () => {
   };
   // Takes over from the main thread, which has read the first message.
   const listen = ({ first, isTaken }) => {
+    // Before the first execution begins: a thread's first stream opens a file, which could take the
+    // descriptor of the standard input that is being replaced.
+    const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
     if (isTaken) ({ id: running, token } = first);
     else take(first);
-    const socket = new net.Socket({ fd: CONTROL_FD, readable: true, writable: true });
     socket.on('data', receive);
     socket.on('close', () => process.exit());
     socket.on('error', () => process.exit());
@@ -114,6 +119,7 @@ const prepare = ${prepare};
 const needsRewriting = ${needsRewriting};
 const looksLikeModule = ${looksLikeModule};
 const makeRewriter = ${makeRewriter};
+const makeTypeStripper = ${makeTypeStripper};
 const makeWriter = ${makeWriter};
 (${listenInWorker})();
 `, {

@@ -21,6 +21,7 @@ const onMessage = (message) => {
     if (running === message.id) clearImmediate(turn);
     if (running === message.id) {
       running = 0;
+      closeInput();
       forsake();
     }
     post({ id: message.id, exit_code: 130 });
@@ -44,7 +45,15 @@ const readWhole = (size) => {
 };
 send({ type: 'begun' });
 const first = JSON.parse(readWhole(readWhole(4).readUInt32BE(0)).toString());
-const isTaken = first.type === 'run' && !needsRewriting(first, true);
+const compiles = (code) => {
+  try {
+    return new (require('node:vm').Script)('(async () => {' + code + '\n})') !== undefined;
+  } catch {
+    return false;
+  }
+};
+const isTaken = first.type === 'run' && !first.stdin && !needsRewriting(first, true)
+  && compiles(first.code);
 post({ type: 'first', first, isTaken });
 if (isTaken) {
   state[PHASE] = RUNNING;

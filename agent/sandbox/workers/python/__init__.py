@@ -7,6 +7,7 @@
 - `pretty`: text of containers, over lines and bounded.
 - `reporter`: tracebacks, without the worker's own frames.
 - `completion`: completion of names, without running code.
+- `import_timer`: times that imports take.
 - `tracing`: tracers and profilers of code, which see no frame of the worker.
 - `library`: the standard library, whatever lies in the working directory.
 - `outbox`: frames to the agent.

@@ -52,7 +52,7 @@ class Displayer:
             self._builtins["_"] = value
 
     def display(self, *values: object) -> None:
-        """Shows values as rich as they can be shown, in their place among what is printed."""
+        """Show values as rich as they can be shown, in their place among what is printed."""
         for value in values:
             bundle = self._bounded(self._bundle(value))
             text = bundle.get("text/plain")
@@ -134,7 +134,7 @@ class Displayer:
             return None
 
     def show_figures(self) -> None:
-        """Displays and closes matplotlib's open figures, if code has imported it."""
+        """Display and close matplotlib's open figures, if code has imported it."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
             return

@@ -103,7 +103,7 @@ class EventLoop:
             self._tracing.suspend()
 
     def run(self, pieces: list[CodeType]) -> None:
-        """Runs code that awaits: the loop runs from its beginning to its end."""
+        """Run code that awaits: the loop runs from its beginning to its end."""
         asyncio = self._library.load("asyncio")
         loop = self._current()
         if sys.version_info >= (3, 11):  # noqa: UP036  # jails may have an older one

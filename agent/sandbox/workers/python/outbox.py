@@ -32,7 +32,7 @@ class Outbox:
         self._held = b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a frame whole: an interrupt in the middle of it waits until after it."""
+        """Send a frame whole: an interrupt in the middle of it waits until after it."""
         data = encode_frame(message)
         if self._get_ident() != self._main_thread:
             self._write(data)
@@ -57,8 +57,12 @@ class Outbox:
                 data = data[os.write(self.control_fd, data) :]
 
     def note(self, text: str) -> None:
-        """Adds a sentence to the result; it is sent with what comes next."""
+        """Add a sentence to the result; it is sent with what comes next."""
         self._held += encode_frame({"type": "note", "text": text})
+
+    def report_import(self, module: str, seconds: float) -> None:
+        """Add the time of an import to the result; it is sent with what comes next."""
+        self._held += encode_frame({"type": "imported", "module": module, "seconds": seconds})
 
     def hold(self, message: Mapping[str, Any]) -> None:
         """Send a frame with what comes next, which after a trailing expression is the end."""

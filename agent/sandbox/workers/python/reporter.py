@@ -47,7 +47,7 @@ class Reporter:
         self._own_files = own_files
 
     def report(self, error: BaseException) -> int:
-        """Prints an exception as Python would; returns the exit code it means."""
+        """Print an exception as Python would; return the exit code it means."""
         try:
             if isinstance(error, SystemExit):
                 if error.code is None:
@@ -107,7 +107,7 @@ class Reporter:
         sys.stderr.write("".join(lines))
 
     def _clean_traceback(self, error: BaseException, seen: set[int]) -> None:
-        """Takes frames of the worker, and of the loop below user code, off a traceback."""
+        """Take frames of the worker, and of the loop below user code, off a traceback."""
         if id(error) in seen:
             return
         seen.add(id(error))

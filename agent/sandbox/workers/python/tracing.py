@@ -23,7 +23,7 @@ class Tracing:
         self._given: list[Any] = [None, None]
 
     def _hide_from(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-        """Keeps frames of the worker from the functions that code gives to `sys.settrace` or
+        """Keep frames of the worker from the functions that code gives to `sys.settrace` or
         `sys.setprofile`, e.g. those below `print`.
 
         Returns:

@@ -22,6 +22,7 @@ from sandbox.shared_page import INTERRUPT
 from sandbox.workers.python.completion import PythonCompleter
 from sandbox.workers.python.displayer import Displayer
 from sandbox.workers.python.event_loop import COROUTINE, EventLoop
+from sandbox.workers.python.import_timer import ImportTimer
 from sandbox.workers.python.library import Library
 from sandbox.workers.python.outbox import Outbox
 from sandbox.workers.python.reporter import Reporter
@@ -48,7 +49,7 @@ FOR_THREADS = ("logging", "threading")
 
 
 def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -> NoReturn:
-    """Runs code from `control_fd` until end-of-file.
+    """Run code from `control_fd` until end-of-file.
 
     Args:
         worker: one that was made before a fork; default a new one.
@@ -87,7 +88,7 @@ def steps_of_fork(
 def adopt_fork_hooks(
     hooks: Sequence[Mapping[str, Callable[[], object]]], steps: Sequence[Callable[[], object]]
 ) -> None:
-    """Registers functions to run around later forks, and runs those that the last fork left out.
+    """Register functions to run around later forks, and run those that the last fork left out.
 
     Args:
         hooks: arguments of `os.register_at_fork`.
@@ -176,11 +177,13 @@ class PythonWorker:
         self._tracing = Tracing(OWN_FILES)
         self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
+        self._import_timer = ImportTimer(self._out)
         self._has_run_code = False
+        self._before: tuple[Any, Any] | None = None
         find_modules_anew()
 
     def _open(self, control_fd: int, page: SharedPage) -> None:
-        """Begins in the process that runs code: opens descriptors and sets signal handlers."""
+        """Begin in the process that runs code: open descriptors, and set signal handlers."""
         self._pid = self._displayer.pid = os.getpid()
         self._control_fd = self._out.control_fd = control_fd
         self._page = page
@@ -194,6 +197,7 @@ class PythonWorker:
         set_handler(INTERRUPT, self._interrupt)
         adopt_fork_hooks(self._fork_hooks, self._fork_steps)
         os.register_at_fork(after_in_child=self._after_fork)
+        self._import_timer.is_on = True
         faulthandler.enable(2)
         random = sys.modules.get("numpy.random")
         if random is not None:  # a fork of a template would share the stream with its siblings
@@ -208,7 +212,7 @@ class PythonWorker:
         _warnings.filters.insert(0, ("ignore", NO_SHOW, UserWarning, None, 0))
 
     def serve(self, control_fd: int, page: SharedPage) -> NoReturn:
-        """Runs what the agent sends, one piece after another."""
+        """Run what the agent sends, one piece after another."""
         self._open(control_fd, page)
         while True:
             message = self._reader.next_message()
@@ -221,7 +225,8 @@ class PythonWorker:
             elif message["type"] == "run":
                 number = message["id"]
                 one_shot = message.get("one_shot") is True
-                exit_code = self._run(number, message["code"], one_shot=one_shot)
+                stdin = message.get("stdin", "")
+                exit_code = self._run(number, message["code"], one_shot=one_shot, stdin=stdin)
                 if os.getpid() != self._pid:
                     os._exit(exit_code)  # code forked and its child got to the end
                 if not self._is_intact():
@@ -238,7 +243,7 @@ class PythonWorker:
         self._out.send({"type": "answer", "id": message["id"], **answer})
 
     def _wait(self) -> None:
-        """Takes more bytes from the agent; the event loop, if there is one, runs meanwhile."""
+        """Take more bytes from the agent; the event loop, if there is one, runs meanwhile."""
         if self._loop.wait_for(self._control_fd) and not self._poll.poll(0):
             return
         data = os.read(self._control_fd, READ_BYTES)
@@ -256,7 +261,7 @@ class PythonWorker:
         return True
 
     def _after_fork(self) -> None:
-        """Runs in a child that user code has forked: what is the agent's stays with the parent."""
+        """Let go, in a child that user code has forked, of what is the agent's."""
         for fd in self._private:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -270,11 +275,29 @@ class PythonWorker:
                     open_streams()
                 setattr(sys, name, getattr(sys, f"__{name}__"))
 
+    def _open_input(self, path: str) -> None:
+        """Have the code's standard input come from a path, until `_close_input`.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(fd, 0)
+        os.close(fd)
+        self._before = sys.stdin, sys.__stdin__
+        open_stdin(io.BufferedReader(stdin_file()))
+
+    def _close_input(self) -> None:
+        """Have it empty again, and forget what was read of it."""
+        if self._before is not None:
+            os.dup2(self._standard_fds[0][1], 0)
+            (sys.stdin, sys.__stdin__), self._before = self._before, None  # type: ignore[misc]
+
     def _ignore(self, *_: object) -> None:
-        """Handles an interrupt that comes when no code runs."""
+        """Handle an interrupt that comes when no code runs."""
 
     def _interrupt(self, _number: int, frame: Any) -> None:
-        """Does what SIGINT would do if nobody outside of Python ignored it.
+        """Do what SIGINT would do if nobody outside of Python ignored it.
 
         The agent's word for it waits in the control socket; without, it is a signal of code's own.
         """
@@ -303,8 +326,12 @@ class PythonWorker:
         if handler is not self._ignoring:
             self._handler = handler
 
-    def _run(self, number: int, code: str, *, one_shot: bool = False) -> int:
-        """Runs a piece of code; returns its exit code. Never raises."""
+    def _run(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> int:
+        """Run a piece of code; return its exit code. Never raises.
+
+        Args:
+            stdin: path of its standard input; empty for none.
+        """
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
         self._loop.is_wanted = self._loop.is_wanted or "asyncio" in code
@@ -322,6 +349,8 @@ class PythonWorker:
         try:
             try:
                 self._restore_descriptors()
+                if stdin:
+                    self._open_input(stdin)
                 self._arm(number)
                 try:
                     self._execute(name, code)
@@ -340,6 +369,7 @@ class PythonWorker:
         except BaseException as error:  # an interrupt during the report
             exit_code = self._reporter.report(error)
         if not one_shot:
+            self._close_input()
             self._loop.adopt()
             self._unfinished.note()
         return exit_code
@@ -427,15 +457,23 @@ def open_streams() -> None:
         stream.mode = "w"
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    empty = io.FileIO(0, closefd=False)
-    empty.name = "<stdin>"
-    stdin: Any = io.TextIOWrapper(empty, encoding="utf-8")
-    stdin.mode = "r"
-    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+    open_stdin(stdin_file())
+
+
+def stdin_file() -> io.FileIO:
+    file = io.FileIO(0, closefd=False)
+    file.name = "<stdin>"
+    return file
+
+
+def open_stdin(binary: Any) -> None:
+    stream: Any = io.TextIOWrapper(binary, encoding="utf-8", errors="surrogateescape")
+    stream.mode = "r"
+    sys.stdin = sys.__stdin__ = stream  # type: ignore[misc]
 
 
 def find_modules_anew() -> None:
-    """Has imports find modules written since the last look, within a time stamp's resolution."""
+    """Have imports find modules written since the last look, within a time stamp's resolution."""
     for finder in list(sys.path_importer_cache.values()):
         invalidate = getattr(finder, "invalidate_caches", None)
         if invalidate is not None:

@@ -12,7 +12,14 @@ from nsm.cli.attach.excerpt import Excerpt, OutputExcerpt
 from nsm.cli.render import formats, transcript
 from nsm.cli.render.transcript import TranscriptPrinter
 from nsm.cli.streams.escapes import colourless, harmless
-from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+from nsm.wire.transcripts import (
+    ExecutionEnd,
+    ExecutionStart,
+    JobEnd,
+    JobStart,
+    OutputPiece,
+    SessionStart,
+)
 
 if TYPE_CHECKING:
     from nsm.wire.transcripts import Entry
@@ -111,6 +118,8 @@ class Feed:
                 self._output(entry)
             case ExecutionEnd():
                 self._end(entry)
+            case JobStart() | JobEnd():
+                self._sink.lines(self._transcript.take(entry))
             case _:
                 assert_never(entry)
 

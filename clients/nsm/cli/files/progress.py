@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _FIRST_S = 1.0
 """Nobody waits for what takes less."""
@@ -15,38 +19,31 @@ _NAME_CHARS = 40
 
 
 class ProgressLine:
-    """A line on standard error that comes late, changes, and goes.
+    """A line on standard error that comes late, changes, and goes; none if that is no terminal.
 
     Args:
         name: name of the copied file.
-        total_bytes: None where it is not known.
-        wanted: it may be shown; but it is not if standard error is no terminal.
     """
 
-    def __init__(self, name: str, total_bytes: int | None, *, wanted: bool = True) -> None:
+    def __init__(self, name: str) -> None:
         self._name = formats.visible(name)[-_NAME_CHARS:]
-        self._total_bytes = total_bytes
-        self._done_bytes = 0
-        self._wanted = wanted and sys.stderr.isatty()
+        self._wanted = sys.stderr.isatty()
         self._begun_s = time.monotonic()
         self._next_s = self._begun_s + _FIRST_S
         self._shown = False
 
-    def expect(self, total_bytes: int) -> None:
-        """Set the size of the whole copy."""
-        self._total_bytes = total_bytes
-
-    def add(self, size_bytes: int) -> None:
-        """Add copied bytes."""
-        self._done_bytes += size_bytes
+    def show(self, done_bytes: int, total_bytes: int | None) -> None:
+        """Show how many bytes were copied, of all if that is known; not each time."""
         now_s = time.monotonic()
         if self._wanted and now_s >= self._next_s:
             self._next_s = now_s + _EVERY_S
             self._shown = True
-            took_s = now_s - self._begun_s
-            self._say(line(self._name, self._done_bytes, self._total_bytes, took_s))
+            self._say(line(self._name, done_bytes, total_bytes, now_s - self._begun_s))
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Take the line away."""
         if self._shown:
             self._say("")

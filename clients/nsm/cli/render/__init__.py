@@ -5,7 +5,8 @@ sessions.py       live and ended sessions
 ports.py          open ports of sessions
 jobs.py           programs in sessions
 environments.py   environments, and what could not be preloaded
-builds.py         environments that Nix builds, and how a build comes along
+project_environments.py   environments that lie in a project
+builds.py         environments that nsm builds, and the progress of builds
 supervisor.py     status and pool
 results.py        notes about a result
 displays.py       what code displays, as text and pictures

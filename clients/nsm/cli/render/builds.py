@@ -65,6 +65,8 @@ def _note(row: BuiltRow) -> str:
     if row.state == "failed":
         kept = "" if row.path is None else " (the one built before is used)"
         return f"{row.cause or 'its build failed'}{kept}"
+    if row.note:
+        return row.note
     others = [who for who in row.wanted_by if who != "nsm env add"]
     return "" if not others else f"named by {', '.join(others)}"
 
@@ -78,6 +80,10 @@ def detail(row: BuiltRow) -> list[tuple[str, str]]:
         lines.append(("store path", row.path))
     if row.built_at is not None:
         lines.append(("built", f"{formats.duration(time.time() - row.built_at)} ago"))
+    if row.lock:
+        lines.append(("lock", row.lock))
+    if row.note:
+        lines.append(("note", row.note))
     if row.wanted_by:
         lines.append(("named by", ", ".join(row.wanted_by)))
     return lines
@@ -85,7 +91,8 @@ def detail(row: BuiltRow) -> list[tuple[str, str]]:
 
 def added(row: BuiltRow) -> str:
     """Make the last message of `nsm env add`."""
-    return f"{formats.visible(row.name)} is ready: {formats.visible(row.path or '')}"
+    note = f"\nnote: {formats.visible(row.note)}" if row.note else ""
+    return f"{formats.visible(row.name)} is ready: {formats.visible(row.path or '')}{note}"
 
 
 def updated(row: BuiltRow, before: str | None) -> str:
@@ -124,6 +131,8 @@ def _state(row: BuiltRow, progress: BuildProgress) -> str:
     if progress.to_download_bytes:
         done, total = progress.downloaded_bytes, progress.to_download_bytes
         parts.append(f"{formats.memory(done)} of {formats.memory(total)}")
+    elif progress.downloaded_bytes:
+        parts.append(f"{formats.memory(progress.downloaded_bytes)} received")
     return ", ".join([*parts, for_so_long])
 
 

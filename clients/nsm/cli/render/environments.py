@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.cli.render.formats import below_home, limit, table, visible
+from nsm.cli.render.formats import below_home, limit, memory, table, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsm.wire.environments import EnvironmentRow
+    from nsm.wire.builds import PreloadReport
+    from nsm.wire.environments import EnvironmentRow, SlowImport
 
 
 def environments_table(rows: Sequence[EnvironmentRow], home: str, width: int | None = None) -> str:
@@ -45,6 +46,8 @@ def _environment_note(row: EnvironmentRow) -> str:
     separator = ", " if row.description else ""
     preloaded = _preloaded(row)
     preload = f"{separator}with {', '.join(preloaded)}" if preloaded else ""
+    if preloaded and (sizes := [each.memory_bytes or 0 for each in row.templates]):
+        preload += f" ({memory(sum(sizes))})"
     stateless = "" if row.keeps_state else " (no sessions)"
     cold = f" (starts slowly: {row.cold_start})" if row.cold_start else ""
     cold += f" (not preloaded: {'; '.join(row.not_preloaded)})" if row.not_preloaded else ""
@@ -68,6 +71,7 @@ def environment_details(row: EnvironmentRow) -> list[tuple[str, str]]:
         ("unavailable", row.problem),
         ("preloaded", ", ".join(_preloaded(row))),
         ("not preloaded", "\n".join(row.not_preloaded)),
+        ("templates", "\n".join(_templates(row))),
         ("sessions", None if row.keeps_state or not row.available else "none: single runs only"),
         ("starts slowly", row.cold_start),
         ("only for", row.only_for),
@@ -82,10 +86,47 @@ def environment_details(row: EnvironmentRow) -> list[tuple[str, str]]:
     ]
 
 
+def _templates(row: EnvironmentRow) -> list[str]:
+    lines: list[str] = []
+    for each in row.templates:
+        size = "?" if each.memory_bytes is None else memory(each.memory_bytes)
+        where = f" for {each.project}" if each.project else ""
+        times = ", ".join(f"{module} in {took:.2f} s" for module, took in each.imported.items())
+        lines.append(f"{size}{where}" + (f", imported {times}" if times else ""))
+    return lines
+
+
 def _preloaded(row: EnvironmentRow) -> list[str]:
     """The modules that its sessions find imported."""
     failed = {text.partition(":")[0] for text in row.not_preloaded}
     return [module for module in row.preload if module not in failed]
+
+
+def suggestions(rows: Sequence[EnvironmentRow]) -> list[str]:
+    """A line for each module that sessions often wait for."""
+    return [suggestion(row.name, slow) for row in rows for slow in row.slow_imports]
+
+
+def suggestion(environment: str, slow: SlowImport) -> str:
+    """Advice on a module that sessions often wait for."""
+    took = f"`import {slow.module}` took {slow.seconds:.1f} s"
+    often = f"in {slow.sessions} of the last {slow.of} sessions"
+    return visible(f"{took} {often}: `nsm env preload {environment} {slow.module}`")
+
+
+def preloads(report: PreloadReport) -> str:
+    """Modules that an environment preloads after a change."""
+    if not report.preload:
+        return visible(f"{report.name} preloads nothing")
+    known = report.imported
+    modules = [
+        f"{module} ({known[module]:.2f} s)" if module in known else module
+        for module in report.preload
+    ]
+    text = f"{report.name} preloads {', '.join(modules)}"
+    if report.memory_bytes is not None:
+        text += f"; its template takes {memory(report.memory_bytes)}"
+    return visible(text)
 
 
 def not_preloaded(rows: Sequence[EnvironmentRow]) -> list[str]:

@@ -70,6 +70,17 @@ def memory(size_bytes: int | None) -> str:
     return "-" if size_bytes is None else f"{size_bytes / _MEBIBYTE:.1f} MiB"
 
 
+def of_limit(used: int | None, limit: int) -> str:
+    """A number in use and its limit: ``12/4096``."""
+    return f"{'-' if used is None else used}/{limit}"
+
+
+def memory_of_limit(used_bytes: int | None, limit_bytes: int) -> str:
+    """Memory in use and its limit: ``210/18000 MiB``."""
+    used = None if used_bytes is None else used_bytes // _MEBIBYTE
+    return f"{of_limit(used, limit_bytes // _MEBIBYTE)} MiB"
+
+
 def size(size_bytes: int) -> str:
     """An amount of output."""
     if size_bytes < 10 * 1024:

@@ -38,6 +38,8 @@ def ports_table(rows: Sequence[PortRow], width: int | None = None) -> str:
 
 
 def _note(row: PortRow) -> str:
+    if not row.is_open:
+        return f"not open: {row.problem}"
     if row.problem:
         return f"does not work: {row.problem}"
     if row.full:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
+from nsm.cli.render.environments import suggestion
 from nsm.cli.render.jobs import own_jobs_table
 from nsm.cli.render.ports import ports_table
 
@@ -58,6 +59,7 @@ def life(found: Inspection) -> list[tuple[str, str]]:
         lines.append(("running", f"for {formats.duration(row.running_s or 0)}"))
     if row.queued:
         lines.append(("waiting", formats.count(row.queued, "execution")))
+    lines += [("slow import", suggestion(row.env, slow)) for slow in found.slow_imports]
     if row.taken_up:
         lines.append(
             ("taken up", f"by a new supervisor {formats.count(row.taken_up, 'time')}, as it was")

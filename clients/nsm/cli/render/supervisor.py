@@ -112,4 +112,8 @@ def status_lines(answer: Status) -> str:
         lines.append(("http", f"{http.url}; {count}{token}" if http.url else "not served"))
         if http.problem:
             lines.append(("", http.problem))
+    if answer.ports.open or answer.ports.unopened:
+        lines.append(("ports", f"open: {answer.ports.open}"))
+    if answer.ports.unopened:
+        lines.append(("", f"not opened: {answer.ports.unopened}; `nsm port` says why"))
     return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)

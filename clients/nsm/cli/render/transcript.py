@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, assert_never
 
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless, colourless, harmless
-from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+from nsm.wire.transcripts import (
+    ExecutionEnd,
+    ExecutionStart,
+    JobEnd,
+    JobStart,
+    OutputPiece,
+    SessionStart,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +34,9 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import DisplayedValue, Entry, LogEnd, StreamName
 
 CODE, STDOUT, STDERR = "> ", "  ", "! "
+
+JOB_COLUMNS = 60
+"""Longest shown arguments of a job at its end."""
 
 
 class TranscriptPrinter:
@@ -47,6 +57,10 @@ class TranscriptPrinter:
                 return self._output(entry)
             case ExecutionEnd():
                 return self._ended() + outcome(entry)
+            case JobStart():
+                return f"{self._line_end()}\n{job_header(entry)}{job_command(entry)}"
+            case JobEnd():
+                return self._line_end() + job_outcome(entry)
         assert_never(entry)
 
     def end(self, end: LogEnd) -> str:
@@ -136,6 +150,32 @@ def outcome(end: ExecutionEnd) -> str:
     """Displayed values, and the line below an execution: how it ended."""
     shown = "".join(display(one) for one in end.displays)
     return f"{shown}[{'; '.join(_facts(end))}]\n"
+
+
+def job_header(start: JobStart) -> str:
+    """The line above a job: its number, when, and who started it."""
+    return f"[job {start.job}] {formats.date(start.started_at)} {one_line(start.client)}\n"
+
+
+def job_command(start: JobStart) -> str:
+    """The command or code of a job, behind its marks."""
+    text = _marked(CODE, harmless(start.command))
+    if start.command_omitted:
+        text += f"[{start.command_omitted:,} characters left out]\n"
+    return text
+
+
+def job_outcome(end: JobEnd) -> str:
+    """The line on the end of a job."""
+    facts = {"timeout": ["timed out"], "stopped": ["stopped"]}.get(end.outcome, [])
+    if end.signal:
+        facts = [*facts, f"ended by signal {end.signal}"]
+    elif end.exit_code:
+        facts = [*facts, f"exit code {end.exit_code}"]
+    if end.output_bytes:
+        facts = [*facts, f"{formats.size(end.output_bytes)} of output"]
+    command = formats.shortened(one_line(end.command), JOB_COLUMNS)
+    return f"[job {end.job} ({command}): {'; '.join([*facts, _seconds(end.duration_s)])}]\n"
 
 
 def display(shown: DisplayedValue) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import Event
 
 _REMEMBERED = 10_000
-"""Executions that have ended; a supervisor keeps the transcripts of fewer."""
+"""Executions that have ended, and jobs; a supervisor keeps the transcripts of fewer."""
 
 
 class Continued:
@@ -32,6 +32,7 @@ class Continued:
         self._session: object = None
         self._ended: dict[object, None] = {}
         self._begun: dict[object, _Begun] = {}
+        self._jobs: dict[object, None] = {}
 
     def take(self, event: Event) -> Event | None:
         """The event as it is to be shown, or None where it has been shown before."""
@@ -40,6 +41,8 @@ class Continued:
             return None
         if event.event == "session":
             return self._take_session(event)
+        if event.event in ("job", "job_ended"):
+            return self._take_job(event)
         known = event.data.get("execution_id")
         if self._several and known in self._ended:
             return None
@@ -55,9 +58,7 @@ class Continued:
             return begun.output(event)
         if event.event == "finished":
             self._begun.pop(known, None)
-            self._ended[known] = None
-            if len(self._ended) > _REMEMBERED:
-                del self._ended[next(iter(self._ended))]
+            _remember(self._ended, known)
         return event
 
     def _take_session(self, event: Event) -> Event | None:
@@ -65,8 +66,21 @@ class Continued:
         if known == self._session:
             return None
         self._session = known
-        self._ended, self._begun = {}, {}
+        self._ended, self._begun, self._jobs = {}, {}, {}
         return event
+
+    def _take_job(self, event: Event) -> Event | None:
+        known = event.event, event.data.get("job")
+        if known in self._jobs:
+            return None
+        _remember(self._jobs, known)
+        return event
+
+
+def _remember(among: dict[object, None], known: object) -> None:
+    among[known] = None
+    if len(among) > _REMEMBERED:
+        del among[next(iter(among))]
 
 
 class _Begun:

@@ -45,7 +45,7 @@ def batch(options: argparse.Namespace) -> int:
                 chosen = ordered(
                     matching(lines, options.match), options.sort, reverse=options.reverse
                 )
-                sys.stdout.write(_json(chosen) if options.json else _text(chosen, client))
+                sys.stdout.write(_json(chosen, client) if options.json else _text(chosen, client))
                 sys.stdout.flush()
         except KeyboardInterrupt:
             if times:
@@ -55,15 +55,25 @@ def batch(options: argparse.Namespace) -> int:
 
 def _text(lines: list[Line], client: Client) -> str:
     server = client.server
-    return plain(lines, heading(server.program_version, server.pid), ALL_COLUMNS) + "\n\n"
+    above = heading(server.program_version, server.pid)
+    return plain(lines, above, ALL_COLUMNS, client.boxes.list()) + "\n\n"
 
 
-def _json(lines: list[Line]) -> str:
+def _json(lines: list[Line], client: Client) -> str:
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
     sessions = [
         {**line.row._asdict(), "cpu_percent": line.cpu_percent, "runs_per_s": line.runs_per_s}
         for line in lines
     ]
-    value = {"at": time.time(), "totals": totals(lines)._asdict(), "sessions": sessions}
+    boxes = [
+        {**row._asdict(), "limits": row.limits and row.limits._asdict()}
+        for row in client.boxes.list()
+    ]
+    value = {
+        "at": time.time(),
+        "totals": totals(lines)._asdict(),
+        "sessions": sessions,
+        "boxes": boxes,
+    }
     return json.dumps(value, allow_nan=False) + "\n"

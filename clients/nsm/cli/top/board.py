@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nsm.cli.render import formats
 from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered
-from nsm.cli.top.table import cut, summary, table
+from nsm.cli.top.table import box_line, cut, summary, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from nsm.wire.boxes import BoxRow
     from nsm.wire.live import SessionRow
 
 Style = Literal["plain", "title", "header", "running", "selected", "problem", "keys"]
@@ -41,6 +42,9 @@ _VISITS: dict[str, Visit] = {"a": "attach", "l": "logs", "enter": "inspect"}
 
 _LEAST_HEIGHT = 8
 """Below that many lines, what stands above the header is left out."""
+
+_MOST_BOXES, _LEAST_HEIGHT_FOR_BOXES = 3, 16
+"""Boxes that are shown, and the number of lines below which none is."""
 
 
 class Action(NamedTuple):
@@ -79,6 +83,7 @@ class Board:
         self._all: list[Line] = []
         self._lines: list[Line] = []
         self._drawn: tuple[int, str, list[str]] | None = None
+        self._boxes: Sequence[BoxRow] = ()
         self._first = 0
         self._page = 1
         self._by_hand = False  # else the first line is chosen, whichever that is
@@ -86,8 +91,9 @@ class Board:
     def __repr__(self) -> str:
         return f"<Board {len(self._lines)} of {len(self._all)} sessions, {self._mode}>"
 
-    def take(self, rows: Iterable[SessionRow], at_s: float) -> None:
-        """The sessions as they are now; `at_s` as for `Rates`."""
+    def take(self, rows: Iterable[SessionRow], at_s: float, boxes: Sequence[BoxRow] = ()) -> None:
+        """The sessions and boxes as they are now; `at_s` as for `Rates`."""
+        self._boxes = boxes
         self.away = ""
         self._all = self._rates.take(rows, at_s)
         self._arrange()
@@ -225,20 +231,22 @@ class Board:
 
     def frame(self, columns: int, rows: int) -> list[BoardLine]:
         """The screen's lines, at most `rows` of at most `columns` columns."""
-        above = [*self._above(), BoardLine("plain", "")] if rows >= _LEAST_HEIGHT else []
+        above = [*self._above(rows), BoardLine("plain", "")] if rows >= _LEAST_HEIGHT else []
         body = self._body(columns, max(1, rows - len(above) - 2))
         lines = [*above, *body]
         lines += [BoardLine("plain", "")] * (rows - 1 - len(lines))
         lines = [*lines[: max(0, rows - 1)], self._below()]
         return [BoardLine(line.style, cut(line.text, columns)) for line in lines]
 
-    def _above(self) -> list[BoardLine]:
+    def _above(self, rows: int) -> list[BoardLine]:
+        boxes = self._boxes[:_MOST_BOXES] if rows >= _LEAST_HEIGHT_FOR_BOXES else ()
         heading = BoardLine("problem", self.away) if self.away else BoardLine("title", self.heading)
         chosen = f"sorted by {self.order}{', reversed' if self.reverse else ''}"
         if self.wanted and self._mode != "filter":
             having = f"{len(self._lines)} of {len(self._all)} having {self.wanted!r}"
             chosen += f"; {formats.visible(having)}"
-        return [heading, BoardLine("plain", summary(self._all)), BoardLine("plain", chosen)]
+        about = [summary(self._all), *map(box_line, boxes), chosen]
+        return [heading, *(BoardLine("plain", text) for text in about)]
 
     def _body(self, columns: int, height: int) -> list[BoardLine]:
         if self._mode == "help":
@@ -271,10 +279,10 @@ class Board:
         return BoardLine("keys", KEYS)
 
 
-def plain(lines: Sequence[Line], above: str, columns: int) -> str:
+def plain(lines: Sequence[Line], above: str, columns: int, boxes: Sequence[BoxRow] = ()) -> str:
     """The same without a terminal: all lines, no keys."""
     header, texts = table(lines, columns)
-    return "\n".join([above, summary(lines), "", header, *texts])
+    return "\n".join([above, summary(lines), *map(box_line, boxes), "", header, *texts])
 
 
 def heading(version: str, pid: int | None) -> str:

@@ -25,6 +25,7 @@ from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
 from nsm.startup import start
 from nsm.wire.answers import read
+from nsm.wire.boxes import BoxRow
 from nsm.wire.errors import NotRunningError, NsmError
 from nsm.wire.live import KillReport
 
@@ -188,13 +189,14 @@ class TopScreen:
                 link = await self._connected()
                 asked_s = loop.time()
                 rows = await link.sessions()
+                boxes = read(list[BoxRow], await link.call("boxes"), "boxes")
             except NotRunningError:
                 self._lost(None)
             except (NsmError, OSError) as error:
                 self._lost(error)
             else:
                 now = loop.time()
-                self._board.take(rows, now)
+                self._board.take(rows, now, boxes)
                 pause_s = max(self._delay_s, min(SHARE * (now - asked_s), LONGEST_S))
             self._app.invalidate()
             with suppress(TimeoutError):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsm.cli.top.figures import Line
+    from nsm.wire.boxes import BoxRow
 
 GAP = "  "
 CUT = "+"
@@ -113,6 +114,20 @@ def table(lines: Sequence[Line], width: int) -> tuple[str, list[str]]:
 
 def _total(columns: Sequence[Column], widths: dict[str, int]) -> int:
     return sum(widths[column.title] for column in columns) + len(GAP) * (len(columns) - 1)
+
+
+def box_line(row: BoxRow) -> str:
+    """One box in one line: what it uses of its limits."""
+    parts = [f"box {row.id} ({formats.visible(row.profile)}, {formats.visible(row.directory)})"]
+    if row.limits is not None:
+        parts += [
+            f"processes {formats.of_limit(row.limits.processes, row.limits.process_limit)}",
+            "memory "
+            + formats.memory_of_limit(row.limits.memory_bytes, row.limits.memory_limit_bytes),
+        ]
+        if row.limits.killed:
+            parts.append(f"{row.limits.killed} ended for memory")
+    return ", ".join(parts)
 
 
 def summary(lines: Sequence[Line]) -> str:

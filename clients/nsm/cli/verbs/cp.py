@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import codecs
 import os
+import posixpath
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 from nsm.cli import targets, terminal
-from nsm.cli.files import operands, trees
-from nsm.cli.files.local_files import LocalFileError, Target, source, write_all
+from nsm.cli.files import operands
 from nsm.cli.files.operands import Download, Local, Upload
 from nsm.cli.files.progress import ProgressLine
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless
 from nsm.client.blocking import Client
+from nsm.client.local_files import source, told, write_all
 from nsm.wire.errors import BadRequestError, DisconnectedError, FileError, NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from nsm.wire.sessions import FileInfo
+    from nsm.cli.files.operands import Remote
+    from nsm.client.session_files import SessionFiles
+    from nsm.wire.files import FileInfo, TreeReport
 
 _EPILOG = """\
 SESSION is an id or a name. PATH is absolute or below the session's /workspace, which `SESSION:`
@@ -34,9 +38,10 @@ another user; here less your umask, and a file that is replaced keeps its own. C
 code runs in the session. A symbolic link here is read through, and not written through unless you
 say --follow. The largest file is `[session] max_file_mb`.
 
-A directory is copied with all files and directories in it, into TARGET if that is a directory, else
-as TARGET. Links and special files in it are left out. What can't be copied is said, a line each,
-and the rest is copied. What cannot fit is refused before anything is written.
+A directory is copied with all that is in it, into TARGET if that is a directory, else as TARGET.
+Links become links in a session, and are left out on the way here; sockets, pipes and devices are
+never copied. Each failure is reported on a line of its own, and the rest is copied. What cannot fit
+into the session is refused before anything is written.
 
 examples:
   nsm cp data.csv model.py work:
@@ -95,103 +100,105 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def _copy(client: Client, copy: Upload | Download, *, follow: bool) -> bool:
     """Copy a file or a directory; returns whether all of it was copied."""
     match copy:
-        case Upload() if os.path.isdir(copy.source.path) and not copy.source.is_standard:
-            return trees.upload(client, copy)
+        case Upload(source=Local(path="-")):
+            _send_input(client, copy)
+            return True
         case Upload():
-            _upload(client, copy)
+            return _upload(client, copy)
         case Download(target=Local(path="-")):
             _print(client, copy)
-        case Download() if copy.source.is_directory:
-            return trees.download(client, copy, follow=follow)
+            return True
         case Download():
-            try:
-                _download(client, copy, follow=follow)
-            except FileError as error:
-                if error.data.get("errno") != "EISDIR":  # there, or here
-                    raise
-                try:
-                    return trees.download(client, copy, follow=follow)
-                except FileError as other:
-                    raise error if other.data.get("errno") == "ENOTDIR" else other from None
+            return _download(client, copy, follow=follow)
+
+
+def _send_input(client: Client, copy: Upload) -> None:
+    with source("-") as opened, ProgressLine(str(copy.source)) as progress:
+        moved = 0
+
+        def read(count: int) -> bytes:
+            nonlocal moved
+            data = opened.read(count)
+            moved += len(data)
+            progress.show(moved, None)
+            return data
+
+        client.files(copy.target.session).write_from(copy.target.path, read)
+
+
+def _upload(client: Client, copy: Upload) -> bool:
+    files = client.files(copy.target.session)
+    local, path = copy.source.path, copy.target.path or "."
+    inside = posixpath.join(path, operands.base_name(local))
+    with ProgressLine(str(copy.source)) as progress:
+        if os.path.isdir(local):
+            if not copy.named and _is_directory(files, path):
+                path = inside
+            return _tell(copy.source, files.upload(local, path, on_progress=progress.show))
+        try:
+            files.upload(local, path, on_progress=progress.show)
+        except FileError as error:
+            # What a pipe has given cannot be sent once more.
+            is_directory = error.data.get("errno") == "EISDIR"
+            if copy.named or not is_directory or not os.path.isfile(local):
+                raise
+            files.upload(local, inside, on_progress=progress.show)
     return True
 
 
-def _upload(client: Client, copy: Upload) -> None:
-    with source(copy.source.path) as opened:
-        progress = ProgressLine(str(copy.source), opened.size)
-
-        has_begun = False
-
-        def read(count: int) -> bytes:
-            nonlocal has_begun
-            has_begun = True
-            data = opened.read(count)
-            progress.add(len(data))
-            return data
-
-        def put(path: str) -> FileInfo:
-            return client.put_file(
-                copy.target.session,
-                path,
-                read,
-                permissions=opened.permissions,
-                size=opened.size,
-            )
-
-        try:
-            put(copy.target.path)
-        except FileError as error:
-            name = os.path.basename(copy.source.path)
-            is_directory = error.data.get("errno") == "EISDIR"
-            # What has been read cannot be sent once more.
-            if has_begun or copy.source.is_standard or not is_directory:
-                raise
-            put(copy.target.within(name).path)
-        finally:
-            progress.end()
+def _is_directory(files: SessionFiles, path: str) -> bool:
+    try:
+        return files.stat(path).kind == "directory"
+    except FileError as error:
+        if error.data.get("errno") != "ENOENT":
+            raise
+        return False
 
 
-def _download(client: Client, copy: Download, *, follow: bool) -> None:
-    path = copy.target.path
-    into = copy.into or os.path.isdir(path)
-    if into:
-        path = os.path.join(path, operands.file_name(copy.source))
-    progress = ProgressLine(str(copy.source), None)
-    with Target(path, follow=follow, into=into) as target:
+def _download(client: Client, copy: Download, *, follow: bool) -> bool:
+    files, local = client.files(copy.source.session), copy.target.path
+    into = copy.into or os.path.isdir(local)
+    with ProgressLine(str(copy.source)) as progress:
+        report = files.download(
+            copy.source.path or ".", local, into=into, follow=follow, on_progress=progress.show
+        )
+    return _tell(copy.source, report)
 
-        def write(data: bytes) -> None:
-            target.write(data)
-            progress.add(len(data))
 
-        def on_open(info: FileInfo) -> None:
-            target.expect(info.size)
-            progress.expect(info.size)
-
-        try:
-            info = client.get_file(copy.source.session, copy.source.path, write, on_open=on_open)
-        finally:
-            progress.end()
-        target.keep(info.permissions)
+def _tell(source: Local | Remote, report: TreeReport) -> bool:
+    """Report each failure, and how much a rule left out; returns whether nothing failed."""
+    by_rule = 0
+    name = formats.visible(str(source))
+    for skipped in report.skipped:
+        if skipped.by_rule:
+            by_rule += 1
+        else:
+            terminal.note(f"{name}: {formats.visible(f'{skipped.path}: {skipped.why}')}")
+    if more := report.left_out - len(report.skipped):
+        terminal.note(f"{name}: {more} more were left out")
+    if by_rule:
+        terminal.note(f"{name}: links and special files were left out: {by_rule}")
+    return by_rule == report.left_out
 
 
 def _print(client: Client, copy: Download) -> None:
     stdout = sys.stdout.fileno()
     if not sys.stdout.isatty():
-        progress = ProgressLine(str(copy.source), None)
+        moved, total = 0, 0
+        with ProgressLine(str(copy.source)) as progress:
 
-        def write(data: bytes) -> None:
-            try:
-                write_all(stdout, data)
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                raise LocalFileError("standard output", error, "written") from error
-            progress.add(len(data))
+            def on_open(info: FileInfo) -> None:
+                nonlocal total
+                total = info.size
 
-        try:
-            _get(client, copy, write, on_open=lambda info: progress.expect(info.size))
-        finally:
-            progress.end()
+            def write(data: bytes) -> None:
+                nonlocal moved
+                with told("standard output", "written"):
+                    write_all(stdout, data)
+                moved += len(data)
+                progress.show(moved, total)
+
+            _get(client, copy, write, on_open)
         return
     # What is in the file may have been chosen by a model, and a terminal obeys what it is sent.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -210,7 +217,8 @@ def _get(
     on_open: Callable[[FileInfo], object] | None = None,
 ) -> FileInfo:
     try:
-        return client.get_file(copy.source.session, copy.source.path, write, on_open=on_open)
+        files = client.files(copy.source.session)
+        return files.read_to(copy.source.path, write, on_open=on_open)
     except FileError as error:
         if error.data.get("errno") == "EISDIR":
             raise operands.directory_there(str(copy.source)) from error

@@ -1,15 +1,19 @@
-"""`nsm env`: list the environments, and build more with Nix."""
+"""`nsm env`: list the environments, and build more, from packages or with Nix."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
-from nsm.cli.render import builds, formats
+from nsm.cli.render import builds, environments, formats, project_environments
 from nsm.cli.verbs import envs
 from nsm.client.blocking import Client
+from nsm.client.project_environments import ProjectEnvironments
+from nsm.client.projects import DEFAULT, project_of, why_no_project
+from nsm.wire.errors import BadProjectError
 
 if TYPE_CHECKING:
     import argparse
@@ -20,15 +24,33 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Without an ACTION it lists the environments, as `list` does.
 
-REF#NAME is a reference to a flake that yields a sandbox (`lib.mkSandbox` of nsm's flake), as in
-github:OWNER/REPO#NAME or ./DIRECTORY#NAME. Nix builds it in the background: calls to other
+`add NAME --pip PACKAGES` makes an environment from Python packages. `add REF#NAME` has Nix build
+one: a reference to a flake that yields a sandbox (`lib.mkSandbox` of nsm's flake), as in
+github:OWNER/REPO#NAME or ./DIRECTORY#NAME. Both happen in the background: calls to other
 environments work meanwhile, and a build goes on when you leave.
 
 examples:
   nsm env
+  nsm env add science --pip "numpy pandas>=2" --preload pandas
   nsm env add github:me/envs#data-science
+  nsm env preload science pandas
   nsm env log -f data-science
+  nsm env use .venv
+  nsm env use uv.lock
   nsm env update
+"""
+
+_EPILOG_OF_USE = """\
+From then on all clients of the project have the environment. nsm remembers what you agreed to, and
+reports when its packages change. If its interpreter changes, it is unavailable until you agree
+again. From a list of packages nsm makes an environment in the background, with the exact versions
+of a lock. It stays as you agreed to it when the list changes.
+"""
+
+_EPILOG_OF_PRELOAD = """\
+The modules are imported once, and new sessions are forks of that process. Live sessions stay as
+they are. `nsm env` says which modules sessions often wait for. For an environment of config.toml,
+it says what to write there. Exits 1 if a module cannot be preloaded.
 """
 
 _LEFT = "goes on being built in the background"
@@ -36,7 +58,7 @@ _LEFT = "goes on being built in the background"
 
 def parser() -> Parser:
     """The verb's options."""
-    parser = Parser("env", "List the environments; build more of them with Nix.", _EPILOG)
+    parser = Parser("env", "List the environments; build more of them.", _EPILOG)
     parser.add_json("an array of objects")
     actions = parser.add_actions(required=False)
     listed = actions.add("list", envs.LISTS, envs.EPILOG)
@@ -44,12 +66,17 @@ def parser() -> Parser:
     shown = actions.add("show", "show all that is known of one", envs.EPILOG_OF_ONE)
     shown.add_argument("env", metavar="ENV", help="its name")
     shown.add_json("an object")
-    add = actions.add("add", "build one with Nix, and keep it", "Exits 1 when its build fails.")
-    add.add_argument("reference", metavar="REF#NAME", help="a reference to a flake")
-    add.add_argument("--name", metavar="NEW", help="name to use instead of its own")
+    add = actions.add("add", "build one, and keep it", "Exits 1 when its build fails.")
+    add.add_argument(
+        "reference",
+        metavar="NAME|REF#NAME",
+        help="its name, if it is made from packages; else a reference to a flake",
+    )
+    add.add_argument("--name", metavar="NEW", help="of a flake: name to use instead of its own")
+    _add_packages(add)
     _add_no_wait(add)
     add.add_json("the environment")
-    built = actions.add("builds", "list those that Nix builds, and the progress of their builds")
+    built = actions.add("builds", "list those that are built, and the progress of their builds")
     built.add_json("an array of objects")
     actions.add_alias("ls", built)
     rm = actions.add(
@@ -65,6 +92,42 @@ def parser() -> Parser:
     update.add_argument("names", nargs="*", metavar="BUILT", help="a name or a reference; or all")
     _add_no_wait(update)
     update.add_json("an array of objects")
+    preload = actions.add(
+        "preload", "import Python modules before sessions of one start", _EPILOG_OF_PRELOAD
+    )
+    preload.add_argument("env", metavar="ENV", help="its name")
+    preload.add_argument("modules", nargs="+", metavar="MODULE", help="such as pandas")
+    preload.add_argument("--remove", action="store_true", help="stop importing these")
+    preload.add_json("an object")
+    found = actions.add(
+        "found",
+        "list the environments and locks that lie in the project, such as .venv or uv.lock",
+        "Found by reading files. No program of the project runs.",
+    )
+    _add_project(found)
+    found.add_json("an array of objects")
+    use = actions.add(
+        "use", "let clients of the project use its .venv, node_modules or lock", _EPILOG_OF_USE
+    )
+    use.add_argument(
+        "path",
+        metavar="PATH",
+        help="a .venv, a node_modules, or a list of packages such as uv.lock, poetry.lock, "
+        "requirements.txt, pyproject.toml or package-lock.json; relative to the project",
+    )
+    use.add_argument("--name", metavar="NEW", help="name to use instead of one made from PATH")
+    use.add_argument("--forget", action="store_true", help="stop using it; PATH may be its name")
+    _add_project(use)
+    _add_installing(use, "Python", "Node")
+    _add_no_wait(use)
+    use.add_json("the environment")
+    gc = actions.add(
+        "gc",
+        "remove environments made from packages that nobody uses",
+        "Those of config.toml, of `nsm env add` and of live sessions are in use.",
+    )
+    gc.add_argument("--dry-run", action="store_true", help="only say which")
+    gc.add_json("an object with their directories and the size of their files")
     log = actions.add("log", "show what was printed by the last build of one")
     log.add_argument("name", metavar="BUILT", help="a name, or a reference")
     log.add_argument(
@@ -75,6 +138,58 @@ def parser() -> Parser:
     )
     log.add_json("an object with the environment and the log")
     return parser
+
+
+def _add_packages(parser: Parser) -> None:
+    parser.add_argument(
+        "--pip",
+        action="append",
+        metavar="PACKAGES",
+        help='Python packages, such as "numpy pandas>=2"; may be repeated',
+    )
+    parser.add_argument("--requirements", metavar="FILE", help="a requirements file of pip")
+    parser.add_argument(
+        "--pyproject",
+        metavar="FILE",
+        help="a pyproject.toml or its directory, for its uv.lock, poetry.lock or dependencies",
+    )
+    parser.add_argument(
+        "--npm",
+        action="append",
+        metavar="PACKAGES",
+        help='Node packages, such as "typescript zod@^4"; may be repeated',
+    )
+    parser.add_argument(
+        "--package-lock", metavar="FILE", help="a package-lock.json, whose packages are installed"
+    )
+    _add_installing(parser, "Python", "Node")
+    parser.add_argument(
+        "--preload",
+        action="append",
+        metavar="MODULES",
+        help="modules that its sessions find imported; may be repeated",
+    )
+
+
+def _add_installing(parser: Parser, *languages: str) -> None:
+    interpreter = parser.add_mutually_exclusive_group()
+    for language in languages:
+        interpreter.add_argument(
+            f"--{language.lower()}",
+            dest="interpreter",
+            metavar="PROGRAM",
+            help=f"{language} to use instead of the usual one",
+        )
+    parser.add_argument(
+        "--allow-builds",
+        action="store_true",
+        help="build packages that have no wheel, and run install scripts; this runs their code in "
+        "a jail",
+    )
+
+
+def _add_project(parser: Parser) -> None:
+    parser.add_argument("--project", metavar="DIR", help="in DIR, not the current directory")
 
 
 def _add_no_wait(parser: Parser) -> None:
@@ -90,14 +205,48 @@ def main(arguments: list[str]) -> int:
 
 
 def _add(client: Client, options: argparse.Namespace) -> int:
+    wait = not options.no_wait
     with builds.BuildProgressLine() as progress:
-        row = client.builds.add(
-            builds.absolute(options.reference),
-            name=options.name,
-            wait=not options.no_wait,
-            on_progress=progress.show,
-        )
+        packages = (options.pip, options.requirements, options.pyproject)
+        if any((*packages, options.npm, options.package_lock)):
+            row = client.builds.add_packages(
+                options.name or options.reference,
+                pip=_words(options.pip),
+                requirements=_absolute(options.requirements),
+                project=_pyproject(options.pyproject),
+                npm=_words(options.npm),
+                package_lock=_absolute(options.package_lock),
+                interpreter=_absolute(options.interpreter),
+                allow_builds=options.allow_builds,
+                preload=_words(options.preload),
+                wait=wait,
+                on_progress=progress.show,
+            )
+        else:
+            row = client.builds.add(
+                builds.absolute(options.reference),
+                name=options.name,
+                wait=wait,
+                on_progress=progress.show,
+            )
     return _tell([row], options, builds.added)
+
+
+def _words(given: Sequence[str] | None) -> list[str]:
+    """Split at spaces: each option takes several words, and may be repeated."""
+    return [word for each in given or () for word in each.replace(", ", " ").split()]
+
+
+def _pyproject(path: str | None) -> str | None:
+    """Absolute path of a pyproject.toml, given by its own path or its directory's."""
+    absolute = _absolute(path)
+    if absolute is not None and os.path.isdir(absolute):
+        return os.path.join(absolute, "pyproject.toml")
+    return absolute
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def _update(client: Client, options: argparse.Namespace) -> int:
@@ -115,7 +264,7 @@ def _tell(
     rows: Sequence[BuiltRow], options: argparse.Namespace, words: Callable[[BuiltRow], str]
 ) -> int:
     """Say what came of builds; the exit code."""
-    if options.json:
+    if options.json and options.action != "use":
         terminal.out_json(rows if options.action == "update" else rows[0])
     for row in rows:
         if row.going_on:
@@ -129,6 +278,16 @@ def _tell(
         return EXIT_FAILED
     waited = any(row.going_on for row in rows) and not options.no_wait
     return EXIT_INTERRUPTED if waited else EXIT_OK
+
+
+def _preload(client: Client, options: argparse.Namespace) -> int:
+    report = client.builds.preload(
+        options.env, [word.strip(",") for word in options.modules], remove=options.remove
+    )
+    terminal.answer(options, report, lambda: environments.preloads(report))
+    for module, why in report.failed.items():
+        terminal.note(formats.visible(f"not preloaded: {module}: {why}"))
+    return EXIT_FAILED if report.failed else EXIT_OK
 
 
 def _ls(client: Client, options: argparse.Namespace) -> int:
@@ -147,6 +306,19 @@ def _rm(client: Client, options: argparse.Namespace) -> int:
     for failed in report.errors:
         terminal.report(failed.error)
     return EXIT_FAILED if report.errors else EXIT_OK
+
+
+def _gc(client: Client, options: argparse.Namespace) -> int:
+    report = client.builds.gc(dry_run=options.dry_run)
+    would = "would remove" if options.dry_run else "removed"
+    freed = formats.memory(report.freed_bytes)
+    lines = [f"{would} {formats.visible(path)}" for path in report.removed]
+    terminal.answer(
+        options,
+        report,
+        lambda: "\n".join([*lines, freed]) if lines else "There is nothing to remove.",
+    )
+    return EXIT_OK
 
 
 def _log(client: Client, options: argparse.Namespace) -> int:
@@ -171,14 +343,54 @@ def _log(client: Client, options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _found(client: Client, options: argparse.Namespace) -> int:
+    rows = ProjectEnvironments(client, _project(options)).find()
+    terminal.answer(options, rows, lambda: project_environments.found_table(rows, terminal.width()))
+    return EXIT_OK
+
+
+def _use(client: Client, options: argparse.Namespace) -> int:
+    environments = ProjectEnvironments(client, _project(options))
+    if options.forget:
+        name = environments.forget(options.path)
+        terminal.answer(options, {"name": name}, lambda: f"{name} is not used any more")
+        return EXIT_OK
+    with builds.BuildProgressLine() as progress:
+        row = environments.use(
+            options.path,
+            name=options.name,
+            interpreter=_absolute(options.interpreter),
+            allow_builds=options.allow_builds,
+            wait=not options.no_wait,
+            on_progress=progress.show,
+        )
+    if row.build is None:
+        terminal.answer(options, row, lambda: project_environments.used(row))
+        return EXIT_OK
+    if options.json:
+        terminal.out_json(row)
+    return _tell([row.build], options, lambda _: project_environments.used(row))
+
+
+def _project(options: argparse.Namespace) -> str:
+    path = project_of(options.project or DEFAULT).path
+    if path is None:
+        raise BadProjectError(f"{why_no_project()}.")
+    return path
+
+
 _ACTIONS: dict[str | None, Callable[[Client, argparse.Namespace], int]] = {
     None: envs.list_all,
     "list": envs.list_all,
     "show": envs.show,
     "builds": _ls,
     "add": _add,
+    "found": _found,
+    "use": _use,
     "ls": _ls,
     "rm": _rm,
     "update": _update,
+    "preload": _preload,
+    "gc": _gc,
     "log": _log,
 }

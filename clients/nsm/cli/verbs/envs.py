@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import formats
-from nsm.cli.render.environments import environment_details, environments_table
+from nsm.cli.render.environments import environment_details, environments_table, suggestions
+from nsm.cli.render.project_environments import hints
 from nsm.client.blocking import Client
+from nsm.client.project_environments import ProjectEnvironments
+from nsm.client.projects import current_project
+from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +54,21 @@ def list_all(client: Client, options: argparse.Namespace) -> int:
         rows,
         lambda: environments_table(rows, os.path.expanduser("~"), terminal.width()),
     )
+    if not options.json:
+        for line in suggestions(rows):
+            terminal.out(line)
+        _hint(client)
     return EXIT_OK
+
+
+def _hint(client: Client) -> None:
+    """Say which environments lie in the project, if nobody has agreed to use them."""
+    project = current_project()
+    if project is None:
+        return
+    with suppress(NsmError):  # it is no project that nsm shows, or the connection may not ask
+        for line in hints(ProjectEnvironments(client, project).find()):
+            terminal.out(line)
 
 
 def show(client: Client, options: argparse.Namespace) -> int:
@@ -73,6 +92,9 @@ def show(client: Client, options: argparse.Namespace) -> int:
 
 def _text(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
     lines = [line for row in found for line in environment_details(row)]
+    lines += [
+        ("" if number else "slow imports", text) for number, text in enumerate(suggestions(found))
+    ]
     if built is None:
         return formats.listing(lines)
     from nsm.cli.render import builds  # noqa: PLC0415  # most are not built

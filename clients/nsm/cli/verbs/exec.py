@@ -19,12 +19,12 @@ The program is a job of the session: it runs beside the session's interpreter, s
 and the same network, and ends with the session. No shell reads its arguments; for a line of shell,
 use `sh -c 'LINE'`. If there is no such session, it is made, as by `nsm run -s`.
 
-The program gets this command's standard input; with -n or -d it gets none. Ctrl-C interrupts the
-program. The third Ctrl-C ends this command and not the program: `nsm attach SESSION --job ID` comes
-back to it.
+The program gets this command's standard input; with --no-stdin or -d it gets none. Ctrl-C
+interrupts the program. The third Ctrl-C ends this command and not the program: `nsm attach SESSION
+--job ID` comes back to it.
 
-With -t, the program has a terminal of the size of this one, and gets every key. Press Ctrl-] three
-times within a second to leave; the program goes on.
+With --tty, the program has a terminal of the size of this one, and gets every key. Press Ctrl-]
+three times within a second to leave; the program goes on.
 
 exit codes:
   the program's own, 128+n if signal n has ended it, else
@@ -38,7 +38,7 @@ exit codes:
 examples:
   nsm exec work -- ls -l /project
   nsm exec work -e bash -d -- python3 -m http.server 8000
-  nsm exec work -t -- bash
+  nsm exec work --tty -- bash
   tar c src | nsm exec work -- tar x
 """
 
@@ -54,11 +54,11 @@ def parser() -> Parser:
         "argv", nargs=argparse.REMAINDER, metavar="PROGRAM", help="the program and its arguments"
     )
     how = parser.add_argument_group("how it runs")
-    how.add_argument("-t", "--tty", action="store_true", help="give it a terminal")
+    how.add_argument("--tty", action="store_true", help="give it a terminal")
     how.add_argument(
         "-d", "--detach", action="store_true", help="print the job's id, and do not wait for it"
     )
-    how.add_argument("-n", "--no-stdin", action="store_true", help="give it no input")
+    how.add_argument("--no-stdin", action="store_true", help="give it no input")
     how.add_argument("-w", "--cwd", metavar="DIR", help="its working directory in the session")
     how.add_argument(
         "--var",
@@ -69,7 +69,7 @@ def parser() -> Parser:
         help="set a variable of its environment; may be repeated",
     )
     how.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="time limit; none if not given"
+        "-t", "--timeout", type=seconds, metavar="SECONDS", help="time limit; none if not given"
     )
     where = parser.add_argument_group("a session that has to be made")
     where.add_argument(
@@ -123,7 +123,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.project_mode is not None and options.no_project:
         verb.error("--project-mode is about a project, and --no-project mounts none")
     if options.tty and not options.detach and not (sys.stdin and sys.stdin.isatty()):
-        verb.error("-t needs a terminal to read from; leave it out for pipes")
+        verb.error("--tty needs a terminal to read from; leave it out for pipes")
     return options
 
 
@@ -167,9 +167,12 @@ def _exit_code(error: NsmError | OSError) -> int:
 def _exec(options: argparse.Namespace) -> int:
     from nsm.cli.jobs import raw_terminal  # noqa: PLC0415  # completion and help do without
     from nsm.cli.jobs.foreground import Foreground  # noqa: PLC0415  # likewise
+    from nsm.client.standard_input import check_readable  # noqa: PLC0415  # likewise
 
     given = options.project or (None if options.no_project else DEFAULT)
     reads_input = bool(sys.stdin) and not options.no_stdin and not options.detach
+    if reads_input:
+        check_readable(sys.stdin.fileno())
     with Client(project=given) as client:
         job = client.exec(
             options.session,

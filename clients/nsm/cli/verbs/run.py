@@ -30,6 +30,7 @@ from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
     import argparse
+    from typing import IO, Any
 
     from nsm.client.projects import Project
     from nsm.wire.messages import Event
@@ -57,6 +58,7 @@ examples:
   nsm run -e bash -s work 'cd /project && git log | head'
   nsm run -f script.js
   cat script.py | nsm run -e python -t 10
+  nsm run -i -e bash 'sort | uniq -c' < words.txt
   nsm run -e python -s plots --images . -f plot.py
 """
 
@@ -72,6 +74,12 @@ def parser() -> Parser:
         "code", nargs="?", metavar="CODE", help="the code; `-` or nothing: standard input"
     )
     code.add_argument("-f", "--file", metavar="FILE", help="read the code from a file")
+    code.add_argument(
+        "-i",
+        "--stdin",
+        action="store_true",
+        help="give standard input to the code while it runs; without, the code's is empty",
+    )
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "-e",
@@ -132,12 +140,19 @@ def main(arguments: list[str]) -> int:
         verb.error("--project-mode is about a project, and --no-project mounts none")
     if options.images is not None and options.json:
         verb.error("--json prints images with all else, so --images has nothing to write")
+    if options.stdin and ("-" in (options.code, options.file) or _has_no_code(options)):
+        verb.error(
+            "-i gives standard input to the code, so the code must come as an argument or with "
+            "-f FILE"
+        )
     # There is no `sys.stdin` where whoever started us has closed it.
-    if options.file is None and options.code is None and (not sys.stdin or sys.stdin.isatty()):
+    if _has_no_code(options) and (not sys.stdin or sys.stdin.isatty()):
         if not options.reset:
             verb.error("no code: give it as an argument, with -f FILE, or on standard input")
         options.code = ""
-    reads_input = "-" in (options.code, options.file) or options.code is options.file is None
+    reads_input = (
+        options.stdin or "-" in (options.code, options.file) or options.code is options.file is None
+    )
     try:
         code = _run(options)
     except BrokenPipeError:
@@ -145,11 +160,12 @@ def main(arguments: list[str]) -> int:
     except (NsmError, OSError) as error:
         return terminal.report(error, EXIT_RUN_FAILED)
     if not reads_input and has_unread_input():
-        terminal.note(
-            "standard input was not read: code in a session does not have it; "
-            "`nsm cp - SESSION:NAME` makes a file of it"
-        )
+        terminal.note("standard input was not read: `nsm run -i` gives it to the code")
     return code
+
+
+def _has_no_code(options: argparse.Namespace) -> bool:
+    return options.file is None and options.code is None
 
 
 def exit_code(result: RunResult) -> int:
@@ -182,6 +198,11 @@ def _run(options: argparse.Namespace) -> int:
             # Refused before anything ran. Nobody asked for this directory: go on without it.
             why = error.message
         return _Execution(client, options, NO_PROJECT, why).run(code)
+
+
+def _standard_input() -> IO[bytes] | bytes:
+    """Our standard input; nothing where whoever started us has closed it."""
+    return sys.stdin.buffer if sys.stdin else b""
 
 
 class _Execution:
@@ -219,9 +240,10 @@ class _Execution:
             stream=not options.json,
             inherit=self._client.server.inherit,
             reset=options.reset,
+            stdin=options.stdin,
             language="" if options.env else language_of(options.file, code),
         )
-        wire = self._client.call("run", arguments, on_event=self._show, interruptible=True)
+        wire = self._call(arguments)
         result = read(RunResult, wire)
         if self._why and result.session.created:
             terminal.note(f"no project is mounted: {formats.error(self._why, '')}")
@@ -230,6 +252,12 @@ class _Execution:
         else:
             self._finish(result)
         return exit_code(result) or (EXIT_RUN_FAILED if self._failed else 0)
+
+    def _call(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if not self._options.stdin:
+            return self._client.call("run", arguments, on_event=self._show, interruptible=True)
+        with self._client.feeding(_standard_input(), self._show) as on_event:
+            return self._client.call("run", arguments, on_event=on_event, interruptible=True)
 
     def _show(self, event: Event) -> None:
         if event.event == RECONNECTED:

@@ -148,7 +148,7 @@ def _refuse(error: int) -> bytes:
 
 
 def _if(comparison: int, value: int, *block: bytes) -> bytes:
-    """Runs `block` if what was loaded last compares so."""
+    """Run `block` if what was loaded last compares so."""
     body = b"".join(block)
     return _line(comparison, value, no=len(body) // 8) + body
 

@@ -15,6 +15,7 @@ let
     missing = [ ];
     python_packages = {
       cbor2 = "6.2.1";
+      cryptography = "50.0.2";
       h11 = "0.16.0";
       hatchling = "1.33.0";
       httpcore2 = "2.16.2";
@@ -22,6 +23,7 @@ let
       idna = "3.20";
       mcp = "2.3.0";
       mcp-types = "2.3.0";
+      packaging = "26.3";
       prometheus-client = "0.26.0";
       prompt-toolkit = "3.0.53";
       pydantic = "2.14.3";

@@ -12,6 +12,8 @@ jobs             start, read, write, signal, stop and list programs in a session
 network          show and change what a session may reach
 pool             what the pool holds, and why
 ports            open, close and list ports of sessions on the host
+preloading       modules that environments preload, and templates
+project_environments  find, use and forget environments that lie in projects
 reload           replace the supervisor by the program that is installed now
 sandbox          make a session with settings and labels of its own
 run              run code, and send its output and result

@@ -73,6 +73,7 @@ def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
+        stdin=arguments.flag(args, "stdin"),
     )
     try:
         session = call.target()

@@ -9,10 +9,20 @@ from nsmd.bridge.values import Caller
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops import network as networking
+from nsmd.jail.cgroups import BoxBounds
 from nsmd.model.names import PROGRAM_NAME
+from nsmd.model.settings import MAX_MEGABYTES
 
 MAX_PROGRAMS = 64
 MAX_WRITABLE = 256
+
+_LIMITS = {
+    "memory_mb": MAX_MEGABYTES,
+    "files_mb": 4 * MAX_MEGABYTES,
+    "processes": 32768,
+    "cpu_weight": 10_000,
+}
+"""Limits of a box, each with the largest value."""
 
 _OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`."
 
@@ -24,7 +34,7 @@ async def box_open(call: Call) -> dict[str, Any]:
         raise BadRequestError(
             "`network` is missing.", hint="Send the box's network: a map of `mode` and `allow`."
         )
-    box = call.services.boxes.open(
+    box = await call.services.boxes.open(
         call.peer[0],
         directory=arguments.text(call.args, "directory"),
         profile=_short(call, "profile"),
@@ -33,6 +43,7 @@ async def box_open(call: Call) -> dict[str, Any]:
         shows_project=arguments.flag(call.args, "shows_project"),
         programs=await _programs(call),
         writable=arguments.paths(call.args, "writable", MAX_WRITABLE),
+        bounds=_bounds(call),
     )
     return box.facts() | {"sockets": box.sockets_directory}
 
@@ -75,6 +86,21 @@ async def _programs(call: Call) -> tuple[str, ...]:
     for name in names:
         bridge.program(caller, name)
     return tuple(names)
+
+
+def _bounds(call: Call) -> BoxBounds | None:
+    """Limits of the box's processes; None from a client that knows none."""
+    given = arguments.optional_map(call.args, "limits")
+    if given is None:
+        return None
+    values = {name: arguments.optional_count(given, name) for name in _LIMITS}
+    found = {name: value for name, value in values.items() if value is not None}
+    if len(found) < len(_LIMITS) or not all(
+        0 < value <= most for value, most in zip(found.values(), _LIMITS.values(), strict=True)
+    ):
+        names = ", ".join(f"{name} (1 to {most})" for name, most in _LIMITS.items())
+        raise BadRequestError(f"`limits` must have {names}.")
+    return BoxBounds(**found)
 
 
 def _digest(call: Call) -> str:

@@ -1,4 +1,4 @@
-"""Operations on environments that Nix builds. A build continues without the client that asked."""
+"""Operations on environments that are built. A build continues without the client that asked."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.environments.builds.build_state import Building
 from nsmd.model.flakes import shown
+from nsmd.model.packages import WantedPackages
 
 TELL_INTERVAL_S = 1.0
 """Interval of progress events, so that a client sees time pass in a silent build."""
@@ -26,22 +27,33 @@ LOG_PIECE_BYTES = 64 * 1024
 async def env_add(call: Call) -> dict[str, Any]:
     """Add an environment, and report the progress of its build."""
     name = arguments.optional_text(call.args, "name") or ""
-    building = call.services.builder.add(arguments.text(call.args, "reference"), name)
-    await _wait(call, [building])
-    return {"environment": _row(building)}
+    if (wanted := arguments.optional_map(call.args, "packages")) is not None:
+        packages = _packages(wanted)
+        building = call.services.builder.add_packages(packages, name)
+    else:
+        packages = None
+        building = call.services.builder.add(arguments.text(call.args, "reference"), name)
+    await wait_for(call, [building])
+    if building.packages != packages:
+        raise BadRequestError(
+            f"{building.name!r} is made from other packages now: {shown(building.reference)}. "
+            "Another call has changed them meanwhile.",
+            hint="Choose another name, or add it again to have yours.",
+        )
+    return {"environment": row_of(building)}
 
 
 async def env_update(call: Call) -> dict[str, Any]:
     """Build environments again."""
     targets = arguments.texts(call.args, "targets")
     buildings = call.services.builder.update(targets)
-    await _wait(call, buildings)
-    return {"environments": [_row(building) for building in buildings]}
+    await wait_for(call, buildings)
+    return {"environments": [row_of(building) for building in buildings]}
 
 
 async def env_list(call: Call) -> dict[str, Any]:
     """List the environments that nsm builds."""
-    return {"environments": [_row(building) for building in call.services.builder.buildings]}
+    return {"environments": [row_of(building) for building in call.services.builder.buildings]}
 
 
 async def env_remove(call: Call) -> dict[str, Any]:
@@ -59,6 +71,13 @@ async def env_remove(call: Call) -> dict[str, Any]:
         else:
             removed.append({"name": building.name, "reference": shown(building.reference)})
     return {"removed": removed, "errors": errors}
+
+
+async def env_gc(call: Call) -> dict[str, Any]:
+    """Remove environments made from packages that nobody uses."""
+    dry_run = arguments.flag(call.args, "dry_run")
+    collected = await call.services.builder.collect(dry_run=dry_run)
+    return {"removed": list(collected.paths), "freed_bytes": collected.freed_bytes}
 
 
 async def env_log(call: Call) -> dict[str, Any]:
@@ -80,13 +99,13 @@ async def env_log(call: Call) -> dict[str, Any]:
             offset += len(data)
             await call.emit("log", {"text": decoder.decode(data)})
         if ended:
-            return {"environment": _row(building)}
+            return {"environment": row_of(building)}
         async with trio.open_nursery() as nursery:
             for wait in (change.wait, stopped.wait):
                 nursery.start_soon(_then_cancel, wait, nursery.cancel_scope)
 
 
-async def _wait(call: Call, buildings: Sequence[Building]) -> None:
+async def wait_for(call: Call, buildings: Sequence[Building]) -> None:
     """Report builds until they have ended or the client stops waiting, if it asked with `wait`."""
     if not arguments.flag(call.args, "wait"):
         return
@@ -97,12 +116,27 @@ async def _wait(call: Call, buildings: Sequence[Building]) -> None:
 
 
 async def _tell(call: Call, building: Building) -> None:
-    attempt = building.attempt
-    while attempt is not None and not attempt.done.is_set():
-        await call.emit("progress", {"environment": _row(building)})
-        if not attempt.done.is_set():
-            with trio.move_on_after(TELL_INTERVAL_S):
-                await building.changed()
+    packages = building.packages
+    # A build may be under way that was begun for the packages before; the next one is for these.
+    while (attempt := building.attempt) is not None and building.packages == packages:
+        while not attempt.done.is_set():
+            await call.emit("progress", {"environment": row_of(building)})
+            if not attempt.done.is_set():
+                with trio.move_on_after(TELL_INTERVAL_S):
+                    await building.changed()
+
+
+def _packages(wanted: arguments.Arguments) -> WantedPackages:
+    return WantedPackages(
+        pip=tuple(arguments.texts(wanted, "pip")),
+        requirements=arguments.optional_text(wanted, "requirements") or "",
+        project=arguments.optional_text(wanted, "project") or "",
+        npm=tuple(arguments.texts(wanted, "npm")),
+        package_lock=arguments.optional_text(wanted, "package_lock") or "",
+        interpreter=arguments.optional_text(wanted, "interpreter") or "",
+        allow_builds=arguments.flag(wanted, "allow_builds"),
+        preload=tuple(arguments.texts(wanted, "preload")),
+    )
 
 
 async def _then_cancel(wait: Any, scope: trio.CancelScope) -> None:
@@ -122,7 +156,8 @@ def read_log(path: str, offset: int) -> bytes:
         os.close(descriptor)
 
 
-def _row(building: Building) -> dict[str, Any]:
+def row_of(building: Building) -> dict[str, Any]:
+    """Make the row of an environment that is built."""
     attempt, built, failed = building.attempt, building.built, building.failed
     since_s = None
     if attempt is not None:
@@ -131,6 +166,7 @@ def _row(building: Building) -> dict[str, Any]:
     wanted_by = {
         "nsm env add": building.added,
         "config.toml": building.configured,
+        "nsm env use": building.agreed,
         "NIX_SANDBOX_ENVS": building.variable,
         "clients": building.clients > 0,
     }
@@ -139,7 +175,9 @@ def _row(building: Building) -> dict[str, Any]:
         "reference": shown(building.reference),
         "state": building.state,
         "wanted_by": [who for who, wants in wanted_by.items() if wants],
-        "path": built.path if built is not None else None,
+        "lock": built.stored.lock if built is not None else "",
+        "note": built.stored.note if built is not None else "",
+        "path": built.stored.path if built is not None else None,
         "built_at": built.built_s if built is not None else None,
         "since_s": since_s,
         "progress": asdict(attempt.progress) if attempt is not None else None,

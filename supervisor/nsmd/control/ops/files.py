@@ -8,17 +8,18 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadRequestError
-from nsm.wire.sessions import PIECE_BYTES
+from nsm.wire.files import PIECE_BYTES
 from nsmd.agent_link.file_frames import (
     DetailedFile,
     FileChange,
     FileClosedFrame,
     FileContentFrame,
+    FileDirectoryFrame,
     FileEntriesFrame,
 )
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.sessions.files import TREE_TIMEOUT_S, Mode, Transfer, ask, directory
+from nsmd.sessions.files import TREE_TIMEOUT_S, Mode, Transfer, ask
 
 MAX_PATH_CHARS = 4096
 """Longest path that Linux accepts (PATH_MAX)."""
@@ -157,6 +158,7 @@ async def file_entries(call: Call) -> dict[str, Any]:
         "path": _on_wire(found.path),
         "entries": [_entry(entry) for entry in found.entries],
         "more": found.more,
+        "free_bytes": found.free_bytes,
     }
 
 
@@ -193,28 +195,11 @@ async def file_rename(call: Call) -> dict[str, Any]:
     )
 
 
-async def file_list(call: Call) -> dict[str, Any]:
-    """List a directory."""
-    return await _directory(call, make=False)
-
-
 async def file_mkdir(call: Call) -> dict[str, Any]:
     """Make a directory if there is none."""
-    return await _directory(call, make=True)
-
-
-async def _directory(call: Call, *, make: bool) -> dict[str, Any]:
-    session, path = call.target(), _path(call)
-    with trio.CancelScope() as scope:
-        call.on_cancel(scope.cancel)
-        parents = make and arguments.flag(call.args, "parents")
-        found = await directory(session, path, make=make, parents=parents)
-        told: dict[str, Any] = {"path": _on_wire(found.path), "free_bytes": found.free_bytes}
-        if not make:
-            entries = [entry._asdict() for entry in found.entries]
-            told |= {"entries": entries, "whole": found.whole}
-        return told
-    raise BadRequestError("The request was cancelled.")
+    fields = {"parents": arguments.flag(call.args, "parents")}
+    found = await ask(call.target(), "file_mkdir", _path(call), FileDirectoryFrame, fields=fields)
+    return {"path": _on_wire(found.path), "free_bytes": found.free_bytes}
 
 
 async def file_watch(call: Call) -> dict[str, Any]:

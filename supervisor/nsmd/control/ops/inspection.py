@@ -11,12 +11,20 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, UnknownSessionError
-from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+from nsm.wire.transcripts import (
+    ExecutionEnd,
+    ExecutionStart,
+    JobEnd,
+    JobStart,
+    OutputPiece,
+    SessionStart,
+)
 from nsmd.control import arguments
 from nsmd.control.call import Call
+from nsmd.control.ops import preloading
 from nsmd.control.ops.jobs import facts_to_wire
 from nsmd.control.ops.network import decision_row
-from nsmd.control.ops.ports import addresses_of
+from nsmd.control.ops.ports import addresses_of, described
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import Confinement
 from nsmd.manager.listing import last_row, live_row
@@ -75,15 +83,16 @@ async def inspect(call: Call) -> dict[str, Any]:
         "kernel": None if seen.kernel is None or call.confined else asdict(seen.kernel),
         "contradictions": _contradictions(session, seen.kernel),
         "start": None if call.confined else start_of(session, call.services.cold_starts),
+        "slow_imports": []
+        if call.confined
+        else preloading.slow_imports(session.spec.environment, call.services),
         "lifetime": lifetime_of(session),
         "end_reason": session.end_reason or None,
         "processes": [asdict(each) for each in seen.processes] if call.manages else [],
         "executions": runs_of(session.transcript) if call.manages else [],
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
         "jobs": await _jobs(session) if call.manages else [],
-        "ports": [row._asdict() for row in call.services.ports.rows(session.id)]
-        if call.manages
-        else [],
+        "ports": described(call, session.id) if call.manages else [],
     }
 
 
@@ -109,6 +118,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
         "kernel": None,
         "contradictions": [],
         "start": None,
+        "slow_imports": [],
         "lifetime": None,
         "end_reason": transcript.end_reason or None,
         "processes": [],
@@ -269,7 +279,7 @@ def runs_of(transcript: Transcript) -> list[dict[str, Any]]:
                 runs.append(_begun(entry))
             case ExecutionEnd():
                 runs[-1] |= _ended(entry)
-            case SessionStart() | OutputPiece() | None:
+            case SessionStart() | OutputPiece() | JobStart() | JobEnd() | None:
                 pass
             case _:
                 assert_never(entry)

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import trio
 
 from nsm.wire.errors import BadRequestError
-from nsm.wire.sessions import PIECE_BYTES
-from nsmd.agent_link.job_frames import JobFacts, JobOutputFrame
+from nsm.wire.files import PIECE_BYTES
+from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.control import arguments
-from nsmd.control.call import Call
+from nsmd.control.call import Call, Operation
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
-from nsmd.manager.job_starts import SessionForJob, start_in
+from nsmd.manager.job_starts import ProgramStart, SessionForJob
 from nsmd.sessions import jobs
 
 MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
@@ -37,45 +37,61 @@ class FindSession(Protocol):
         ...
 
 
-def starting(find_session: FindSession) -> Callable[[Call], Any]:
-    """Make the operation that starts a job.
+def start(call: Call, find_session: FindSession) -> ProgramStart:
+    """Start a job.
 
     Args:
         find_session: finds or makes the session that a call names.
+
+    Raises:
+        NsmError: the arguments are wrong, or there is no such session.
     """
+    options = _options(call)
+    wait_s = arguments.wait_s(call.args, jobs.MAX_START_WAIT_S)
+    found, command = find_session(call), shlex.join(options["argv"])
+    told = partial(_start_to_wire, found)
+    return ProgramStart(call.services.run_service, found, command, options, wait_s, told)
+
+
+def started(start_one: Callable[[Call], ProgramStart]) -> Callable[[Call], ProgramStart | None]:
+    """Start a job whose environment is known; None for others."""
+
+    def start_if_known(call: Call) -> ProgramStart | None:
+        try:
+            return start_one(call)
+        except NO_ENVIRONMENT:
+            return None  # `starting` looks for it
+
+    return start_if_known
+
+
+def starting(start_one: Callable[[Call], ProgramStart]) -> Operation:
+    """Make the operation that starts a job in an environment that may have appeared just now."""
 
     async def job_start(call: Call) -> dict[str, Any]:
-        options = _options(call)
-        argv = arguments.texts(call.args, "argv")
-        run_service = call.services.run_service
-        try:
-            found = find_session(call)
-        except NO_ENVIRONMENT:
-            await run_service.look(call.as_client())
-            found = await patiently(partial(find_session, call), call.on_cancel)
-        with trio.CancelScope() as scope:
-            call.on_cancel(scope.cancel)
-            wait_s = arguments.wait_s(call.args, jobs.MAX_START_WAIT_S)
-            answer = await start_in(run_service, found, shlex.join(argv), options, wait_s)
-            session = found.session
-            told: dict[str, Any] = {
-                "session": {
-                    "id": session.id,
-                    "name": session.name,
-                    "created": found.created,
-                    "replaced": found.replaced,
-                },
-                "job": facts_to_wire(answer.job),
-            }
-            if isinstance(answer, JobOutputFrame):
-                told["output"] = _output_to_wire(answer)
-            return told
-        raise BadRequestError(
-            "The request was cancelled; the program may have been started.",
-            hint="`nsm jobs SESSION` lists what runs.",
-        )
+        await call.services.run_service.look(call.as_client())
+        begun = await patiently(partial(start_one, call), call.on_cancel)
+        call.on_cancel(begun.interrupt)
+        told: dict[str, Any] = await begun.wait()
+        return told
 
     return job_start
+
+
+def _start_to_wire(found: SessionForJob, answer: JobFrame | JobOutputFrame) -> dict[str, Any]:
+    session = found.session
+    told: dict[str, Any] = {
+        "session": {
+            "id": session.id,
+            "name": session.name,
+            "created": found.created,
+            "replaced": found.replaced,
+        },
+        "job": facts_to_wire(answer.job),
+    }
+    if isinstance(answer, JobOutputFrame):
+        told["output"] = _output_to_wire(answer)
+    return told
 
 
 def _options(call: Call) -> dict[str, Any]:

@@ -35,10 +35,18 @@ async def port_close(call: Call) -> dict[str, Any]:
 
 
 async def ports(call: Call) -> dict[str, Any]:
-    """List the open ports: of one session, or of all."""
+    """List the open ports, and those of the configuration that could not be opened: of one
+    session, or of all.
+    """
     target = arguments.optional_text(call.args, "target")
-    chosen = None if target is None else call.find(target).id
-    return {"ports": [row._asdict() for row in call.services.ports.rows(chosen)]}
+    return {"ports": described(call, None if target is None else call.find(target).id)}
+
+
+def described(call: Call, session_id: str | None) -> list[dict[str, Any]]:
+    """Describe ports for `ports` and `inspect`."""
+    manager = call.services.ports
+    rows = [*manager.rows(session_id), *manager.unopened(session_id)]
+    return [row._asdict() for row in rows]
 
 
 def addresses_of(call: Call, session_id: str) -> list[dict[str, Any]]:

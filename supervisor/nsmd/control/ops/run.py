@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import trio
 
 from nsm.wire.errors import (
+    BadRequestError,
     OverloadedError,
 )
+from nsm.wire.files import PIECE_BYTES
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
@@ -18,6 +20,7 @@ from nsmd.control.output_stream import OutputStream
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
 from nsmd.model.values import OutputSink, RunOutcome
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.standard_input import write_input
 
 
 class Submit(Protocol):
@@ -33,14 +36,14 @@ class Submit(Protocol):
 
 
 def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
-    """Submit code for a client that wants only the result; None for other clients.
+    """Submit code for a client that wants only the result, and sends no input; None for others.
 
     A repeated request is excluded: another caller may wait for that execution already, and
     `Execution.tell` would displace it.
     """
 
     def submit_if_so(call: Call) -> Execution | None:
-        if arguments.flag(call.args, "stream") or arguments.flag(call.args, "again"):
+        if any(arguments.flag(call.args, name) for name in ("stream", "again", "stdin")):
             return None
         try:
             return submit(call)
@@ -66,6 +69,7 @@ def streaming(submit: Submit) -> Operation:
             execution = await patiently(partial(submit, call, stream.put), call.on_cancel)
         call.on_cancel(execution.interrupt)
         try:
+            await _invite_input(call, execution)
             if not await _send_output_until_done(call, stream, execution):
                 raise left_out(execution.id)
             return result_to_wire(await execution.wait())
@@ -85,10 +89,45 @@ async def _carry_out(call: Call, submit: Submit) -> dict[str, Any]:
         execution = await patiently(partial(submit, call), call.on_cancel)
     call.on_cancel(execution.interrupt)
     try:
+        await _invite_input(call, execution)
         return result_to_wire(await execution.wait())
     finally:
         if not execution.done:  # cancelled: the client is gone
             execution.abandon()
+
+
+async def _invite_input(call: Call, execution: Execution) -> None:
+    """Tell the client that `run_write` finds the execution now, if it has input for that."""
+    if arguments.flag(call.args, "stdin"):
+        told = {"execution_id": execution.id, "session": execution.session.id}
+        await call.emit("stdin", told)
+
+
+async def run_write(call: Call) -> dict[str, Any]:
+    """Give code standard input, and end that if nothing follows; interrupt code whose input broke
+    off.
+    """
+    data = arguments.data(call.args, "data") if "data" in call.args else b""
+    if len(data) > PIECE_BYTES:
+        raise BadRequestError(
+            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
+        )
+    session, execution_id = call.target(), arguments.text(call.args, "execution_id")
+    if arguments.flag(call.args, "broken"):
+        execution = session.runs.find(execution_id)
+        if execution is not None and execution.request.stdin:
+            execution.interrupt()
+    with trio.CancelScope() as scope:
+        call.on_cancel(scope.cancel)
+        offset, is_open = await write_input(
+            session,
+            execution_id,
+            arguments.optional_count(call.args, "offset") or 0,
+            data,
+            eof=arguments.flag(call.args, "eof"),
+        )
+        return {"offset": offset, "open": is_open}
+    raise BadRequestError("The request was cancelled.")
 
 
 async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> bool:

@@ -1,53 +1,105 @@
-"""One build: from a reference to a sandbox that is a garbage-collector root."""
+"""One build, by the method of its kind: with Nix, or from packages."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import NsmError
-from nsmd.environments.builds.build_index import BuildIndex
-from nsmd.environments.builds.build_state import Attempt, Building, Built
-from nsmd.environments.builds.output import built_path, sandbox
-from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.nix.progress import NixProgress
-from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.environments.builds.build_directory import BuildDirectory
+from nsmd.environments.builds.build_state import Attempt, Building, Built, StoredBuild
+from nsmd.environments.builds.nix_builds import NixBuilds
+from nsmd.environments.builds.package_builds import PackageBuilds
+from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.runner import OnProgress
+from nsmd.model.settings import EnvironmentSettings
 from nsmd.model.values import Environment
 
 
+class BuildMethod(Protocol):
+    """A way to build environments.
+
+    Attributes:
+        first_phase: phase in which its builds begin.
+    """
+
+    @property
+    def first_phase(self) -> str: ...
+
+    async def check(self) -> None:
+        """Check that something can be built at all; if not, the last build's log stays.
+
+        Raises:
+            NsmError: it cannot.
+        """
+
+    async def build(
+        self, building: Building, attempt: Attempt, on_progress: OnProgress, log_fd: int
+    ) -> StoredBuild:
+        """Build.
+
+        Args:
+            on_progress, log_fd: as for `run_monitored`.
+
+        Raises:
+            NsmError, OSError: it fails.
+        """
+        ...
+
+    def look(
+        self, building: Building, path: str, settings: EnvironmentSettings | None
+    ) -> Environment:
+        """Make the environment of a build. Blocks.
+
+        Args:
+            path: path in its store.
+            settings: its entry in config.toml; None if it has none.
+
+        Raises:
+            NsmError: it cannot be used.
+        """
+        ...
+
+
 class BuildRun:
-    """Builder of single environments with Nix.
+    """Builder of single environments.
 
     Args:
-        finder: finds Nix.
-        index: keeps builds and logs.
-        defaults: limits of environments that set none.
+        nix: builds flakes.
+        packages: builds from packages.
+        directory: has the logs.
         configured: environments of config.toml, by name.
-        owners: users whose programs may be run.
-        timeout_s: time limit of one build, seconds.
     """
 
     def __init__(
         self,
-        finder: NixFinder,
-        index: BuildIndex,
-        *,
-        defaults: Defaults,
+        nix: NixBuilds,
+        packages: PackageBuilds,
+        directory: BuildDirectory,
         configured: Mapping[str, EnvironmentSettings],
-        owners: Collection[int],
-        timeout_s: float,
     ) -> None:
-        self._finder = finder
-        self._index = index
-        self._defaults = defaults
-        self._configured = configured
-        self._owners = owners
-        self._timeout_s = timeout_s
+        self.packages = packages
+        self.configured = configured
+        self._nix = nix
+        self._directory = directory
+
+    def _method(self, building: Building) -> BuildMethod:
+        return self._nix if building.packages is None else self.packages
+
+    def begun(self, building: Building, *, refresh: bool) -> Attempt:
+        """Make the record of a build that begins.
+
+        Args:
+            refresh: look for newer versions.
+        """
+        phase = self._method(building).first_phase
+        return Attempt(refresh=refresh, progress=CommandProgress(phase=phase))
 
     async def build(self, building: Building, attempt: Attempt) -> Built:
         """Build.
@@ -57,33 +109,20 @@ class BuildRun:
             attempt: gets the progress.
 
         Raises:
-            NsmError: the result is no sandbox; the log says so, too.
+            NsmError: it cannot be built, or used; the log says so, too.
             OSError: our own directory cannot be used.
         """
 
-        def on_progress(progress: NixProgress, log_bytes: int) -> None:
+        def on_progress(progress: CommandProgress, log_bytes: int) -> None:
             attempt.progress, attempt.log_bytes = progress, log_bytes
             building.note()
 
-        nix = await self._finder.find()
-        attempt.link = await trio.to_thread.run_sync(self._index.roots.fresh, building.key)
-        log_fd = await trio.to_thread.run_sync(self._index.new_log, building.key)
+        method = self._method(building)
+        await method.check()
+        log_fd = await trio.to_thread.run_sync(self._directory.new_log, building.key)
         try:
-            arguments = ["build", "--json", "--out-link", self._index.roots.path(attempt.link)]
-            # Nobody expects background work to write into a user's directories.
-            arguments.append("--no-write-lock-file")
-            if attempt.refresh:
-                arguments.append("--refresh")
-            stdout = await nix.run(
-                [*arguments, "--", building.reference],
-                timeout_s=self._timeout_s,
-                on_progress=on_progress,
-                log_fd=log_fd,
-            )
-            path = built_path(stdout, building.reference)
-            environment = await trio.to_thread.run_sync(
-                self.look, path, building.reference, building.given_name
-            )
+            stored = await method.build(building, attempt, on_progress, log_fd)
+            environment = await trio.to_thread.run_sync(self.look, building, stored.path)
         except NsmError as error:
             # The lines after the first are the end of this very log.
             text = error.message.partition("\n")[0]
@@ -92,21 +131,24 @@ class BuildRun:
             raise
         finally:
             os.close(log_fd)
-        return Built(environment=environment, path=path, link=attempt.link, built_s=time.time())
+        return Built(environment=environment, stored=stored, built_s=time.time())
 
-    def look(self, path: str, reference: str, name: str) -> Environment:
-        """Make the environment in a store path. Blocks; arguments and errors as for `sandbox`."""
-        environment = sandbox(path, reference, self._defaults, self._owners, name=name)
-        entry = self._configured.get(name)
-        if entry is None or entry.flake != reference:
-            return environment
-        return replace(
-            environment,
-            description=entry.description or environment.description,
-            timeout_s=entry.timeout_seconds or environment.timeout_s,
-            memory_mb=entry.memory_mb or environment.memory_mb,
-            cpu_weight=entry.cpu_weight or environment.cpu_weight,
-            preload=entry.preload or environment.preload,
-            network=entry.network_rule,
-            variables=tuple(entry.env.items()),
-        )
+    def look(self, building: Building, path: str) -> Environment:
+        """Make the environment at a store path. Blocks.
+
+        Raises:
+            NsmError: it cannot be used.
+        """
+        settings = self.configured.get(building.given_name)
+        if building.project and building.packages is not None:
+            # As for everything that lies in a project, the limits are those of the preset.
+            preset = self.configured.get(building.packages.preset, EnvironmentSettings())
+            settings = replace(preset, description=None)
+        elif settings is not None:
+            wanted = settings.flake if building.packages is None else settings.packages
+            if wanted != (building.packages or building.reference):
+                settings = None
+        environment = self._method(building).look(building, path, settings)
+        if building.preload is not None and not building.configured:
+            environment = replace(environment, preload=building.preload)
+        return environment

@@ -1,4 +1,4 @@
-"""All environments that nsm has Nix build, a few builds at once.
+"""All environments that nsm builds, with Nix or from packages, a few builds at once.
 
 Everything here is quick: a build is a task, its result an entry in the catalog, and a call never
 waits for a build here. A garbage-collector root keeps each build, and a file records it, so that it
@@ -15,32 +15,25 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from nsm.wire.errors import (
-    BadRequestError,
-    InternalError,
-    NsmError,
-    OverloadedError,
-    UnknownEnvironmentError,
-)
+from nsm.wire.errors import BadRequestError, OverloadedError, UnknownEnvironmentError
 from nsmd.environments.artifacts.discovery import METADATA_VARIABLE
-from nsmd.environments.builds import wording
-from nsmd.environments.builds.build_index import BuildIndex, to_remember
+from nsmd.environments.builds import names, wording
+from nsmd.environments.builds.build_directory import BuildDirectory, BuildRecord
+from nsmd.environments.builds.build_queue import BuildQueue
 from nsmd.environments.builds.build_run import BuildRun
-from nsmd.environments.builds.build_state import Attempt, Building, Failed
+from nsmd.environments.builds.build_state import Building, ProjectPackages, key_of_packages
+from nsmd.environments.builds.nix_builds import NixBuilds
+from nsmd.environments.builds.package_builds import PackageBuilds
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.store import CollectedEnvironments
 from nsmd.model.flakes import check_reference, shown, sort_out
-from nsmd.model.names import ENVIRONMENT_NAME
+from nsmd.model.packages import WantedPackages, check_packages
 from nsmd.model.settings import Defaults, EnvironmentSettings
-from nsmd.model.values import Artifact, ClientIdentity, EnvironmentProblem, Sources
+from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
 
 log = logging.getLogger(__name__)
-
-CONCURRENT_BUILDS = 2
-"""Nix runs many builders for each; more would only share the same processors and memory."""
-
-MAX_QUEUED = 64
-"""Largest number of waiting builds; more are refused."""
 
 MAX_ADDED = 256
 """Largest number of environments of `nsm env add`. Each is a line that models read."""
@@ -50,49 +43,48 @@ MAX_REFERENCES = 32
 
 MAX_UNWANTED = 32
 """Largest number of environments that are kept although nobody wants them now: an editor that comes
-back has them at once. The one that was wanted longest ago is removed first.
-"""
+back has them at once. The one that was wanted longest ago is removed first."""
 
 LAST_SAVE_S = 2.0
 """Time to write a small file at the end."""
 
-MAX_INTERRUPTIONS = 2
-"""After so many in a row, a build does not start by itself again: it may be what ends the
-supervisor.
-"""
-
 
 class Builder:
-    """All environments that nsm has Nix build, a few at once.
+    """All environments that nsm builds, a few at once.
 
     Args:
         build_run: runs one build.
-        index: keeps the builds.
+        directory: keeps the builds.
         catalog: gets the results.
-        configured: environments of config.toml that name a flake.
+        configured: environments of config.toml.
         nursery: owns the builds.
     """
 
     def __init__(
         self,
         build_run: BuildRun,
-        index: BuildIndex,
+        directory: BuildDirectory,
         catalog: Catalog,
         configured: Mapping[str, EnvironmentSettings],
         nursery: trio.Nursery,
     ) -> None:
-        self._builder = build_run
-        self._index = index
+        self._build_run = build_run
+        self._directory = directory
         self._catalog = catalog
         self._configured = configured
-        self._nursery = nursery
-        self._turns = trio.CapacityLimiter(CONCURRENT_BUILDS)
         self._all: dict[str, Building] = {}
         self._bad: list[str] = []
         self._bad_of_clients: Counter[str] = Counter()
-        self._unsaved = trio.Event()
-        self._saving = trio.Lock()
-        self._saved = True
+        self._subscribers: list[Callable[[], None]] = []
+        self._record = BuildRecord(directory, self._all.values)
+        self._queue = BuildQueue(
+            build_run,
+            directory,
+            self._record,
+            nursery,
+            every=self._all.values,
+            changed=self._publish,
+        )
 
     def __repr__(self) -> str:
         return f"<Builder of {len(self._all)} environments>"
@@ -105,7 +97,7 @@ class Builder:
 
     def log_path(self, building: Building) -> str:
         """Path of the log of its last build; there may be none."""
-        return self._index.log_path(building.key)
+        return self._directory.log_path(building.key)
 
     def find(self, target: str) -> Building:
         """Find the environment that a name or a reference means.
@@ -130,19 +122,35 @@ class Builder:
             hint=f"There are: {known}." if known else "`nsm env add REF#NAME` adds one.",
         )
 
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call a function whenever a build begins or ends."""
+        self._subscribers.append(changed)
+
+    async def keep_saving(self) -> None:
+        """Write the record file whenever something has changed."""
+        await self._record.keep_saving()
+
+    async def save(self) -> None:
+        """Write the record file, if something has changed."""
+        await self._record.save()
+
     # Wanted environments.
 
     async def begin(
-        self, references: Sequence[str], in_use: Callable[[], Iterable[Artifact]] = tuple
+        self,
+        references: Sequence[str],
+        in_use: Callable[[], Iterable[Environment]] = tuple,
+        agreed: Sequence[ProjectPackages] = (),
     ) -> None:
         """Load all recorded environments, and build the missing ones.
 
         Args:
             references: references in the supervisor's own `NIX_SANDBOX_ENVS`.
-            in_use: returns the artifacts of live sessions.
+            in_use: returns the environments of live sessions.
+            agreed: environments of projects.
         """
-        self._index.in_use = in_use
-        for building in await trio.to_thread.run_sync(self._index.load, self._builder.look):
+        self._directory.in_use = in_use
+        for building in await trio.to_thread.run_sync(self._directory.load, self._build_run.look):
             self._all[building.key] = building
         there = self._catalog.view(ClientIdentity(name="", scope="")).names
         for name, entry in self._configured.items():
@@ -150,6 +158,10 @@ class Builder:
             is_there = name in there and there[name].source == METADATA_VARIABLE
             if entry.flake is not None and not is_there:
                 self._want(entry.flake, name).configured = True
+            if entry.packages is not None:
+                self._want_packages(entry.packages, name).configured = True
+        for each in agreed:
+            self._want_of_project(each).agreed = True
         good, self._bad = sort_out(references, MAX_REFERENCES)
         for reference in good:
             self._want(reference).variable = True
@@ -157,10 +169,64 @@ class Builder:
             self._wanted(building)
             # Builds of `nsm env add` that failed last time wait until somebody looks at them.
             lost = building.built is None and building.failed is None
-            if lost or building.variable or building.configured:
-                self._begin_unless_hopeless(building)
-        await self._index.sweep(self._all.values)
+            if lost or building.outdated or building.variable or building.configured:
+                self._queue.begin_unless_hopeless(building)
+        await self._directory.sweep(self._all.values)
         self._publish()
+
+    def configure(self, configured: Mapping[str, EnvironmentSettings]) -> None:
+        """Apply changed environments of config.toml that are made from packages."""
+        self._configured = self._build_run.configured = configured
+        for building in self._all.values():
+            entry = configured.get(building.given_name)
+            if building.packages is not None and (entry is None or entry.packages is None):
+                building.configured = False
+                if building.attempt is not None and not building.wanted:
+                    building.attempt.scope.cancel()
+        for name, entry in configured.items():
+            if entry.packages is not None:
+                building = self._want_packages(entry.packages, name)
+                building.configured = True
+                self._wanted(building)
+        self._publish()
+
+    def keep_for_projects(self, agreed: Sequence[ProjectPackages]) -> None:
+        """Keep exactly these environments of projects, and build those that are new or changed."""
+        kept = [self._want_of_project(each) for each in agreed]
+        for building in self._all.values():
+            if building.project:
+                building.agreed = building in kept
+                if building.attempt is not None and not building.wanted:
+                    building.attempt.scope.cancel()
+        for building in kept:
+            self._wanted(building)
+            if building.outdated or (building.built is None and building.failed is None):
+                self._queue.begin_unless_hopeless(building)
+        self._publish()
+
+    def of_project(self, project: str, name: str) -> Building | None:
+        """Return the environment of a project by its name."""
+        return self._all.get(key_of_packages(name, project))
+
+    def look_again(self) -> None:
+        """Look whether packages or locks in the user's files have changed, and build if so."""
+        for building in self.buildings:
+            if building.packages is not None and building.attempt is None:
+                self._queue.begin_unless_hopeless(building)
+        self._publish()
+
+    async def collect(self, *, dry_run: bool) -> CollectedEnvironments:
+        """Remove environments made from packages that nobody uses.
+
+        Args:
+            dry_run: only say which.
+        """
+        kept = {b.built.stored.path for b in self.buildings if b.built is not None}
+        kept |= {bind.source for each in self._directory.in_use() for bind in each.binds}
+        for building in [b for b in self._all.values() if not b.wanted and b.attempt is None]:
+            if building.packages is not None and not dry_run:
+                del self._all[building.key]
+        return await self._build_run.packages.collect(kept, dry_run=dry_run)
 
     def add(self, reference: str, name: str = "") -> Building:
         """Add an environment, and build it unless it is there or being built.
@@ -174,22 +240,70 @@ class Builder:
             OverloadedError: there are too many.
         """
         check_reference(reference)
-        self._check_name(reference, name)
+        names.check_given(self.buildings, reference, name)
         building = self._known(reference, name) or self._want(reference, name)
+        self._add(building)
+        if name:
+            names.drop_nameless(self.buildings, building)
+            self._publish()
+        return building
+
+    def _add(self, building: Building) -> None:
+        """Keep an environment, and build it unless it is there or being built.
+
+        Raises:
+            OverloadedError: there are too many.
+        """
         if not building.added and sum(b.added for b in self.buildings) >= MAX_ADDED:
             raise OverloadedError(
                 f"{MAX_ADDED} environments have been added, which is the limit.",
                 hint="Remove some: `nsm env rm NAME`.",
             )
-        if building.attempt is None and (building.built is None or building.failed is not None):
-            self._check_room()
-            self._begin(building)
+        self.build_if_missing(building)
         building.added = True
-        if name:
-            self._replace_nameless(building)
         self._wanted(building)
         self._publish()
+
+    def build_if_missing(self, building: Building) -> None:
+        """Build an environment unless it is there or being built; again if it failed.
+
+        Raises:
+            OverloadedError: too many builds wait.
+        """
+        missing = building.built is None or building.failed is not None or building.outdated
+        if building.attempt is None and missing:
+            self._queue.check_room()
+            self._queue.begin(building)
+
+    def add_packages(self, packages: WantedPackages, name: str) -> Building:
+        """Add an environment made from packages, or change its packages, and build it.
+
+        Args:
+            name: its name.
+
+        Raises:
+            BadRequestError: the packages or the name are invalid.
+            OverloadedError: there are too many.
+        """
+        check_packages(packages)
+        names.check_given(self.buildings, packages.text, name, changes=True)
+        entry = self._configured.get(name)
+        if entry is not None and entry.packages is not None:
+            raise BadRequestError(
+                f"{name!r} is an environment of config.toml.",
+                hint="Change its packages there, then `nsm reload --config`.",
+            )
+        building = self._want_packages(packages, name)
+        if packages.preload:
+            building.set_preload(packages.preload)
+        self._add(building)
         return building
+
+    def preload(self, building: Building, modules: tuple[str, ...]) -> None:
+        """Have sessions of an environment find these modules imported."""
+        building.set_preload(modules)
+        self._record.mark()
+        self._publish()
 
     def update(self, targets: Sequence[str]) -> list[Building]:
         """Build environments again, with newer versions of their flakes if there are any.
@@ -204,7 +318,7 @@ class Builder:
         chosen = [self.find(target) for target in targets] if targets else self.buildings
         for building in chosen:
             if building.attempt is None:
-                self._begin(building, refresh=True)
+                self._queue.begin(building, refresh=True)
         self._publish()
         return chosen
 
@@ -217,6 +331,11 @@ class Builder:
         """
         building = self.find(target)
         if not building.added:
+            if building.agreed:
+                raise BadRequestError(
+                    f"{building.name!r} belongs to the project {building.project}.",
+                    hint=f"`nsm env use --forget {building.name}` there takes it away.",
+                )
             where = "config.toml" if building.configured else "NIX_SANDBOX_ENVS"
             raise BadRequestError(
                 f"{building.name!r} was not added by `nsm env add`: {where} names it.",
@@ -226,7 +345,7 @@ class Builder:
         self._publish()
         if not building.wanted:
             await self._forget(building)
-        self._unsaved.set()
+        self._record.mark()
         return building
 
     @asynccontextmanager
@@ -242,11 +361,11 @@ class Builder:
             self._wanted(building)
             if not building.tried:
                 try:
-                    self._check_room()
+                    self._queue.check_room()
                 except OverloadedError as error:
                     building.failed = wording.failure(error, time.time())
                 else:
-                    self._begin_unless_hopeless(building)
+                    self._queue.begin_unless_hopeless(building)
         self._bad_of_clients.update(bad)
         self._publish()
         try:
@@ -266,6 +385,22 @@ class Builder:
         building = Building(reference, name)
         return self._all.setdefault(building.key, building)
 
+    def _want_packages(self, packages: WantedPackages, name: str) -> Building:
+        """Return the environment of that name made from packages, with these from now on."""
+        return self._with_packages(Building(packages.text, name, packages), packages)
+
+    def _want_of_project(self, agreed: ProjectPackages) -> Building:
+        """Return an environment of a project, with these packages from now on."""
+        building = Building(agreed.path, agreed.name, agreed.packages, agreed.project)
+        return self._with_packages(building, agreed.packages)
+
+    def _with_packages(self, new: Building, packages: WantedPackages) -> Building:
+        building = self._all.setdefault(new.key, new)
+        building.reference = new.reference
+        if building.packages != packages:
+            building.packages, building.outdated = packages, True
+        return building
+
     def _known(self, reference: str, name: str) -> Building | None:
         """Find a wanted environment that would be the same."""
         for building in self.buildings:
@@ -278,9 +413,9 @@ class Builder:
         unwanted = [b for b in self._all.values() if not b.wanted and b.attempt is None]
         unwanted.sort(key=lambda b: b.used_s)
         for old in unwanted[: max(0, len(unwanted) - MAX_UNWANTED)]:
-            self._index.keep_older(old.built)
+            self._directory.keep_older(old.built)
             del self._all[old.key]
-        self._unsaved.set()
+        self._record.mark()
 
     async def _forget(self, building: Building) -> None:
         if building.attempt is not None:
@@ -288,141 +423,16 @@ class Builder:
             await building.attempt.done.wait()
         if building.wanted:  # somebody asked for it again meanwhile
             if building.attempt is None and building.built is None:
-                self._begin(building)
+                self._queue.begin(building)
             return
         self._all.pop(building.key, None)
-        self._index.keep_older(building.built)
-        await self._index.sweep(self._all.values)
+        self._directory.keep_older(building.built)
+        await self._directory.sweep(self._all.values)
 
-    def _replace_nameless(self, named: Building) -> None:
-        """An environment was given a name: drop a failed attempt to build it under its own name,
-        which another one may have.
-        """
-        for other in self.buildings:
-            same = other.reference == named.reference and not other.given_name
-            if same and other is not named and other.built is None and other.attempt is None:
-                other.added = False
-
-    def _check_name(self, reference: str, name: str) -> None:
-        """Check that an environment of this reference can have that name. Raises
-        BadRequestError.
-        """
-        if name and not ENVIRONMENT_NAME.fullmatch(name):
-            raise BadRequestError(
-                f"{name!r:.100} is no name for an environment.",
-                hint="Use 1 to 64 of a-z, 0-9 and '-', beginning with a letter or digit.",
-            )
-        for other in self.buildings:
-            if name and other.added and other.name == name and other.reference != reference:
-                raise BadRequestError(
-                    f"{name!r} is {shown(other.reference)} already.",
-                    hint=f"Choose another name, or `nsm env rm {name}` first.",
-                )
-
-    # Builds.
-
-    def _begin_unless_hopeless(self, building: Building) -> None:
-        if building.attempt is not None:
-            return
-        if building.interruptions >= MAX_INTERRUPTIONS:
-            building.tried = True
-            building.failed = wording.interrupted(building, time.time())
-            return
-        self._begin(building)
-
-    def _check_room(self) -> None:
-        """Check that another new build may wait; all known environments may wait at once.
-
-        Raises:
-            OverloadedError: too many builds wait.
-        """
-        waiting = sum(b.state == "queued" for b in self._all.values())
-        if waiting >= MAX_QUEUED:
-            raise OverloadedError(
-                f"{waiting} builds wait already.",
-                hint="`nsm env builds` shows them; try again later.",
-            )
-
-    def _begin(self, building: Building, *, refresh: bool = False) -> None:
-        building.attempt = Attempt(refresh=refresh)
-        building.tried = True
-        building.note()
-        self._unsaved.set()
-        self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
-
-    async def _carry_out(self, building: Building, attempt: Attempt) -> None:
-        """Carry out one build, from the queue to its result.
-
-        Cancellation: of the attempt's scope, ends it with that reason; of the whole builder, leaves
-        it recorded as running, so that the next supervisor starts it again.
-        """
-        error: NsmError | OSError | None = None
-        with attempt.scope:
-            try:
-                async with self._turns:
-                    attempt.started_s = trio.current_time()
-                    building.note()
-                    built = await self._builder.build(building, attempt)
-                    self._check_own_name(building, built.environment.name)
-                    self._index.keep_older(building.built)
-                    building.built = built
-                    building.last_name = built.environment.name
-            except (NsmError, OSError) as caught:
-                error = caught
-            except Exception:
-                # The only catch-all of a build: its errors concern nobody else.
-                log.exception("the build of %s failed inside the supervisor", building.name)
-                error = InternalError("nsm failed during the build; the supervisor's log says why.")
-        if attempt.scope.cancelled_caught:
-            building.failed = Failed(cause="it was stopped", message="The build was stopped.")
-        elif error is not None:
-            log.warning("environment %s is not built: %s", building.name, error)
-            building.failed = wording.failure(error, time.time())
-        else:
-            building.failed = None
-        building.interruptions = 0
-        building.attempt = None
-        self._unsaved.set()
-        self._publish()
-        await self._index.sweep(self._all.values)
-        attempt.done.set()
-        building.note()
-
-    def _check_own_name(self, building: Building, name: str) -> None:
-        """Check that no other added environment has that name. Raises BadRequestError."""
-        for other in self.buildings:
-            taken = other.added and other.built is not None and other.name == name
-            if taken and building.added and other is not building:
-                raise BadRequestError(
-                    f"{shown(building.reference)} is called {name!r}, as {shown(other.reference)} "
-                    "is.",
-                    hint=f"`nsm env add --name ANOTHER {shown(building.reference)}`",
-                )
-
-    # Records and messages.
-
-    async def keep_saving(self) -> None:
-        """Write the record file whenever something has changed."""
-        while True:
-            await self._unsaved.wait()
-            await self.save()
-
-    async def save(self) -> None:
-        """Write the record file, if something has changed."""
-        async with self._saving:
-            if not self._unsaved.is_set() and self._saved:
-                return
-            self._unsaved = trio.Event()
-            rows = [to_remember(building) for building in self._all.values()]
-            try:
-                await trio.to_thread.run_sync(self._index.save, rows)
-                self._saved = True
-            except OSError as error:
-                self._saved = False  # tried again with the next change, or at the end
-                log.warning("built environments will not be remembered: %s", error)
+    # Messages.
 
     def _publish(self) -> None:
-        every = list(self._all.values())
+        every = [building for building in self._all.values() if not building.project]
         bad = [wording.bad_reference(reference) for reference in self._bad]
         self._put(
             EnvironmentSource(rank=Rank.BUILT), [b for b in every if b.added or b.variable], bad
@@ -434,6 +444,8 @@ class Builder:
         for reference, clients in self._bad_of_clients.items():
             if clients:
                 self._put(_of_clients(reference), [], [wording.bad_reference(reference)])
+        for changed in self._subscribers:
+            changed()
 
     def _put(
         self,
@@ -448,6 +460,7 @@ class Builder:
 @asynccontextmanager
 async def open_builder(
     finder: NixFinder,
+    installation: InstallerRun,
     catalog: Catalog,
     directory: str,
     *,
@@ -460,24 +473,20 @@ async def open_builder(
 
     Args:
         finder: finds Nix.
+        installation: makes environments from packages.
         catalog: gets the results.
         directory: absolute directory for builds; made for this user alone.
         defaults: limits of environments that set none.
-        configured: environments of config.toml; those that name a flake are built.
+        configured: environments of config.toml; those that name a flake or packages are built.
         owners: users whose programs may be run.
-        timeout_s: time limit of one build, seconds.
+        timeout_s: time limit of one build by Nix, seconds.
     """
-    index = BuildIndex(directory)
-    build_run = BuildRun(
-        finder,
-        index,
-        defaults=defaults,
-        configured=configured,
-        owners=owners,
-        timeout_s=timeout_s,
-    )
+    files = BuildDirectory(directory)
+    nix = NixBuilds(finder, files, defaults=defaults, owners=owners, timeout_s=timeout_s)
+    packages = PackageBuilds(installation, defaults=defaults)
+    build_run = BuildRun(nix, packages, files, configured)
     async with trio.open_nursery() as nursery:
-        builder = Builder(build_run, index, catalog, configured, nursery)
+        builder = Builder(build_run, files, catalog, configured, nursery)
         nursery.start_soon(builder.keep_saving)
         try:
             yield builder

@@ -102,5 +102,7 @@ def so_far(attempt: Attempt) -> str:
         return f"it waits for other builds, for {duration(now_s - attempt.queued_s)} so far"
     progress = attempt.progress
     done = f", {progress.built} of {progress.to_build} built" if progress.to_build else ""
-    doing = f" ({progress.activity})" if progress.activity else ""
-    return f"it is being built, for {duration(now_s - attempt.started_s)} so far{done}{doing}"
+    if megabytes := progress.downloaded_bytes // 1_000_000:
+        done += f", {megabytes} MB received"
+    doing = progress.activity or progress.phase
+    return f"it is being built, for {duration(now_s - attempt.started_s)} so far{done} ({doing})"

@@ -16,6 +16,7 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import NsmError
+from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.devshell import NAME, files
 from nsmd.environments.devshell.evaluation import (
     NixEvaluator,
@@ -27,7 +28,6 @@ from nsmd.environments.devshell.evaluation import (
 )
 from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
-from nsmd.environments.nix.progress import NixProgress
 from nsmd.host.locales import locale_part
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
@@ -88,7 +88,7 @@ class _Project:
     )
     since_s: float | None = None
     settled: trio.Event = field(default_factory=trio.Event)
-    progress: NixProgress = field(default_factory=NixProgress)
+    progress: CommandProgress = field(default_factory=CommandProgress)
     problem: str = ""
     failed_s: float = -math.inf
 
@@ -142,6 +142,11 @@ class DevShells:
             return None
         return self._environment(known, client.project.mount_point, client.inherited)
 
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
+        """Return the shell of a client's project as a list of at most one."""
+        environment = self.environment(client)
+        return () if environment is None else (environment,)
+
     def expect(self, project: ProjectMount | None) -> None:
         """Note a client with that project: its shell will be needed."""
         if project is not None:
@@ -157,9 +162,11 @@ class DevShells:
         """
         return any(environment.setup in known.steps.values() for known in self._projects.values())
 
-    def settled(self, project: ProjectMount | None) -> trio.Event | None:
+    def settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
         """Event of the end of the running evaluation; None if none runs."""
-        known = self._projects.get(_directory(project)) if project is not None else None
+        if name != NAME or client.project is None:
+            return None
+        known = self._projects.get(_directory(client.project))
         return known.settled if known is not None and known.since_s is not None else None
 
     # State.
@@ -254,7 +261,7 @@ class DevShells:
     def _begin(self, known: _Project) -> None:
         known.since_s = trio.current_time()
         known.settled = trio.Event()
-        known.progress = NixProgress()
+        known.progress = CommandProgress()
         self._nursery.start_soon(self._evaluate, known)
 
     async def _evaluate(self, known: _Project) -> None:
@@ -301,7 +308,7 @@ class DevShells:
         if shell is not None:
             return shell
 
-        def note(progress: NixProgress, _log_bytes: int) -> None:
+        def note(progress: CommandProgress, _log_bytes: int) -> None:
             known.progress = progress
 
         began = trio.current_time()

@@ -16,12 +16,10 @@ from enum import IntEnum
 from typing import Any, cast
 
 from nsm.dataclass import dataclass, field
-from nsmd.environments.nix.progress import NixProgress
+from nsmd.environments.commands.log_text import MAX_LINE_CHARS, clean, lines_of
+from nsmd.environments.commands.progress import CommandProgress
 
 PREFIX = b"@nix "
-
-MAX_LINE_CHARS = 4096
-"""Largest part of a log line to keep; builders print whole files in one line."""
 
 MAX_ERROR_CHARS = 16 * 1024
 """Largest size of Nix's error messages to keep. Traces of an evaluation are long; their end, which
@@ -63,7 +61,6 @@ class _Result(IntEnum):
 
 _COUNTED = (_Kind.FILE_TRANSFER, _Kind.COPY_PATHS, _Kind.BUILDS)
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _STORE_NAME = re.compile(r"(?:.*/)?[0-9a-z]{32}-(.+?)(?:\.drv)?")
 
 
@@ -98,7 +95,7 @@ class NixLogReader:
             Cleaned lines for people; mostly none.
         """
         if not line.startswith(PREFIX):
-            return _lines(line.decode(errors="replace"))
+            return lines_of(line.decode(errors="replace"))
         try:
             message = json.loads(line[len(PREFIX) :])
         except (ValueError, RecursionError):
@@ -113,13 +110,13 @@ class NixLogReader:
         return "\n".join(self._errors)
 
     @property
-    def progress(self) -> NixProgress:
+    def progress(self) -> CommandProgress:
         """Progress of the run."""
         shown = next(
             (a for a in reversed(self._activities.values()) if a.kind == _Kind.BUILD),
             next((a for a in reversed(self._activities.values()) if a.text), None),
         )
-        return NixProgress(
+        return CommandProgress(
             phase=self._phase(),
             activity="" if shown is None else _words(shown),
             built=self._total(_Kind.BUILDS),
@@ -146,7 +143,7 @@ class NixLogReader:
         return []
 
     def _message(self, message: Mapping[str, Any]) -> list[str]:
-        lines = _lines(_text(message.get("msg")))
+        lines = lines_of(_text(message.get("msg")))
         level = message.get("level")
         if level == 0 and lines:
             self._errors.append("\n".join(lines))
@@ -158,7 +155,7 @@ class NixLogReader:
 
     def _start(self, number: int, message: Mapping[str, Any]) -> list[str]:
         kind, level = message.get("type"), message.get("level")
-        lines = _lines(_text(message.get("text")))
+        lines = lines_of(_text(message.get("text")))
         fields = _fields(message)
         subject = fields[0] if fields and isinstance(fields[0], str) else ""
         named = _STORE_NAME.fullmatch(subject[:MAX_LINE_CHARS])
@@ -181,9 +178,9 @@ class NixLogReader:
         match message.get("type"), fields:
             case ((_Result.LOG_LINE | _Result.POST_BUILD_LINE), [str(text), *_]):
                 before = f"{activity.name}> " if activity.name else ""
-                return [before + line for line in _lines(text)]
+                return [before + line for line in lines_of(text)]
             case _Result.SET_PHASE, [str(phase), *_]:
-                activity.phase = _clean(phase)[:100]
+                activity.phase = clean(phase)[:100]
             case _Result.PROGRESS, [int(done), int(expected), *_]:
                 activity.done, activity.expected = max(0, done), max(0, expected)
             case _Result.SET_EXPECTED, [int(kind), int(amount), *_] if kind in _COUNTED:
@@ -223,19 +220,3 @@ def _fields(message: Mapping[str, Any]) -> list[object]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _lines(text: str) -> list[str]:
-    """Lines of a text, without empty ones, cleaned and cut."""
-    # Of a progress bar that is redrawn, the last state.
-    shown = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    cleaned = (_clean(line)[:MAX_LINE_CHARS].rstrip() for line in shown)
-    return [line for line in cleaned if line]
-
-
-def _clean(text: str) -> str:
-    """Remove terminal control sequences."""
-    if text.isprintable():
-        return text
-    text = _ESCAPES.sub("", text).expandtabs()
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -13,6 +13,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NixUnavailableError
+from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
 from nsmd.environments.nix.errors import (
     NixExitError,
     NixKilledError,
@@ -20,7 +21,6 @@ from nsmd.environments.nix.errors import (
     NixOutputError,
     NixTimeoutError,
 )
-from nsmd.environments.nix.runner import NixOutcome, OnProgress, run_monitored
 from nsmd.host.paths import why_not_run
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ _OURS_PREFIX = "NIX_SANDBOX_"
 _NEVER_ASK = {"GIT_TERMINAL_PROMPT": "0", "SSH_ASKPASS_REQUIRE": "never"}
 """Nobody is there to answer."""
 
+LOG_READER = "nsmd.environments.nix.messages:NixLogReader"
+
 _FLAKES = ("--extra-experimental-features", "nix-command flakes")
 
 
@@ -133,6 +135,7 @@ class Nix:
         """
         ended = await run_monitored(
             [self.program, *_FLAKES, "--log-format", "internal-json", *arguments],
+            reader=LOG_READER,
             variables=self.variables,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
@@ -142,7 +145,7 @@ class Nix:
         )
         return self._result(ended, _short(arguments), timeout_s, max_output_bytes)
 
-    def _result(self, ended: NixOutcome, command: str, timeout_s: float, limit: int) -> bytes:
+    def _result(self, ended: CommandOutcome, command: str, timeout_s: float, limit: int) -> bytes:
         if ended.not_started:
             raise NixNotStartedError(command, ended.not_started)
         if ended.timed_out:

@@ -11,6 +11,7 @@ limits           values for the limits of a session's group (pure)
 group            one session's group: made, limited, read
 notices          the kernel's notices when a limit was reached
 share            a session's share of the processor
+held_memory      memory that is in no address space: memory files, pipes, sockets
 memory_estimate  memory of a session's processes, from /proc, if no group counts it
 watchdog         end processes that take too much memory, if no group does
 confinement      limits of one session, and which of them ended something
@@ -18,10 +19,19 @@ enforcer         confine each jail with the means of this host
 """
 
 from nsmd.jail.cgroups.confinement import Confinement
-from nsmd.jail.cgroups.enforcer import LimitEnforcer, SessionEnforcer, find_enforcer, open_enforcer
+from nsmd.jail.cgroups.enforcer import (
+    BoxEnforcer,
+    LimitEnforcer,
+    SessionEnforcer,
+    find_enforcer,
+    open_enforcer,
+)
 from nsmd.jail.cgroups.group import Group, memory_of
+from nsmd.jail.cgroups.limits import BoxBounds
 
 __all__ = [
+    "BoxBounds",
+    "BoxEnforcer",
     "Confinement",
     "Group",
     "LimitEnforcer",

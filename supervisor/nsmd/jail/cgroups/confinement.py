@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nsmd.host.processes import has_ended, tree_of
 from nsmd.jail.cgroups import memory_estimate
 from nsmd.jail.cgroups.group import Counted, Group
+from nsmd.jail.cgroups.held_memory import HeldMemory, held_memory
 from nsmd.jail.cgroups.share import AT_REST, Share
-from nsmd.jail.interface import Jail
 from nsmd.jail.process_tree import open_descendant
 from nsmd.model.values import Enforcement, LimitEvent, Outcome
 
@@ -33,7 +34,23 @@ COUNTED = "counted"
 KILLED = 137
 """Exit code of an interpreter that was killed by SIGKILL."""
 
+NOTHING_HELD = HeldMemory()
+
 Watch = Callable[["Confinement"], None]
+
+
+class TopProcess(Protocol):
+    """Interface to the process below which everything is limited, such as a jail."""
+
+    @property
+    def pid(self) -> int:
+        """Process id here."""
+        ...
+
+    @property
+    def pidfd(self) -> int:
+        """Descriptor of it; the owner closes it."""
+        ...
 
 
 class Look(NamedTuple):
@@ -42,23 +59,27 @@ class Look(NamedTuple):
     Attributes:
         memory_bytes: memory of its processes together.
         eaters: these processes, if that may be too much.
+        held: memory among it that they hold by descriptors, if nothing else counts it.
     """
 
     processes: int
     memory_bytes: int
     eaters: Sequence[memory_estimate.Eater]
+    held: HeldMemory = NOTHING_HELD
 
 
 class Confinement:
     """Limits of one session: the mechanism, and which of them has ended something.
 
     Args:
-        jail: jail of the session; the caller owns it.
+        jail: jail of the session, or a box; the caller owns it.
         program_bytes: memory that its processes may have together, without files in memory.
         processes: largest number of processes.
         enforcement: how these limits are enforced.
         group: control group of the session; None if there are no groups.
         watch: makes the watchdog look at it from now on.
+        notice: text for the standard error of a process that the watchdog kills; empty for none.
+        steady: it keeps its weight however long it computes, as boxes do.
 
     Attributes:
         noticed: the kernel has reported a change of the counts (`Notices`).
@@ -70,6 +91,8 @@ class Confinement:
         "_counted",
         "_events",
         "_jail",
+        "_latest",
+        "_notice",
         "_peak_bytes",
         "_processes",
         "_share",
@@ -83,13 +106,15 @@ class Confinement:
 
     def __init__(
         self,
-        jail: Jail,
+        jail: TopProcess,
         *,
         program_bytes: int,
         processes: int,
         enforcement: Enforcement,
         group: Group | None = None,
         watch: Watch = lambda _: None,
+        notice: str = "",
+        steady: bool = False,
     ) -> None:
         self.enforcement = enforcement
         self.group = group
@@ -99,14 +124,21 @@ class Confinement:
         self._jail = jail
         self._closed = False
         self._processes = processes
-        self._share = None if group is None else Share(group)
+        self._share = None if group is None or steady else Share(group)
         self._watch = watch
         self._counted = Counted()
         self._events: list[LimitEvent] = []
         self._peak_bytes: int | None = None
+        self._latest: Look | None = None
+        self._notice = notice
 
     def __repr__(self) -> str:
         return f"<Confinement pid={self._jail.pid} memory by {self.enforcement.memory}>"
+
+    @property
+    def directory(self) -> str | None:
+        """Directory of its control group; None without one."""
+        return None if self.group is None else self.group.directory
 
     # For the session; quick.
 
@@ -225,9 +257,29 @@ class Confinement:
         """Memory that the group uses now, including files in memory; None without a group."""
         return None if self.group is None else self.group.memory_bytes()
 
+    def held_bytes(self) -> int:
+        """Memory that the watchdog saw last in memory files, pipes and sockets; 0 with a group,
+        which counts it.
+        """
+        held = NOTHING_HELD if self._latest is None else self._latest.held
+        return held.memory_files + held.pipes + held.sockets
+
     def peak_bytes(self) -> int | None:
         """The most memory that was seen; None if nothing counts it."""
         return self._peak_bytes if self.group is None else self.group.peak_bytes()
+
+    def use(self) -> dict[str, Any]:
+        """Use of a box, for lists. What the watchdog has seen is half a second old."""
+        self.count()
+        seen = self._latest
+        memory = self.memory_bytes()
+        return {
+            "memory_by": self.enforcement.memory,
+            "why": self.enforcement.why or None,
+            "memory_bytes": seen.memory_bytes if memory is None and seen is not None else memory,
+            "processes": None if seen is None else seen.processes,
+            "killed": sum(event.times for event in self._events if event.kind == "memory"),
+        }
 
     def facts(self) -> dict[str, Any]:
         """Facts for `nsm inspect`: the limits, and present figures; reads some files."""
@@ -238,6 +290,7 @@ class Confinement:
             "group_limit_bytes": self.group.limits.memory_bytes if self.group else None,
             "memory_bytes": self.memory_bytes(),
             "peak_bytes": self.peak_bytes(),
+            "held_bytes": None if self.group is not None else self.held_bytes(),
             "process_limit": self._processes,
             "cpu_weight": self._share.now() if self._share else None,
         }
@@ -254,16 +307,20 @@ class Confinement:
             too_much = has > self.program_bytes
             return Look(len(pids), has, memory_estimate.roughly(pids) if too_much else [])
         eaters: list[memory_estimate.Eater] = []
+        held = NOTHING_HELD
         for _ in range(LOOKS):
             pids = tree_of(self._jail.pid)
-            eaters = memory_estimate.roughly(pids)
+            rough = memory_estimate.roughly(pids)
+            held = held_memory(pids)
+            eaters = memory_estimate.with_held(rough, held)
             if _total(eaters) > self.program_bytes:
-                eaters = memory_estimate.exactly(eaters)
+                exact = memory_estimate.exactly(rough, without=held.inodes)
+                eaters = memory_estimate.with_held(exact, held)
             # Shared memory is divided again whenever a process starts or ends: figures read
             # meanwhile add up to too much.
             if _total(eaters) <= self.program_bytes or tree_of(self._jail.pid) == pids:
                 break
-        return Look(len(eaters), _total(eaters), eaters)
+        return Look(len(eaters), _total(eaters), eaters, held)
 
     def act(self, look: Look) -> bool:
         """End processes that have too much: the largest first, never the agent. Runs in the loop's
@@ -274,6 +331,7 @@ class Confinement:
         """
         if self._closed:
             return False
+        self._latest = look._replace(eaters=())
         if self._share is not None:
             self._share.looked(runs=self.runs, processes=look.processes)
         else:
@@ -323,6 +381,8 @@ class Confinement:
         try:
             if has_ended(self._jail.pidfd):  # its process id may belong to another one then
                 return False
+            if self._notice:
+                tell_on_stderr(pid, self._notice)
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
             return False
@@ -337,6 +397,29 @@ class Confinement:
             self.runs = False
             if self.group is not None:
                 self.group.remove()
+
+
+def tell_on_stderr(pid: int, text: str) -> None:
+    """Write to the standard error of a process, where somebody reads why it is killed.
+
+    It may have put anything in that place: nothing that could block is opened.
+    """
+    path = f"/proc/{pid}/fd/2"
+    try:
+        kind = os.stat(path).st_mode
+        terminal = stat.S_ISCHR(kind) and os.readlink(path).startswith("/dev/pts/")
+        if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or terminal):
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        number = os.open(path, flags)
+    except OSError:
+        return
+    try:
+        os.write(number, text.encode())
+    except OSError:
+        pass  # nobody reads it
+    finally:
+        os.close(number)
 
 
 def _total(eaters: Sequence[memory_estimate.Eater]) -> int:

@@ -13,10 +13,10 @@ import trio
 
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.jail.cgroups import session_scope as anchors
-from nsmd.jail.cgroups.confinement import Confinement
+from nsmd.jail.cgroups.confinement import Confinement, TopProcess
 from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
 from nsmd.jail.cgroups.group import Group
-from nsmd.jail.cgroups.limits import GroupLimits, limits_of
+from nsmd.jail.cgroups.limits import BoxBounds, GroupLimits, limits_of, limits_of_box
 from nsmd.jail.cgroups.notices import Notices
 from nsmd.jail.cgroups.scope import enter_scope, is_delegated, is_main_process
 from nsmd.jail.cgroups.session_scope import Anchor
@@ -66,6 +66,28 @@ class LimitEnforcer(Protocol):
 
         Args:
             directory: directory of its group (`Confinement.group`); None if it had none.
+        """
+        ...
+
+
+class BoxEnforcer(Protocol):
+    """Interface of the limits of boxes."""
+
+    async def confine_box(self, name: str, box: TopProcess, bounds: BoxBounds) -> Confinement:
+        """Confine a process that is about to become a box.
+
+        Args:
+            name: name of its group.
+
+        Cancellation: leaves no group.
+        """
+        ...
+
+    def adopt_box(self, box: TopProcess, bounds: BoxBounds, directory: str | None) -> Confinement:
+        """Take over the limits of a box that an earlier supervisor confined.
+
+        Args:
+            directory: directory of its group; None if it had none.
         """
         ...
 
@@ -146,8 +168,19 @@ class SessionEnforcer:
             group.remove()
         if jail.pid <= 0:  # `nsmd.jail.run_only`
             return self._run_only(jail, limits)
+        return await self._confine(session_id, jail, limits)
+
+    async def confine_box(self, name: str, box: TopProcess, bounds: BoxBounds) -> Confinement:
+        limits = limits_of_box(bounds)
+        confinement = await self._confine(name, box, limits, _notice(bounds))
+        confinement.begun()  # until its end
+        return confinement
+
+    async def _confine(
+        self, session_id: str, jail: TopProcess, limits: GroupLimits, notice: str = ""
+    ) -> Confinement:
         if self.tree is None:
-            return self._without_group(jail, limits, self.enforcement)
+            return self._without_group(jail, limits, self.enforcement, notice)
         try:
             try:
                 group = await self._group(self.tree, session_id, jail.pid, limits)
@@ -156,15 +189,20 @@ class SessionEnforcer:
                     raise
                 group = await self._group(self.tree, session_id, jail.pid, limits)
         except OSError as error:
-            return self._refused(session_id, jail, limits, error)
-        return self._with_group(session_id, jail, limits, group)
+            return self._refused(session_id, jail, limits, error, notice)
+        return self._with_group(session_id, jail, limits, group, notice)
 
     def _refused(
-        self, session_id: str, jail: Jail, limits: GroupLimits, error: OSError
+        self,
+        session_id: str,
+        jail: TopProcess,
+        limits: GroupLimits,
+        error: OSError,
+        notice: str = "",
     ) -> Confinement:
         why = f"the session's control group: {os.strerror(error.errno or 0)}"
         log.warning("session %s has no control group: %s", session_id, error)
-        return self._without_group(jail, limits, _enforcement(frozenset(), why))
+        return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
 
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
@@ -172,17 +210,33 @@ class SessionEnforcer:
         limits = limits_of(spec, self._limits)
         if jail.pid <= 0:
             return self._run_only(jail, limits)
+        return self._adopt(session_id, jail, limits, directory)
+
+    def adopt_box(self, box: TopProcess, bounds: BoxBounds, directory: str | None) -> Confinement:
+        limits = limits_of_box(bounds)
+        confinement = self._adopt("of a box", box, limits, directory, _notice(bounds))
+        confinement.begun()
+        return confinement
+
+    def _adopt(
+        self,
+        session_id: str,
+        jail: TopProcess,
+        limits: GroupLimits,
+        directory: str | None,
+        notice: str = "",
+    ) -> Confinement:
         if directory is None:
             why = self.enforcement.why or "it had no control group when it was started"
-            return self._without_group(jail, limits, _enforcement(frozenset(), why))
+            return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
         remove = self._leftovers.remove if self.tree is None else self.tree.remove
         try:
             group = Group.existing(directory, jail.pid, limits, remove)
         except OSError as error:
             log.warning("session %s has lost its control group: %s", session_id, error)
             why = f"the control group that it had: {error.strerror}"
-            return self._without_group(jail, limits, _enforcement(frozenset(), why))
-        confinement = self._with_group(session_id, jail, limits, group)
+            return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
+        confinement = self._with_group(session_id, jail, limits, group, notice)
         confinement.taken_up()
         return confinement
 
@@ -229,7 +283,12 @@ class SessionEnforcer:
             self.anchor.close()
 
     def _with_group(
-        self, session_id: str, jail: Jail, limits: GroupLimits, group: Group
+        self,
+        session_id: str,
+        jail: TopProcess,
+        limits: GroupLimits,
+        group: Group,
+        notice: str = "",
     ) -> Confinement:
         lacking = group.lacking or _lacking(group.holds)
         if group.lacking:
@@ -241,6 +300,8 @@ class SessionEnforcer:
             enforcement=_enforcement(group.holds, lacking),
             group=group,
             watch=self.watchdog.watch,
+            notice=notice,
+            steady=bool(notice),
         )
         if self.notices is not None:
             self.notices.add(confinement, group.directory)
@@ -276,7 +337,11 @@ class SessionEnforcer:
         return await trio.to_thread.run_sync(make)
 
     def _without_group(
-        self, jail: Jail, limits: GroupLimits, enforcement: Enforcement
+        self,
+        jail: TopProcess,
+        limits: GroupLimits,
+        enforcement: Enforcement,
+        notice: str = "",
     ) -> Confinement:
         return Confinement(
             jail,
@@ -284,7 +349,15 @@ class SessionEnforcer:
             processes=limits.processes,
             enforcement=enforcement,
             watch=self.watchdog.watch,
+            notice=notice,
         )
+
+
+def _notice(bounds: BoxBounds) -> str:
+    return (
+        f"\nnsm: this process was ended: the box had more than its {bounds.memory_mb} MiB of "
+        "memory ([box] memory_mb, `nsm box --limit memory_mb=...`)\n"
+    )
 
 
 def _enforcement(controllers: frozenset[str], why: str) -> Enforcement:

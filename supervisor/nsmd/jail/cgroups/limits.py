@@ -44,6 +44,23 @@ class GroupLimits:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxBounds:
+    """Limits that a box asks for.
+
+    Attributes:
+        memory_mb: memory of its processes together.
+        files_mb: sizes of its file systems in memory together.
+        processes: largest number of processes.
+        cpu_weight: weight beside sessions and other boxes.
+    """
+
+    memory_mb: int
+    files_mb: int
+    processes: int
+    cpu_weight: int
+
+
 OPTIONAL = frozenset({"memory.swap.max"})
 """Files that a kernel without swap does not have."""
 
@@ -64,4 +81,15 @@ def limits_of(spec: JailSpec, limits: SessionLimits) -> GroupLimits:
         program_bytes=programs << 20,
         processes=limits.processes - SPARE_PROCESS,
         cpu_weight=spec.environment.cpu_weight,
+    )
+
+
+def limits_of_box(bounds: BoxBounds) -> GroupLimits:
+    """Compute the limits of a box's group."""
+    programs = bounds.memory_mb + AGENT_MB
+    return GroupLimits(
+        memory_bytes=(programs + bounds.files_mb) << 20,
+        program_bytes=programs << 20,
+        processes=bounds.processes - SPARE_PROCESS,
+        cpu_weight=bounds.cpu_weight,
     )

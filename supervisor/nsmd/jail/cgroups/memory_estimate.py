@@ -4,21 +4,22 @@ The first reading is quick and never too small: each process's resident and swap
 us per process. Forks share their parent's pages. So if that is too much, a second reading takes
 each process's own share (PSS), up to 3 ms each.
 
-Memory in nobody's address space is not seen: a memory file that is only written to, a detached
-System V segment, buffers of pipes and sockets. Only a control group counts those.
+Memory that is held by descriptors alone is added (`held_memory`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from nsm.dataclass import dataclass
+from nsmd.jail.cgroups.held_memory import HeldMemory
 
 SHARED_WORTH_LOOKING = 16 << 20
 """Bytes of shared memory of a process from which on the kind of that memory is read."""
 
-_UNNAMED = (b"/dev/zero", b"/memfd:", b"/SYSV", b"/anon_hugepage")
+_MEMORY_FILE = b"/memfd:"
+_UNNAMED = (b"/dev/zero", _MEMORY_FILE, b"/SYSV", b"/anon_hugepage")
 """Names in /proc/PID/smaps of shared memory that is in none of the session's file systems. The
 sizes of these bound the rest.
 """
@@ -46,16 +47,30 @@ def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
     return found
 
 
-def exactly(eaters: Sequence[Eater], proc: str = "/proc") -> list[Eater]:
+def with_held(eaters: Sequence[Eater], held: HeldMemory) -> list[Eater]:
+    """Add what each process holds by descriptors."""
+    return [
+        Eater(pid=each.pid, memory_bytes=each.memory_bytes + int(held.shares.get(each.pid, 0)))
+        for each in eaters
+    ]
+
+
+def exactly(
+    eaters: Sequence[Eater], proc: str = "/proc", *, without: Collection[int] = ()
+) -> list[Eater]:
     """The share of each process; the result of `roughly` if it cannot be read.
+
+    Args:
+        eaters: from `roughly`.
+        without: inodes of memory files that are counted elsewhere.
 
     A process may hide from the supervisor's user (prctl(2), PR_SET_DUMPABLE). That makes it count
     for more, not for less.
     """
-    return [_exact(eater, proc) for eater in eaters]
+    return [_exact(eater, proc, without) for eater in eaters]
 
 
-def _exact(eater: Eater, proc: str) -> Eater:
+def _exact(eater: Eater, proc: str, without: Collection[int]) -> Eater:
     folder = f"{proc}/{eater.pid}"
     wanted = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
     try:
@@ -66,11 +81,11 @@ def _exact(eater: Eater, proc: str) -> Eater:
         return Eater(pid=eater.pid, memory_bytes=0)
     shared = table.pop(b"Pss_Shmem:", 0)
     if shared > SHARED_WORTH_LOOKING:
-        shared = _unnamed_shared(f"{folder}/smaps", shared)
+        shared = _unnamed_shared(f"{folder}/smaps", shared, without)
     return Eater(pid=eater.pid, memory_bytes=sum(table.values()) + shared)
 
 
-def _unnamed_shared(path: str, otherwise: int) -> int:
+def _unnamed_shared(path: str, otherwise: int, without: Collection[int]) -> int:
     """Bytes of shared memory that no file system's size bounds."""
     total = 0
     counts = False
@@ -81,6 +96,8 @@ def _unnamed_shared(path: str, otherwise: int) -> int:
                 if not name.endswith(b":"):  # the first line of a mapping
                     mapped = line.split(None, 5)
                     counts = len(mapped) == 6 and mapped[5].startswith(_UNNAMED)
+                    if counts and mapped[5].startswith(_MEMORY_FILE):
+                        counts = int(mapped[4]) not in without
                 elif counts and name == b"Pss:":
                     total += int(line.split()[1]) << 10
     except (OSError, ValueError, IndexError):

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
 import trio
 
-from nsm.dataclass import dataclass, field, replace
+from nsm.dataclass import dataclass, field
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
+from nsmd.fdstore.store import Kept, NoStore
+from nsmd.host.process_stats import share_of
 from nsmd.host.watching.source_watcher import SourceWatcher as Watching
-from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
-from nsmd.jail import BwrapLauncher, ColdLauncher, Jail, Launcher, open_router
+from nsmd.jail import ColdLauncher, Jail
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.project_copy import NoCopyError
@@ -30,10 +28,10 @@ from nsmd.jail.templates.fork import (
     TemplateGoneError,
 )
 from nsmd.jail.templates.freshness import Files, look
-from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_of
+from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_like, template_of
 from nsmd.jail.templates.template import Template, start_template
-from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
-from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec
+from nsmd.jail.templates.template_store import TemplateStore
+from nsmd.model.values import Environment, JailSizes, JailSpec
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +80,22 @@ class _Line:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateTrial:
+    """Result of preloading the modules of an environment.
+
+    Attributes:
+        reason: why there is no template at all; empty if there is one.
+        imported, failed: as in `Template`.
+        memory_bytes: memory of the template; None if unknown.
+    """
+
+    reason: str = ""
+    imported: Mapping[str, float] = field(default_factory=dict[str, float])
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+    memory_bytes: int | None = None
+
+
 class TemplateLauncher:
     """Launcher of sessions as forks of templates, or cold if that does not work.
 
@@ -123,6 +137,18 @@ class TemplateLauncher:
         """Templates that can be forked."""
         lines = self._lines.values()
         return [line.template for line in lines if line.template and line.template.is_open]
+
+    def templates_of(self, environment: Environment) -> list[Template]:
+        """Templates whose forks are sessions of an environment."""
+        every = self.templates
+        return [each for each in every if template_like(each.spec, environment) == each.spec]
+
+    def replace(self, old: Environment, new: Environment) -> None:
+        """Start templates for an environment wherever its older form has some. These serve no new
+        session of it, and end once nobody has used them for a while.
+        """
+        for spec in {template_like(each.spec, new) for each in self.templates_of(old)}:
+            self._nursery.start_soon(self._make_again, spec)
 
     def take_up(self, kept: Kept) -> None:
         """Take over the templates of an earlier supervisor.
@@ -232,28 +258,56 @@ class TemplateLauncher:
     async def prepare(self, spec: JailSpec) -> None:
         """Prepare the template, which may import for seconds."""
         plan = self._plans(spec, spec.rehearsed)
-        if plan.impossible:
-            return
-        line = self._line(plan.template)
+        if not plan.impossible:
+            await self._prepare(plan.template)
+
+    async def _prepare(self, spec: TemplateSpec) -> _Line:
+        line = self._line(spec)
         if (line.template and line.template.is_open) or trio.current_time() < line.retry_s:
-            return
+            return line
         failures = line.failures
         try:
-            await self._template(line, plan.template)
+            await self._template(line, spec)
         except (TemplateError, StartFailedError) as error:
             self._failed(line, failures, error)
+        return line
 
     async def try_preloading(self, environment: Environment) -> None:
         """Find modules of an environment that cannot be preloaded, for `unloaded` and `reasons`."""
+        trial = await self.try_template(environment)
+        if trial.reason:
+            self._note(environment, trial.reason)
+        else:
+            self._note_unloaded(environment, trial.failed)
+
+    async def try_template(
+        self, environment: Environment, old: Environment | None = None
+    ) -> TemplateTrial:
+        """Preload the modules of an environment, and say how that went.
+
+        Args:
+            old: its older form. Where that has a template, the new one stays if nothing failed.
+        """
         spec = JailSpec(environment=environment, project=None, sizes=JailSizes())
-        line = self._line(template_of(spec))
-        await self.prepare(spec)
-        if line.failures:
-            self._note(environment, line.reason)
-        elif line.template is not None:
-            self._note_unloaded(environment, line.template.failed)
-            if not line.template.forks:
-                line.template.close()  # most sessions have a project, and so another template
+        if impossible := self._plans(spec, spec.rehearsed).impossible:
+            return TemplateTrial(reason=impossible)
+        older = self.templates_of(old) if old is not None else []
+        used = max(older, key=lambda each: each.used_s, default=None)
+        wanted = template_of(spec) if used is None else template_like(used.spec, environment)
+        try:
+            line = await self._prepare(wanted)
+        except BadProjectError:  # its project is gone
+            line = await self._prepare(template_of(spec))
+        template = line.template
+        if template is None or not template.is_open:
+            return TemplateTrial(reason=line.reason or "its template has ended")
+        memory_bytes = await trio.to_thread.run_sync(share_of, template.forker_pid)
+        trial = TemplateTrial(
+            imported=template.imported, failed=template.failed, memory_bytes=memory_bytes
+        )
+        if not template.forks and (used is None or template.failed):
+            template.close()  # most sessions have a project, and so another template
+        return trial
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
         environment = spec.environment
@@ -426,67 +480,3 @@ async def _give_up(template: Template) -> None:
 
 def _nobody(_pid: int, _certain: bool) -> None:
     """Default for `changed`."""
-
-
-@asynccontextmanager
-async def open_templates(
-    cold: ColdLauncher,
-    *,
-    enabled: bool = True,
-    store: DescriptorStore | None = None,
-    kept: Kept | None = None,
-    uid: int = 0,
-) -> AsyncGenerator[TemplateLauncher | ColdLauncher]:
-    """Open a launcher that forks if it can, or the given one if forking is impossible or off.
-
-    Leaving ends all templates and their remaining sessions.
-
-    Args:
-        store, kept: keeps templates for the next supervisor, and those of the last one.
-        uid: the jails' user on the host.
-    """
-    if not enabled:
-        close_all(kept or {})
-        yield cold
-        return
-    system_calls = cold.system_calls
-    if system_calls is None:
-        log.warning("no table of system calls for %s: no templates", platform.machine())
-        close_all(kept or {})
-        yield cold
-        return
-    async with open_watching() as watching, trio.open_nursery() as nursery:
-        template_store = TemplateStore(store or NoStore(), partial(made_of, system_calls, uid))
-        launcher = TemplateLauncher(cold, system_calls, nursery, template_store, watching)
-        launcher.take_up(kept or {})
-        yield launcher
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def open_launcher(
-    bwrap: BwrapLauncher,
-    home: str,
-    enforcement: Enforcement,
-    *,
-    templates: bool,
-    store: DescriptorStore | None = None,
-    kept: Kept | None = None,
-) -> AsyncGenerator[Launcher]:
-    """Start the launcher of all sessions of a supervisor.
-
-    Args:
-        bwrap: launcher for the host's own interpreters.
-        home: directory for older artifacts (`nsmd.jail.artifact`).
-        enforcement: how sessions' limits are enforced; each session's policy says it.
-        templates: fork sessions if possible.
-        store, kept: as in `open_templates`.
-    """
-    bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
-    async with (
-        open_router(bwrap, home) as cold,
-        open_templates(
-            cold, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
-        ) as launcher,
-    ):
-        yield launcher

@@ -11,7 +11,14 @@ from nsmd.jail import ColdLauncher
 from nsmd.jail.arguments import HOSTNAME
 from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
-from nsmd.model.values import JailSpec, SessionLimits
+from nsmd.model.values import (
+    NO_NETWORK,
+    Environment,
+    JailSizes,
+    JailSpec,
+    NetworkRule,
+    SessionLimits,
+)
 
 MAX_VARIABLES_BYTES = 32 * 1024
 """Largest size of an environment's variables in one request, which is one message to
@@ -70,6 +77,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
     return TemplateSpec(
         agent_python=environment.agent_python,
         binds=environment.binds,
+        links=environment.links,
         path=environment.path,
         preload=environment.preload,
         project=spec.project,
@@ -77,6 +85,28 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         host_network=spec.network.mode == "full",
         variables=_template_variables(spec),
     )
+
+
+def can_preload(environment: Environment) -> bool:
+    """Return whether code runs in forks of a template's process, and so finds its modules."""
+    if environment.interpreter != "python":
+        return False
+    if environment.artifact is not None:
+        return environment.artifact.template_run is not None
+    return environment.program == environment.agent_python != ""
+
+
+def template_like(template: TemplateSpec, environment: Environment) -> TemplateSpec:
+    """Choose the template for sessions of an environment in the project and network of another
+    template.
+    """
+    spec = JailSpec(
+        environment=environment,
+        project=template.project,
+        sizes=JailSizes(),
+        network=NetworkRule(mode="full") if template.host_network else NO_NETWORK,
+    )
+    return template_of(spec)
 
 
 def _template_variables(spec: JailSpec) -> tuple[tuple[str, str], ...]:
@@ -99,6 +129,7 @@ def why_unforkable(spec: JailSpec) -> str | None:
     if artifact is not None and spec.network.mode == "full":
         return "an artifact makes jails without the host's network"
     targets = [bind.target for bind in spec.environment.binds]
+    targets += [path for path, _ in spec.environment.links]
     if spec.project is not None:
         mount_point = spec.project.mount_point
         for target in targets:

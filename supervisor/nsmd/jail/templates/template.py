@@ -20,6 +20,7 @@ import trio
 
 from nsm.wire.decode import decode
 from nsmd.fdstore.holder import receive
+from nsmd.host.processes import pid_of
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail import ColdLauncher, Jail
 from nsmd.jail.interface import TemplateSpec, discard
@@ -62,6 +63,7 @@ class Template:
         jail: its socket is the control socket; owned from now on.
         pidfd: pidfd of the process that forks; owned from now on.
         failed: modules that it could not preload, and why.
+        imported: modules that it has preloaded, and the seconds that each import took.
 
     Attributes:
         files: its files on the host; empty if they never change.
@@ -79,9 +81,11 @@ class Template:
         pidfd: int,
         *,
         failed: Mapping[str, str] | None = None,
+        imported: Mapping[str, float] | None = None,
     ) -> None:
         self.spec = spec
         self.failed = failed or {}
+        self.imported = imported or {}
         self.files: Sequence[str] = ()
         self.state = ""
         self.suspect = self.unwatched = False
@@ -112,6 +116,11 @@ class Template:
     def pidfd(self) -> int:
         """Descriptor of the process that forks."""
         return self._pidfd
+
+    @property
+    def forker_pid(self) -> int:
+        """Host process id of the process that forks; 0 or less if it has ended."""
+        return pid_of(self._pidfd) or 0
 
     def close(self) -> None:
         """End the process that forks; its forks live on. May be repeated."""
@@ -269,7 +278,7 @@ async def start_template(
         if told.ready and len(fds) == 1 and told.protocol == PROTOCOL:
             failed = (told.failed or {}).items()
             bounded = {name[:MAX_TEXT]: reason[:MAX_TEXT] for name, reason in failed}
-            template = Template(spec, jail, fds[0], failed=bounded)
+            template = Template(spec, jail, fds[0], failed=bounded, imported=told.imported)
             if spec.artifact is None:  # files in Nix's store never change
                 template.files = host_paths(spec, told.loaded or {})
             return template
@@ -290,4 +299,5 @@ class _Told(NamedTuple):
     protocol: int | None
     error: str = ""
     failed: dict[str, str] | None = None
+    imported: dict[str, float] | None = None
     loaded: dict[str, list[str]] | None = None

@@ -44,7 +44,7 @@ class TemplateRecord:
         starter: process id of the program that made the jail, a child of the supervisor; 0 for
             none.
         channel: identity of its control socket.
-        failed, files, state: as in `Template`.
+        failed, imported, files, state: as in `Template`.
     """
 
     spec: TemplateSpec
@@ -53,6 +53,7 @@ class TemplateRecord:
     starter: int
     channel: str
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    imported: dict[str, float] = field(default_factory=dict[str, float])
     files: tuple[str, ...] = ()
     state: str = ""
 
@@ -130,6 +131,7 @@ class TemplateStore:
             starter=template.jail.starter_pid,
             channel=records.identity(channel),
             failed=dict(template.failed),
+            imported=dict(template.imported),
             files=tuple(template.files),
             state=template.state,
         )
@@ -219,6 +221,6 @@ def _template(record: TemplateRecord, left: list[int]) -> Template | None:
     control.setblocking(False)
     starter = record.starter
     made = AdoptedTemplateJail(control, jail, record.pid, starter_pid=starter)
-    template = Template(record.spec, made, forker, failed=record.failed)
+    template = Template(record.spec, made, forker, failed=record.failed, imported=record.imported)
     template.files, template.state = record.files, record.state
     return template

@@ -9,6 +9,7 @@ import re
 import stat
 from typing import Literal
 
+from nsm import autorun
 from nsm.dataclass import dataclass
 
 Kind = Literal["added", "changed", "deleted"]
@@ -133,20 +134,6 @@ _HEAD = re.compile(r"(?!(.*/)?\.git/)(.*/)?HEAD", re.IGNORECASE | re.DOTALL)
 everybody in there (gitrepository-layout(5); safe.bareRepository is not set by default).
 """
 
-_RUN_BY_OTHERS = re.compile(
-    r"(.*/)?(\.(envrc|npmrc|yarnrc(\.yml)?|pnpmfile\.cjs|mcp\.json|pre-commit-config\.yaml|"
-    r"gitmodules|gitattributes|bazelrc|gdbinit|lldbinit|exrc|nvimrc|vimrc|lvimrc|nvim\.lua|"
-    r"dir-locals(-2)?\.el|gitlab-ci\.yml|mise\.toml|cursorrules|windsurfrules)|"
-    r"mise\.toml|\.?lefthook(-local)?\.(ya?ml|toml|json)|(CLAUDE(\.local)?|AGENTS|GEMINI)\.md|"
-    r"\.(vscode|idea|zed|fleet|claude|cursor|windsurf|kiro|codex|gemini|husky|githooks|lefthook|"
-    r"devcontainer|direnv|mise|cargo|yarn|circleci|github/workflows|"
-    r"github/copilot-instructions\.md)(/.*)?)",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Files that editors, agents, package managers and build servers execute or obey without being
-asked.
-"""
-
 
 def risk_of(path: str, after: PathState | None, target: str = "") -> str:
     """Why somebody should look at a change before applying it: the host would run something, or the
@@ -163,9 +150,8 @@ def risk_of(path: str, after: PathState | None, target: str = "") -> str:
         return ""
     if _RUN_BY_GIT.match(path) or _HEAD.fullmatch(path):
         return "git may execute what it says"
-    if _RUN_BY_OTHERS.fullmatch(path):
-        return "editors and tools act on it without being told to"
-    return ""
+    entry = autorun.find(path)
+    return f"run or obeyed without being told to: {entry.reason}" if entry is not None else ""
 
 
 def _leads_out(path: str, target: str) -> bool:

@@ -1,8 +1,8 @@
 """Transcripts of sessions, for people to read: bounded, in memory, gone with the supervisor.
 
 live        output of the running execution, for readers of any speed
-record      one execution
-transcript  one session's executions, and their readers
+record      one execution, or one note about a job
+transcript  one session's executions and jobs, and their readers
 store       the transcripts of all sessions, live and ended
 """
 

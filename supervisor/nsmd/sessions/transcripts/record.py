@@ -1,4 +1,4 @@
-"""One execution as its transcript keeps it."""
+"""Executions and notes about jobs, as a transcript keeps them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 from nsm.dataclass import replace
 from nsm.wire.errors import NsmError
 from nsm.wire.results import split_place
-from nsm.wire.transcripts import DisplayedValue, ExecutionEnd, ExecutionStart, OutputPiece
+from nsm.wire.transcripts import (
+    DisplayedValue,
+    ExecutionEnd,
+    ExecutionStart,
+    JobEnd,
+    JobStart,
+    OutputPiece,
+)
 from nsmd.model.values import Outcome, StreamName
 from nsmd.sessions.transcripts.live import LiveOutput
 
@@ -29,9 +36,32 @@ _MAX_KIND_CHARS = 100
 """Longest kept MIME type; a longer one tells a reader nothing."""
 
 _RECORD_BYTES = 1000
-"""Memory of a record beside its texts."""
+_NOTE_BYTES = 500
+"""Memory of a record or a note beside its texts."""
 
 _EMPTY_TEXT_BYTES = sys.getsizeof("")
+
+
+class JobEntry:
+    """A note that a job was started or has ended.
+
+    Attributes:
+        place: place in the transcript, from 1.
+        ended: True, as of an execution that has ended.
+        size_bytes: approximate size in memory.
+    """
+
+    __slots__ = ("entry", "place", "size_bytes")
+
+    ended = True
+
+    def __init__(self, place: int, entry: JobStart | JobEnd) -> None:
+        self.place = place
+        self.entry = entry
+        self.size_bytes = _NOTE_BYTES + _size(entry.command)
+
+    def __repr__(self) -> str:
+        return f"<JobEntry {self.place} {type(self.entry).__name__} {self.entry.job}>"
 
 
 class TranscriptRecord:
@@ -39,6 +69,7 @@ class TranscriptRecord:
     its answer.
 
     Attributes:
+        place: place in the transcript, from 1.
         number: number of the execution in its session, from 1.
         live: streamed output while it runs; afterwards only if it has no outcome.
         size_bytes: approximate size in memory, once it has ended.
@@ -56,10 +87,12 @@ class TranscriptRecord:
         "_started_at",
         "live",
         "number",
+        "place",
         "size_bytes",
     )
 
-    def __init__(self, number: int, execution_id: str, client: str, code: str) -> None:
+    def __init__(self, place: int, number: int, execution_id: str, client: str, code: str) -> None:
+        self.place = place
         self.number = number
         self.live: LiveOutput | None = None
         self.size_bytes = _RECORD_BYTES

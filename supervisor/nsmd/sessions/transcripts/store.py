@@ -9,8 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from nsmd.model.values import Environment, Tenancy
-from nsmd.sessions.transcripts.record import TranscriptRecord
-from nsmd.sessions.transcripts.transcript import Subject, Transcript
+from nsmd.sessions.transcripts.transcript import Item, Subject, Transcript
 
 MAX_ENDED_KEPT = 1000
 """Largest number of ended sessions whose transcripts are kept; the oldest go first."""
@@ -28,9 +27,8 @@ class TranscriptStore:
 
     def __init__(self) -> None:
         self._ended: OrderedDict[str, Transcript] = OrderedDict()  # by session id
-        self._records: OrderedDict[TranscriptRecord, Transcript] = (
-            OrderedDict()
-        )  # in the order of their ends
+        # In the order of their ends.
+        self._items: OrderedDict[Item, Transcript] = OrderedDict()
         self.size_bytes = 0
 
     def open(
@@ -69,15 +67,15 @@ class TranscriptStore:
 
     # For `TranscriptBudget`.
 
-    def grown(self, transcript: Transcript, record: TranscriptRecord) -> None:
-        """A record has its final size."""
-        self._records[record] = transcript
-        self.size_bytes += record.size_bytes
+    def grown(self, transcript: Transcript, item: Item) -> None:
+        """An item has its final size."""
+        self._items[item] = transcript
+        self.size_bytes += item.size_bytes
         while self.size_bytes > MAX_TOTAL_BYTES:
-            oldest, owner = next(iter(self._records.items()))
+            oldest, owner = next(iter(self._items.items()))
             owner.drop(oldest)
 
-    def shrunk(self, record: TranscriptRecord) -> None:
-        """A record was dropped."""
-        del self._records[record]
-        self.size_bytes -= record.size_bytes
+    def shrunk(self, item: Item) -> None:
+        """An item was dropped."""
+        del self._items[item]
+        self.size_bytes -= item.size_bytes

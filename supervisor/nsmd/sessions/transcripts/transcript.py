@@ -8,6 +8,7 @@ show that (`number`, `skipped`).
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from typing import Protocol
@@ -16,13 +17,19 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
-from nsm.wire.transcripts import Entry, SessionStart
+from nsm.wire.transcripts import Entry, JobEnd, JobStart, SessionStart
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.model.values import Outcome, Output
 from nsmd.sessions.transcripts.live import LiveOutput, ReaderPosition
-from nsmd.sessions.transcripts.record import TranscriptRecord
+from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, JobEntry, TranscriptRecord
 
 MAX_TRANSCRIPT_BYTES = 4 * 1024 * 1024
-"""Kept size of one session; its oldest executions go first."""
+"""Kept size of one session; its oldest executions and notes go first."""
+
+MAX_COMMAND_CHARS = 1000
+"""Kept beginning of a job's arguments at its end. They are kept longer at its start."""
+
+Item = TranscriptRecord | JobEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +53,11 @@ class Subject:
 class TranscriptBudget(Protocol):
     """Interface to the common bound of all transcripts."""
 
-    def grown(self, transcript: Transcript, record: TranscriptRecord) -> None:
-        """A record has its final size."""
+    def grown(self, transcript: Transcript, item: Item) -> None:
+        """An item has its final size."""
 
-    def shrunk(self, record: TranscriptRecord) -> None:
-        """A record was dropped."""
+    def shrunk(self, item: Item) -> None:
+        """An item was dropped."""
 
 
 class Transcript:
@@ -67,7 +74,9 @@ class Transcript:
     __slots__ = (
         "_budget",
         "_changed",
-        "_records",
+        "_items",
+        "_kept",
+        "_places",
         "_running",
         "_running_since_s",
         "_started_at",
@@ -89,14 +98,16 @@ class Transcript:
         self.followers = 0
         self._started_at = time.time()
         self._budget = budget
-        self._records: dict[int, TranscriptRecord] = {}  # by number, in order, with gaps
+        self._items: dict[int, Item] = {}  # by place, in order, with gaps
+        self._places = 0
+        self._kept = 0  # executions
         self.size_bytes = 0
         self._running: TranscriptRecord | None = None
         self._running_since_s = 0.0
         self._changed: trio.Event | None = None
 
     def __repr__(self) -> str:
-        return f"<Transcript {self.subject.id} {len(self._records)} of {self.executions}>"
+        return f"<Transcript {self.subject.id} {self._kept} of {self.executions}>"
 
     @property
     def opened_ns(self) -> int:
@@ -162,6 +173,26 @@ class Transcript:
         record.finish(answer, 0.0)
         self._finished(record)
 
+    def job_started(self, client: str, job: JobFacts, command: str) -> None:
+        """Note a job that was started; `command` as in `JobStart`."""
+        kept = command[:MAX_CODE_CHARS]
+        self._note(JobStart(job.job, client, kept, len(command) - len(kept), time.time()))
+
+    def job_ended(self, job: JobFacts) -> None:
+        """Note a job that has ended."""
+        command = shlex.join(job.argv)[:MAX_COMMAND_CHARS]
+        self._note(
+            JobEnd(
+                job=job.job,
+                command=command,
+                outcome=job.outcome,
+                exit_code=job.exit_code or 0,
+                signal=job.signal,
+                duration_s=job.duration_s,
+                output_bytes=job.output_bytes,
+            )
+        )
+
     def close(self, reason: str) -> None:
         """Note that the session is over."""
         self.ended_s = trio.current_time()
@@ -185,16 +216,25 @@ class Transcript:
             client=subject.client,
             scope=subject.scope,
             started_at=self._started_at,
-            dropped=self.executions - len(self._records),
+            dropped=self.executions - self._kept,
         )
 
-    def record(self, number: int) -> TranscriptRecord | None:
-        """Return the execution of that number, or the first later one that is kept; None if none
-        is.
-        """
-        if (record := self._records.get(number)) is not None or number > self.executions:
-            return record
-        return next((r for r in self._records.values() if r.number > number), None)
+    def item(self, place: int) -> Item | None:
+        """Return what is at a place, or the first later item that is kept; None if none is."""
+        if (item := self._items.get(place)) is not None or place > self._places:
+            return item
+        return next((item for item in self._items.values() if item.place > place), None)
+
+    def place_of_last(self, executions: int) -> int:
+        """Return the place at which the last few executions begin."""
+        place = self._places + 1
+        for item in reversed(self._items.values()):
+            if not executions:
+                return place
+            if isinstance(item, TranscriptRecord):
+                executions -= 1
+                place = item.place
+        return place if not executions else 1
 
     async def wait_changed(self) -> None:
         """Wait until something is added."""
@@ -210,28 +250,37 @@ class Transcript:
 
     # For the bounds.
 
-    def drop(self, record: TranscriptRecord) -> None:
-        """Drop an ended execution."""
-        del self._records[record.number]
-        self.size_bytes -= record.size_bytes
-        self._budget.shrunk(record)
+    def drop(self, item: Item) -> None:
+        """Drop a note, or an execution that has ended."""
+        del self._items[item.place]
+        if isinstance(item, TranscriptRecord):
+            self._kept -= 1
+        self.size_bytes -= item.size_bytes
+        self._budget.shrunk(item)
 
     def clear(self) -> None:
         """Drop everything; the session has ended."""
-        for record in list(self._records.values()):
-            self.drop(record)
+        for item in list(self._items.values()):
+            self.drop(item)
 
     def _add(self, execution_id: str, client: str, code: str) -> TranscriptRecord:
         self.executions += 1
-        record = TranscriptRecord(self.executions, execution_id, client, code)
-        self._records[record.number] = record
+        self._kept += 1
+        self._places += 1
+        record = TranscriptRecord(self._places, self.executions, execution_id, client, code)
+        self._items[record.place] = record
         return record
 
-    def _finished(self, record: TranscriptRecord) -> None:
-        self.size_bytes += record.size_bytes
-        self._budget.grown(self, record)
+    def _note(self, entry: JobStart | JobEnd) -> None:
+        self._places += 1
+        note = self._items[self._places] = JobEntry(self._places, entry)
+        self._finished(note)
+
+    def _finished(self, item: Item) -> None:
+        self.size_bytes += item.size_bytes
+        self._budget.grown(self, item)
         while self.size_bytes > MAX_TRANSCRIPT_BYTES:
-            self.drop(next(r for r in self._records.values() if r.ended))
+            self.drop(next(item for item in self._items.values() if item.ended))
         self.wake_readers()
 
 
@@ -245,7 +294,7 @@ class TranscriptReader:
     def __init__(self, transcript: Transcript, *, last: int | None, follow: bool) -> None:
         self._transcript = transcript
         self._follow = follow
-        self._number = 1 if last is None else max(1, transcript.executions - last + 1)
+        self._place = 1 if last is None else transcript.place_of_last(last)
 
     def stop(self) -> None:
         """Stop at the end of what there is now."""
@@ -261,9 +310,10 @@ class TranscriptReader:
         transcript = self._transcript
         yield transcript.header()
         while True:
-            record = transcript.record(self._number)
-            if record is not None:
-                self._number = record.number + 1
+            if (note := self._next_note()) is not None:
+                yield note.entry
+            elif isinstance(record := transcript.item(self._place), TranscriptRecord):
+                self._place = record.place + 1
                 yield record.start()
                 yield from self._output(record)
                 if record.ended:
@@ -273,9 +323,17 @@ class TranscriptReader:
             else:
                 return
 
+    def _next_note(self) -> JobEntry | None:
+        """Return what comes next if it is a note, and step over it."""
+        item = self._transcript.item(self._place)
+        if not isinstance(item, JobEntry):
+            return None
+        self._place = item.place + 1
+        return item
+
     def _output(self, record: TranscriptRecord) -> Iterator[Entry | None]:
         """Yield its output until it has ended, or until a reader that does not follow has all of
-        it.
+        it. A reader that has all output so far gets the notes that were made meanwhile.
         """
         if record.ended:
             yield from record.output()
@@ -291,9 +349,12 @@ class TranscriptReader:
             if ended:
                 break
             if not record.ended:
-                if not self._follow:
+                if (note := self._next_note()) is not None:
+                    yield note.entry
+                elif not self._follow:
                     return
-                yield None
+                else:
+                    yield None
         if live is None:
             yield from record.output()
         else:

@@ -16,6 +16,8 @@ from nsm.wire.transcripts import (
     DisplayedValue,
     ExecutionEnd,
     ExecutionStart,
+    JobEnd,
+    JobStart,
     LogEnd,
     OutputPiece,
     SessionStart,
@@ -193,3 +195,29 @@ def test_code() -> None:
 )
 def test_how_it_ended(end: ExecutionEnd, text: str) -> None:
     assert outcome(end) == text
+
+
+def test_jobs() -> None:
+    start = JobStart("3", "nsm", "make test", 0, 1_700_000_000.9)
+    assert shown(start) == "\n[job 3] 2023-11-14 22:13:20 nsm\n> make test\n"
+    omitted = start._replace(command="a\nb", command_omitted=1234)
+    assert shown(omitted).endswith("> a\n> b\n[1,234 characters left out]\n")
+    end = JobEnd("3", "make test", "ok", 0, 0, 1.5, 0)
+    assert shown(end) == "[job 3 (make test): 1.50 s]\n"
+    failed = end._replace(outcome="error", exit_code=2, output_bytes=300)
+    assert shown(failed) == "[job 3 (make test): exit code 2; 300 bytes of output; 1.50 s]\n"
+    killed = end._replace(outcome="stopped", exit_code=143, signal=15)
+    assert shown(killed) == "[job 3 (make test): stopped; ended by signal 15; 1.50 s]\n"
+    late = end._replace(outcome="timeout", exit_code=1, command="x\n\x1b" + "y" * 100)
+    assert shown(late).startswith("[job 3 (x\\n\\x1byyy")
+    assert shown(late).endswith("…): timed out; exit code 1; 1.50 s]\n")
+
+
+def test_a_job_amid_output() -> None:
+    start = JobStart("1", "nsm", "true", 0, 1_700_000_000.9)
+    end = JobEnd("1", "true", "ok", 0, 0, 0.0, 0)
+    text = shown(started(), printed("50 %"), start, printed(" 60 %"), end, printed("\n"), ended())
+    assert text.endswith(
+        "> f()\n  50 %\n\n[job 1] 2023-11-14 22:13:20 nsm\n> true\n   60 %\n"
+        "[job 1 (true): 0.00 s]\n  \n[0.01 s]\n"
+    )

@@ -91,6 +91,15 @@ def test_another_session_is_another() -> None:
     assert taken(*first, AGAIN, *other) == first + other
 
 
+def test_jobs_are_shown_once() -> None:
+    started: Told = ("job", {"job": "1"})
+    over: Told = ("job_ended", {"job": "1"})
+    first = [SESSION, started, begin()]
+    assert taken(*first, AGAIN, *first, over, AGAIN, *first, over) == [*first, over]
+    other: Told = ("session", {"id": "s-2"})
+    assert taken(*first, AGAIN, other, started) == [*first, other, started]
+
+
 def test_the_gap_is_told() -> None:
     continued = Continued()
     assert not continued.gap

@@ -48,6 +48,7 @@ class Sessions:
         self.supervisor = FakeSupervisor(
             path,
             sessions=self._sessions,
+            boxes=lambda _exchange: {"boxes": []},
             status=lambda _exchange: samples.status(),
             kill=self._kill,
             interrupt=self._interrupt,
@@ -135,7 +136,11 @@ def test_rows_and_shares(sessions: Sessions, person: Recorder) -> None:
     # A quarter of a second in each half a second or a little more.
     person.wait(lambda e: any(f" {n}." in e.text for n in range(30, 51)), "the processor's share")
     leave(person)
-    assert {request.op for request in sessions.supervisor.requests} == {"status", "sessions"}
+    assert {request.op for request in sessions.supervisor.requests} == {
+        "boxes",
+        "sessions",
+        "status",
+    }
     assert len(sessions.supervisor.hellos) == 1
     assert "\x1b[0;32m" in person.raw  # what runs is green
 
@@ -226,6 +231,7 @@ def test_a_signal_leaves_the_terminal_as_it_was_and_no_colour_is_none(
 def test_joining_a_session_and_back(tmp_path: Path, variables: dict[str, str]) -> None:
     with FakeSession(str(tmp_path / "s")) as session:
         session.supervisor.handlers["status"] = lambda _exchange: samples.status()
+        session.supervisor.handlers["boxes"] = lambda _exchange: {"boxes": []}
         with Terminal([*NSM, "top"], variables) as person:
             person.see("work", KEYS)
             person.type("a")
@@ -277,7 +283,7 @@ def test_json_for_programs(
     assert cli.main(["top", "--json", "-d", "0.5"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     value = json.loads(line)
-    assert set(value) == {"at", "totals", "sessions"}
+    assert set(value) == {"at", "totals", "sessions", "boxes"}
     assert value["totals"]["sessions"] == 2
     beta, alpha = value["sessions"]
     assert set(alpha) == {*samples.session_row(), "cpu_percent", "runs_per_s"}

@@ -39,7 +39,7 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
 
 @pytest.fixture
 def nsm(capfdbinary: pytest.CaptureFixture[bytes]) -> Nsm:
-    """Runs a command; its exit code and what it said."""
+    """Run a command; its exit code and what it said."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:

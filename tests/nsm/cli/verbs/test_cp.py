@@ -16,8 +16,8 @@ import pytest
 from fakefiles import FakeFiles
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.files import progress, trees
-from nsm.cli.files.local_files import Target
+from nsm.cli.files import progress
+from nsm.client.local_files import LocalTarget
 from nsm.wire.errors import UnknownSessionError
 from processes import ending
 
@@ -102,9 +102,15 @@ def test_a_directory_that_is_made_meanwhile_takes_no_empty_file(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
     (here / "a").write_text("a")
-    files.made_meanwhile.add("/tmp/b")
-    assert cp(capsys, "a", "work:/tmp/b") == (1, "nsm: /tmp/b: is a directory\n")
-    assert files.files == {}
+    os.mkfifo(here / "pipe")
+    files.made_meanwhile |= {"/tmp/b", "/tmp/c"}
+    assert cp(capsys, "a", "work:/tmp/b") == (0, "")
+    assert files.files == {"/tmp/b/a": (b"a", 0o644)}
+    writer = threading.Thread(target=(here / "pipe").write_bytes, args=[b"p"])
+    writer.start()
+    assert cp(capsys, "pipe", "work:/tmp/c") == (1, "nsm: /tmp/c: is a directory\n")
+    writer.join()
+    assert list(files.files) == ["/tmp/b/a"]
 
 
 def test_no_link_here_is_written_through(
@@ -131,7 +137,7 @@ def test_no_link_here_is_written_through(
 
 def test_a_link_that_comes_while_a_file_is_copied_is_replaced(here: Path) -> None:
     (here / "mine").write_bytes(b"mine")
-    with Target("target") as target:
+    with LocalTarget("target") as target:
         target.write(b"theirs")
         (here / "target").symlink_to("mine")
         target.keep(0o644)
@@ -269,9 +275,9 @@ def test_a_failure_leaves_what_was_there(
     files.files = {"/workspace/big": (BIG, 0o644)}
     (here / "big").write_text("old")
     written: list[bytes] = []
-    real = Target.write
+    real = LocalTarget.write
 
-    def write(target: Target, data: bytes) -> None:
+    def write(target: LocalTarget, data: bytes) -> None:
         real(target, data)
         written.append(data)
         if len(written) == 2:
@@ -279,7 +285,7 @@ def test_a_failure_leaves_what_was_there(
                 os.dup2(full.fileno(), target._descriptor)  # pyright: ignore[reportPrivateUsage]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Target, "write", write)
+        patched.setattr(LocalTarget, "write", write)
         code, err = cp(capsys, "work:big", "big")
     assert code == 1
     assert err.startswith("nsm: big can't be written: No space left on device\nNothing of")
@@ -333,7 +339,7 @@ def test_what_is_not_there(
     files.files = {"/workspace/b": (b"b", 0o644)}
     code, err = cp(capsys, "work:a", "work:/opt/", "work:b", ".")
     assert code == 1
-    assert err == "nsm: a: there is no such file\nnsm: /opt/: there is no such directory\n"
+    assert err == "nsm: a: there is no such file\nnsm: /opt/: there is no such file\n"
     assert os.listdir(here) == ["b"]
 
 
@@ -407,211 +413,6 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     code, err = cp(capsys, "a", "b")
     assert code == 2
     assert err.startswith("nsm: neither a nor b is in a session\nName one as SESSION:PATH;")
-
-
-# Directories.
-
-
-def below(top: Path) -> list[str]:
-    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
-
-
-def test_a_directory_goes_up(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "d" / "deep" / "empty").mkdir(parents=True)
-    (here / "d" / "a").write_bytes(BIG)
-    (here / "d" / "deep" / "run").touch(0o755)
-    assert cp(capsys, "d", "work:") == (0, "")
-    assert files.files == {
-        "/workspace/d/a": (BIG, 0o644),
-        "/workspace/d/deep/run": (b"", 0o755),
-    }
-    assert "/workspace/d/deep/empty" in files.directories
-    assert files.sizes == [len(BIG), 0]
-    files.files.clear()
-    assert cp(capsys, "d/", "work:/tmp/new") == (0, "")  # which is not there
-    assert sorted(files.files) == ["/tmp/new/a", "/tmp/new/deep/run"]
-    assert cp(capsys, "d", "work:/tmp/new") == (0, "")  # and now is
-    assert "/tmp/new/d/a" in files.files
-    files.files.clear()
-    assert cp(capsys, "d/.", "work:/tmp") == (0, "")
-    assert sorted(files.files) == ["/tmp/a", "/tmp/deep/run"]
-
-
-def test_what_is_left_out_on_the_way_up(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "d" / "sub").mkdir(parents=True)
-    (here / "secret").write_text("s")
-    (here / "d" / "link").symlink_to(here / "secret")
-    (here / "d" / "sub" / "up").symlink_to("..")
-    os.mkfifo(here / "d" / "pipe")
-    (here / "d" / "a").touch()
-    code, err = cp(capsys, "d", "work:")
-    assert (code, list(files.files)) == (0, ["/workspace/d/a"])
-    left = "left out, since only files and directories are copied: 2 links, 1 special files"
-    assert err == f"nsm: d: {left}\n"
-    (here / "d" / "b\udcff").touch()
-    code, err = cp(capsys, "d", "work:")
-    assert (code, err.split("\n")[0]) == (1, "nsm: d: b\\udcff: its name is not UTF-8")
-
-
-def test_a_file_that_fails_costs_only_itself(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "d").mkdir()
-    for name in "abc":
-        (here / "d" / name).write_bytes(BIG if name == "b" else b"small")
-    files.largest_bytes = 1000
-    code, err = cp(capsys, "d", "work:")
-    assert (code, err) == (1, "nsm: /workspace/d/b: more than may be copied\n")
-    assert sorted(files.files) == ["/workspace/d/a", "/workspace/d/c"]
-    files.files["/workspace/f"] = b"", 0o644
-    assert cp(capsys, "d", "work:f") == (1, "nsm: f: there is no such directory\n")
-
-
-def test_what_cannot_fit_is_not_begun(
-    capsys: pytest.CaptureFixture[str],
-    files: FakeFiles,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (here / "d").mkdir()
-    (here / "d" / "a").write_bytes(BIG)
-    files.free_bytes = 1000
-    code, err = cp(capsys, "d", "work:")
-    assert code == 1
-    assert err.startswith(f"nsm: d can't be copied: {len(BIG)} bytes do not fit, 1000 are free in")
-    assert (files.files, "/workspace/d" in files.directories) == ({}, False)
-    files.directories.add("/workspace/e")
-    files.files = {"/workspace/e/a": (BIG, 0o644)}
-    real = os.fstatvfs
-
-    def full(descriptor: int) -> os.statvfs_result:
-        values = list(real(descriptor))
-        values[1], values[4] = 1000, 1
-        return os.statvfs_result(values)
-
-    monkeypatch.setattr(os, "fstatvfs", full)
-    for source, target in (("e", "e"), ("e/a", "a")):
-        code, err = cp(capsys, f"work:{source}", ".")
-        assert code == 1
-        told = f"{target} can't be written: {len(BIG)} bytes do not fit, 1000 are free there"
-        assert told.removeprefix("e") in err
-    assert os.listdir(here) == ["d"]
-
-
-def test_a_directory_comes_down(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    files.directories |= {"/workspace/d", "/workspace/d/deep", "/workspace/d/deep/empty"}
-    files.files = {"/workspace/d/a": (BIG, 0o600), "/workspace/d/deep/run": (b"#!", 0o777)}
-    everything = ["a", "deep", "deep/empty", "deep/run"]
-    os.umask(0o027)
-    assert cp(capsys, "work:d", ".") == (0, "")
-    assert below(here / "d") == everything
-    assert (here / "d" / "a").read_bytes() == BIG
-    assert [mode(here / "d" / name) for name in everything] == [0o600, 0o750, 0o750, 0o750]
-    (here / "d" / "a").write_text("older")
-    assert cp(capsys, "work:d", ".") == (0, "")  # into what is there
-    assert (here / "d" / "a").read_bytes() == BIG
-    assert cp(capsys, "work:d", "new") == (0, "")
-    assert below(here / "new") == everything
-    assert cp(capsys, "work:d/", "new/") == (0, "")
-    assert below(here / "new" / "d") == everything
-    (here / "rest").mkdir()
-    assert cp(capsys, "work:", "rest") == (0, "")
-    assert below(here / "rest" / "d") == everything
-    assert cp(capsys, "work:", "all") == (0, "")
-    assert below(here / "all" / "d") == everything
-
-
-def test_names_that_a_session_makes_up_lead_nowhere(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    evil = ["..", ".", "", "/etc", "../out", "a/../../out", "x\x1b]0;t\x07", "new\nline", "\x9b"]
-    files.directories.add("/workspace/d")
-    files.files["/workspace/d/good"] = b"good", 0o644
-    files.entries["/workspace/d"] = [
-        *((name, kind) for name in evil for kind in ("file", "directory")),
-        ("\\xff", "unnamed"),
-        ("link", "link"),
-        ("socket", "other"),
-        ("newer", "whatever"),
-    ]
-    (here / "in").mkdir()
-    code, err = cp(capsys, "work:d", "in")
-    assert code == 1
-    assert err.count("its name leads out of its directory") == 12
-    assert err.count("its name has control characters") == 6
-    assert err.count("its name is not UTF-8") == 1
-    assert "1 links, 2 special files" in err
-    assert all(line.isprintable() for line in err.split("\n"))
-    assert below(here) == ["in", "in/d", "in/d/good"]
-    assert [path for path in files.opened if "good" not in path] == ["d"]
-
-
-def test_a_directory_is_written_through_no_link(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    files.directories |= {"/workspace/d", "/workspace/d/sub"}
-    files.files = {f"/workspace/d/{name}": (b"theirs", 0o644) for name in ("a", "sub/b", "c", "p")}
-    (here / "private").mkdir()
-    (here / "private" / "a").write_text("mine")
-    (here / "d").mkdir()
-    (here / "d" / "a").symlink_to(here / "private" / "a")
-    (here / "d" / "sub").symlink_to(here / "private")
-    os.mkfifo(here / "d" / "p")
-    for options in ([], ["--follow"]):
-        code, err = cp(capsys, *options, "work:d", ".")
-        assert code == 1
-        assert "nsm: ./d/a is a symbolic link to " in err
-        assert "nsm: ./d/sub is a symbolic link to " in err
-        assert "nsm: ./d/p is there, and is no regular file\n" in err
-        assert err.count("\n") == 3
-    assert (here / "d" / "c").read_bytes() == b"theirs"
-    (here / "place").symlink_to("private")
-    code, err = cp(capsys, "work:d", "place")
-    assert (code, err.split(",")[0]) == (1, "nsm: place is a symbolic link to private")
-    (here / "e").symlink_to("private")
-    files.directories.add("/workspace/e")
-    assert cp(capsys, "work:e", ".")[0] == 1
-    assert below(here / "private") == ["a"]
-    assert (here / "private" / "a").read_text() == "mine"
-    assert cp(capsys, "--follow", "work:d", "place") == (0, "")
-    assert below(here / "private" / "d") == ["a", "c", "p", "sub", "sub/b"]
-
-
-def test_too_much_is_refused(
-    capsys: pytest.CaptureFixture[str],
-    files: FakeFiles,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = "/workspace/d"
-    files.directories.add(path)
-    for _ in range(6):
-        path += "/d"
-        files.directories.add(path)
-    files.files = {f"{path}/deep": (b"", 0o644), "/workspace/d/a": (b"", 0o644)}
-    monkeypatch.setattr(trees, "MAX_DEPTH", 5)
-    code, err = cp(capsys, "work:d", ".")
-    assert (code, err) == (
-        1,
-        "nsm: work:d: d/d/d/d/d/d: more than 5 directories are around it\n",
-    )
-    assert (here / "d" / "a").exists()
-    monkeypatch.setattr(trees, "MAX_ENTRIES", 5)
-    code, err = cp(capsys, "work:d", "other")
-    assert code == 1
-    assert err.startswith("nsm: work:d has more than 5 files and directories\n")
-    files.directories.add("/workspace/wide")
-    files.files |= {f"/workspace/wide/{number}": (b"", 0o644) for number in range(101)}
-    code, err = cp(capsys, "work:wide", "other")
-    assert code == 1
-    assert err.startswith("nsm: /workspace/wide has more than 100 entries\nMake an archive")
-    assert os.listdir(here) == ["d"]
 
 
 # Progress.

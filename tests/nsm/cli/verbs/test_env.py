@@ -49,6 +49,8 @@ READY: dict[str, Any] = {
     "cause": None,
     "error": None,
     "hint": None,
+    "lock": "",
+    "note": "",
 }
 BUILDING = {**READY, "state": "building", "path": None, "built_at": None, "since_s": 62.0}
 BUILDING["progress"] = PROGRESS
@@ -80,7 +82,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
 
 @pytest.fixture
 def nsm(capsys: pytest.CaptureFixture[str]) -> Nsm:
-    """Runs a command; its exit code and what it said."""
+    """Run a command; its exit code and what it said."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:
@@ -110,6 +112,21 @@ def test_add_waits_and_shows_phases(supervisor: FakeSupervisor, nsm: Nsm) -> Non
         "name": "science",
         "wait": True,
     }
+
+
+def test_a_project_is_its_file_or_its_directory(
+    supervisor: FakeSupervisor, nsm: Nsm, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def add(exchange: Exchange) -> dict[str, Any]:
+        asked.append(exchange.args["packages"])
+        return {"environment": READY}
+
+    supervisor.handlers["env_add"] = add
+    for given in (".", "pyproject.toml", str(tmp_path)):
+        assert nsm("env", "add", "web", "--pyproject", given)[0] == 0
+    assert asked == [{"project": str(tmp_path / "pyproject.toml")}] * 3
 
 
 def test_add_that_fails(supervisor: FakeSupervisor, nsm: Nsm) -> None:
@@ -277,7 +294,7 @@ def test_the_line_on_a_terminal() -> None:
 
 def test_completion(supervisor: FakeSupervisor) -> None:
     supervisor.handlers["env_list"] = lambda _: {"environments": [READY, FAILED]}
-    assert candidates(["env", "u"]) == ["update"]
+    assert candidates(["env", "u"]) == ["update", "use"]
     assert candidates(["env", "rm", ""]) == ["bad", "science"]
     assert candidates(["env", "log", "-"]) == ["--follow", "--help", "--json", "-f", "-h"]
     assert candidates(["env", "add", ""]) == []

@@ -145,7 +145,7 @@ def test_standard_input_that_nobody_reads_is_told(
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=30, check=True
     )
-    told = b"nsm: standard input was not read: code in a session does not have it"
+    told = b"nsm: standard input was not read: `nsm run -i` gives it to the code"
     assert (told in done.stderr) is unread
 
 

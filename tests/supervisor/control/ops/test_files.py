@@ -20,8 +20,8 @@ from nsm.wire.errors import (
     NsmError,
     SessionEndedError,
 )
+from nsm.wire.files import PIECE_BYTES
 from nsm.wire.messages import Cancel
-from nsm.wire.sessions import PIECE_BYTES
 from nsmd.sessions.files import ANSWER_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class FileAgent:
 
     async def __call__(self, agent: FakeAgent, jail: FakeJail) -> None:
         del jail
-        await agent.be_ready()
+        await agent.be_ready([*CAPABILITIES, "files.direct"])
         while True:
             frame = await agent.receive()
             match frame["type"]:
@@ -70,10 +70,11 @@ class FileAgent:
                 size = len(data)
                 answer = {"type": "file", "path": path, "size": size, "permissions": 0o644}
                 return answer | ({} if mode == "read" else {"free_bytes": self.free_bytes})
-            case "file_list" | "file_mkdir":
-                told = {"type": "file_directory", "path": "/workspace/d", "whole": True}
-                entries = [] if frame["type"] == "file_mkdir" else [["a", "file", 3]]
-                return told | {"entries": entries, "free_bytes": self.free_bytes}
+            case "file_entries" | "file_mkdir":
+                told: Frame = {"path": "/workspace/d", "free_bytes": self.free_bytes}
+                if frame["type"] == "file_mkdir":
+                    return {"type": "file_directory", **told}
+                return {"type": "file_entries", **told, "entries": [["a", "file", 3, 0o644, 0]]}
             case _ if not path:
                 return {"type": "file_error", "message": "no file is open under this id"}
             case "file_read":
@@ -142,16 +143,16 @@ async def test_directories_are_listed_and_made(autojump_clock: trio.abc.Clock) -
         peer = await client_of(it)
         made = {"path": "/workspace/d", "free_bytes": 10_000_000}
         assert await peer.call("file_mkdir", target="a", path="d") == made
-        listed = await peer.call("file_list", target="a", path="d")
-        entries = [{"name": "a", "kind": "file", "size": 3}]
-        assert listed == {**made, "entries": entries, "whole": True}
+        listed = await peer.call("file_entries", target="a", path="d")
+        entry = {"name": "a", "kind": "file", "size": 3, "permissions": 0o644, "modified_at": 0.0}
+        assert listed == {**made, "entries": [entry], "more": False}
         with pytest.raises(BadRequestError):
-            await peer.call("file_list", target="a", path="")
-    agent = FileAgent(lambda frame: frame | {"entries": [["../x", "file", 3]]})
+            await peer.call("file_entries", target="a", path="")
+    agent = FileAgent(lambda frame: frame | {"entries": [["../x", "file", 3, 0o644, 0]]})
     async with bench(agent) as it:
         peer = await client_of(it)
         with pytest.raises(SessionEndedError):
-            await peer.call("file_list", target="a", path="d")
+            await peer.call("file_entries", target="a", path="d")
 
 
 async def test_what_cannot_fit_is_refused_at_once(autojump_clock: trio.abc.Clock) -> None:

@@ -19,15 +19,17 @@ from nsm.wire.errors import (
     OverloadedError,
     UnknownEnvironmentError,
 )
-from nsmd.environments.builds import build_run
+from nsmd.environments.builds import build_queue, nix_builds
 from nsmd.environments.builds import builder as module
 from nsmd.environments.builds.build_state import Building
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
 from nsmd.host.paths import trusted_owners
+from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import Defaults, EnvironmentSettings
-from nsmd.model.values import Artifact, ClientIdentity, Sources
+from nsmd.model.values import ClientIdentity, Environment, Sources
+from package_world import installation
 
 SOMEBODY = ClientIdentity(name="test", scope="here")
 
@@ -44,7 +46,7 @@ class Bench:
         self.nix = FakeNix(folder / "bin")
         self.state = folder / "state"
         self.catalog = Catalog()
-        self.used: list[Artifact] = []
+        self.used: list[Environment] = []
 
     def artifact(self, name: str = "science") -> str:
         """A sandbox as nix would have built it."""
@@ -62,6 +64,7 @@ class Bench:
         self.catalog = Catalog()
         async with open_builder(
             NixFinder(str(self.nix.folder), {}, str(self.folder)),
+            installation(self.folder),
             self.catalog,
             str(self.state),
             defaults=Defaults(),
@@ -284,9 +287,7 @@ async def test_the_root_of_what_sessions_run_in_stays(it: Bench) -> None:
     async with it.open() as builder:
         building = builder.add(reference)
         await ended(building)
-        artifact = it.catalog.find(SOMEBODY, "science").artifact
-        assert artifact is not None
-        it.used.append(artifact)
+        it.used.append(it.catalog.find(SOMEBODY, "science"))
         it.nix.builds("science", ("out", second))
         builder.update([])
         await ended(building)
@@ -321,7 +322,7 @@ async def test_a_build_that_a_supervisor_ended_in_goes_on_with_the_next_but_not_
     reference = it.nix.builds("slow", ("hang", None))
     async with it.open() as builder:
         await until_building(builder.add(reference))
-    for _ in range(module.MAX_INTERRUPTIONS - 1):
+    for _ in range(build_queue.MAX_INTERRUPTIONS - 1):
         async with it.open() as builder:
             await until_building(builder.find(reference))
     async with it.open() as builder:
@@ -351,7 +352,7 @@ async def test_a_limit_of_time(it: Bench) -> None:
 
 
 async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_QUEUED", 1)
+    monkeypatch.setattr(build_queue, "MAX_QUEUED", 1)
     references = [it.nix.builds(f"slow{n}", ("hang", None)) for n in range(4)]
     async with it.open() as builder:
         for reference in references[:2]:
@@ -369,6 +370,13 @@ async def test_names_are_checked(it: Bench, name: str) -> None:
             builder.add("path:/x#y", name)
         with pytest.raises(BadRequestError, match="no reference"):
             builder.add("--help")
+
+
+@pytest.mark.parametrize("name", ["Lab", ""])
+async def test_packages_have_no_name_of_their_own(it: Bench, name: str) -> None:
+    async with it.open() as builder:
+        with pytest.raises(BadRequestError, match="no name"):
+            builder.add_packages(WantedPackages(pip=("six",)), name)
 
 
 async def test_two_of_one_name(it: Bench) -> None:
@@ -409,7 +417,7 @@ async def test_all_that_is_known_may_be_updated_at_once(
     async with it.open() as builder:
         for reference in references:
             await ended(builder.add(reference))
-        monkeypatch.setattr(module, "MAX_QUEUED", 0)
+        monkeypatch.setattr(build_queue, "MAX_QUEUED", 0)
         for building in builder.update([]):
             await ended(building)
             assert building.failed is None
@@ -425,7 +433,7 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
     reference = it.nix.builds("science", ("out", it.artifact()))
     async with it.open() as builder:
         with monkeypatch.context() as patch:
-            patch.setattr(build_run, "built_path", wrong)
+            patch.setattr(nix_builds, "built_path", wrong)
             building = builder.add(reference)
             await ended(building)
             assert building.failed is not None

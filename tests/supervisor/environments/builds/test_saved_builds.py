@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.environments.builds.saved_builds import Remembered, load, save
+from nsmd.environments.builds.saved_builds import SavedBuild, load, save
 
-ROW = Remembered(
+ROW = SavedBuild(
     key="a1", reference="github:me/envs#x", added=True, path="/nix/store/x", link="a1-1"
 )
 
@@ -54,7 +54,7 @@ def test_a_broken_row_is_left_out(tmp_path: Path, row: object) -> None:
     path = tmp_path / "environments.json"
     good: dict[str, Any] = {"key": "b", "reference": "y", "built_s": 7, "from_the_future": {}}
     path.write_text(json.dumps({"version": 1, "environments": [row, good]}))
-    assert load(str(path)) == (Remembered(key="b", reference="y", built_s=7.0),)
+    assert load(str(path)) == (SavedBuild(key="b", reference="y", built_s=7.0),)
 
 
 def test_a_full_disk_leaves_the_old_one(tmp_path: Path) -> None:

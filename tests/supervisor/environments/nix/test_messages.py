@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.wire.decode import decode
+from nsmd.environments.commands.log_text import MAX_LINE_CHARS
+from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.nix.messages import (
     MAX_ACTIVITY_CHARS,
     MAX_ERROR_CHARS,
-    MAX_LINE_CHARS,
     NixLogReader,
 )
-from nsmd.environments.nix.progress import NixProgress
 
 DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 
@@ -50,7 +50,7 @@ def test_a_build_with_its_log() -> None:
         result(3, 101, "all is \x1b[1mwell\x1b[0m"),
     )
     assert text == [f"building '{DRV}'", "pandas-2.2> all is well"]
-    assert reader.progress == NixProgress(
+    assert reader.progress == CommandProgress(
         phase="building", activity="building pandas-2.2 (checkPhase)", built=0, to_build=3
     )
 
@@ -146,4 +146,4 @@ def test_garbage_is_survived(messages: list[Any]) -> None:
             assert text.isprintable()
     progress = reader.progress
     assert min(progress.built, progress.to_build, progress.downloaded_bytes) >= 0
-    assert decode(NixProgress, asdict(progress)) == progress
+    assert decode(CommandProgress, asdict(progress)) == progress

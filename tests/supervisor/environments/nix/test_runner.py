@@ -18,6 +18,8 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
+from nsmd.environments.commands.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
+from nsmd.environments.commands.runner import run_monitored
 from nsmd.environments.nix.errors import (
     NixExitError,
     NixKilledError,
@@ -25,9 +27,7 @@ from nsmd.environments.nix.errors import (
     NixOutputError,
     NixTimeoutError,
 )
-from nsmd.environments.nix.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
-from nsmd.environments.nix.program import Nix, find_nix
-from nsmd.environments.nix.runner import run_monitored
+from nsmd.environments.nix.program import LOG_READER, Nix, find_nix
 from nsmd.host.processes import children_of
 from processes import ending
 
@@ -160,6 +160,7 @@ async def test_what_heeds_no_signal_is_killed(fake: FakeNix, nix: Nix, tmp_path:
     async def run() -> None:
         await run_monitored(
             [nix.program, "build", "--", reference],
+            reader=LOG_READER,
             variables=nix.variables,
             timeout_s=LONG_S,
             max_output_bytes=0,

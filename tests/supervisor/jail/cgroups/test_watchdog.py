@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,11 +11,13 @@ import trio
 
 from cgroup_world import MEMORY_MB, PROCESSES, open_world
 from fakes import FakeJail, spec
-from nsmd.jail.cgroups import Confinement, SessionEnforcer
+from nsmd.jail.cgroups import Confinement, SessionEnforcer, confinement
 from nsmd.jail.cgroups.confinement import Look
+from nsmd.jail.cgroups.held_memory import HeldMemory, held_memory
 from nsmd.jail.cgroups.limits import AGENT_MB
 from nsmd.jail.cgroups.watchdog import PERIOD_S, Watchdog
 from nsmd.model.values import EACH_PROCESS, LimitEvent, SessionLimits
+from processes import ending
 from realjail import needs_bwrap
 
 LIMIT_MB = MEMORY_MB + AGENT_MB
@@ -26,12 +30,14 @@ for at in range(0, len(held), 4096):
 time.sleep(30)
 """
 
+# Three children together have more than their session may (96 MB), and each has less than one
+# process may: 64 MB, of which the interpreter of a fork takes 14.
 CHILDREN = """
 import os, signal
 def child():
     pid = os.fork()
     if pid == 0:
-        held = bytearray(b"x") * (50 << 20)
+        held = bytearray(b"x") * (42 << 20)
         if HIDDEN:
             import ctypes
             ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE
@@ -85,6 +91,101 @@ def enforcer() -> SessionEnforcer:
 def the_only(events: tuple[LimitEvent, ...]) -> LimitEvent:
     assert len(events) == 1, events
     return events[0]
+
+
+MEMORY_FILE = """
+import os, time
+held = os.memfd_create("held")
+for _ in range(200):
+    os.write(held, bytes(1 << 20))
+print("written", flush=True)
+time.sleep(SECONDS)
+"""
+
+SOCKETS = """
+import socket, time
+held = []
+for _ in range(450):
+    for one in (pair := socket.socketpair()):
+        one.setblocking(False)
+        try:
+            while True:
+                one.send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+    held.append(pair)
+print("written", flush=True)
+time.sleep(SECONDS)
+"""
+
+
+@pytest.mark.jail
+@needs_bwrap
+@pytest.mark.parametrize("code", [MEMORY_FILE, SOCKETS], ids=["memory file", "sockets"])
+async def test_memory_that_is_held_by_descriptors_counts(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_world(enforcer()) as world:
+        result = await world.run("a", code.replace("SECONDS", "30"))
+        assert result.outcome.interpreter_restarted
+        event = the_only(result.limit_events)
+        assert (event.kind, event.enforced_by) == ("memory", "watchdog")
+        assert (event.peak_bytes or 0) > LIMIT_MB << 20
+        # Without the measure nothing sees it.
+        monkeypatch.setattr(confinement, "held_memory", nothing_held)
+        result = await world.run("b", code.replace("SECONDS", "1.5"))
+        assert (result.outcome.stdout, result.limit_events) == ("written\n", ())
+
+
+def nothing_held(_: object) -> HeldMemory:
+    """Hide what is held."""
+    return confinement.NOTHING_HELD
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_lists_say_what_is_held() -> None:
+    async with open_world(enforcer()) as world:
+        held = "import os; held = os.memfd_create('x'); os.posix_fallocate(held, 0, 60 << 20)"
+        assert (await world.run("a", held)).outcome.exit_code == 0
+        limited = world.run_service.find("a").confinement
+        assert limited is not None
+        limited.act(limited.look())
+        (row,) = await world.run_service.describe()
+        assert (row.memory_bytes or 0) >= 60 << 20
+
+
+HOLDS = """
+import os
+number = os.memfd_create("held")
+os.write(number, bytes(3 << 20))
+reads, writes = os.pipe()
+os.write(writes, b"x")
+copies = os.dup(number), os.dup(reads)
+child = os.fork()
+if child:
+    print(child, os.fstat(number).st_ino, flush=True)
+input()
+"""
+
+
+def test_what_is_held_is_counted_once_and_divided() -> None:
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    ) as holder:
+        assert holder.stdout is not None
+        child, inode = map(int, holder.stdout.readline().split())
+        found = held_memory([holder.pid, child, 0, 2**22 + 1])
+        holder.communicate(b"\n\n")
+    assert (found.memory_files, found.pipes, found.sockets) == (3 << 20, 64 << 10, 0)
+    half = (3 << 20 | 64 << 10) / 2
+    assert found.shares == {holder.pid: half, child: half}
+    assert found.inodes == {inode}
 
 
 @pytest.mark.jail

@@ -5,15 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from e2e_support import run, supervisor, variables_for
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment
-from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
+from realjail import (
+    environments,
+    needs_bwrap,
+    new_launcher,
+    open_directory,
+    open_session,
+)
 from sandbox.template.preloading import fill_gaps
 from venvs import WRITES, in_venv, make_venv
 
@@ -192,6 +201,37 @@ async def test_one_that_fails_does_not_drop_the_others(python: Environment, venv
             assert session.jail.remarks() == ()
 
 
+async def test_a_template_tells_its_modules_their_times_and_its_memory(
+    python: Environment, venv: Path
+) -> None:
+    environment = in_venv(python, venv, "plots", "nonesuch")
+    async with open_launcher() as forking:
+        trial = await forking.try_template(environment)
+        assert list(trial.imported) == ["plots"]
+        assert 0 <= trial.imported["plots"] < 20
+        assert list(trial.failed) == ["nonesuch"]
+        assert trial.memory_bytes is not None
+        assert 1 << 20 < trial.memory_bytes < 1 << 30
+        assert forking.templates == [], "it was a trial"
+        assert forking.unloaded == {}
+        async with open_session(environment, launcher=forking):
+            (template,) = forking.templates_of(environment)
+            assert list(template.imported) == ["plots"]
+            assert forking.templates_of(replace(environment, preload=())) == []
+            failing = replace(environment, preload=("plots", "broken"))
+            assert (await forking.try_template(failing, environment)).failed
+            assert forking.templates == [template]
+            newer = replace(environment, preload=("plots", "hooked"))
+            await forking.try_template(newer, environment)
+            (other,) = forking.templates_of(newer)
+            forking.replace(environment, newer)
+            await trio.testing.wait_all_tasks_blocked()
+            assert forking.templates_of(newer) == [other]
+            assert list(other.imported) == ["plots", "hooked"]
+            assert other.pid != template.pid
+            assert template.is_open
+
+
 async def test_an_import_that_ends_the_process_is_told(python: Environment, venv: Path) -> None:
     packages = next(venv.glob("lib/*/site-packages"))
     (packages / "dies.py").write_text("import os; os.abort()")
@@ -205,6 +245,7 @@ async def test_an_import_that_ends_the_process_is_told(python: Environment, venv
             assert remark.startswith("nothing is preloaded in science: ")
 
 
+@pytest.mark.slow
 def test_what_failed_is_said_by_commands_and_in_the_first_run(venv: Path) -> None:
     config = f"""
 [environments.science]

@@ -115,3 +115,13 @@ def test_a_request_has_the_session_s_own_limits() -> None:
     assert request["programs"] == {"bash": "/bin/bash"}
     assert request["limits"] == limits.of_interpreters(BASH)
     assert set(request["sizes"]) == {"/workspace", "/tmp", "/dev/shm"}
+
+
+def test_an_interpreter_of_the_project_is_no_part_of_the_template() -> None:
+    program = "/project/.venv/bin/python"
+    links = (("/home/u/p", "/project"),)
+    own = replace(PYTHON, program=program, links=links)
+    assert why_unforkable(spec(own, project())) is None
+    assert program not in repr(template_of(spec(own, project())))
+    in_tmp = replace(own, links=(("/tmp/p", "/project"),))
+    assert "/tmp/p is shown below /tmp" in str(why_unforkable(spec(in_tmp, project())))

@@ -134,6 +134,7 @@ async def test_what_is_only_touched_changes_nothing(
         assert not told.outdated.is_set()
 
 
+@pytest.mark.slow
 def test_sessions_of_the_old_one_say_so(venv: Path) -> None:
     """Also after a restart of the supervisor; and no session that was kept ready is given out."""
     config = f"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -19,9 +19,12 @@ from nsm.wire.transcripts import (
     Entry,
     ExecutionEnd,
     ExecutionStart,
+    JobEnd,
+    JobStart,
     OutputPiece,
     SessionStart,
 )
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, store, transcript
 from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, ReaderPosition
@@ -56,8 +59,38 @@ class Bench:
         self.begin(code)
         self.transcript.finish(Outcome(stdout=stdout, stderr=stderr, exit_code=0))
 
+    def start_job(self, job: str, command: str = "make test") -> None:
+        self.transcript.job_started("nsm", facts(job, running=True), command)
+
+    def end_job(self, job: str, **changes: Any) -> None:
+        self.transcript.job_ended(facts(job, **changes))
+
     def say(self, text: str, stream: StreamName = "stdout") -> None:
         self.transcript.output(Output(stream=stream, text=text))
+
+
+def facts(job: str, **changes: Any) -> JobFacts:
+    ended = JobFacts(
+        job=job,
+        argv=("make", "the test"),
+        cwd="/workspace",
+        pid=7,
+        tty=False,
+        running=False,
+        takes_input=False,
+        age_s=2.5,
+        duration_s=1.5,
+        exit_code=0,
+        signal=0,
+        timed_out=False,
+        stopped=False,
+        user_s=0.1,
+        system_s=0.1,
+        max_rss_bytes=1,
+        output_bytes=300,
+        input_bytes=0,
+    )
+    return ended._replace(**changes)
 
 
 @pytest.fixture
@@ -531,3 +564,110 @@ async def test_entries_survive_the_wire(it: Bench) -> None:
     assert again._replace(error=None) == end._replace(error=None)
     assert again.error is not None
     assert again.error.hint == "Go on."
+
+
+async def test_jobs_are_told_in_order(it: Bench) -> None:
+    it.run("before")
+    it.start_job("1", "make 'the test'")
+    it.run("after")
+    it.end_job("1", exit_code=2)
+    header, *found = entries(it.transcript.read())
+    assert isinstance(header, SessionStart)
+    assert header.dropped == 0
+    assert [type(entry) for entry in found] == [
+        ExecutionStart,
+        ExecutionEnd,
+        JobStart,
+        ExecutionStart,
+        ExecutionEnd,
+        JobEnd,
+    ]
+    start, end = found[2], found[5]
+    assert isinstance(start, JobStart)
+    assert (start.job, start.client, start.command) == ("1", "nsm", "make 'the test'")
+    assert end == JobEnd("1", "make 'the test'", "error", 2, 0, 1.5, 300)
+    for entry in (start, end):
+        assert wire.entry(*wire.to_wire(entry)) == entry
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "ok"),
+        ({"exit_code": 1}, "error"),
+        ({"exit_code": 143, "signal": 15, "stopped": True}, "stopped"),
+        ({"exit_code": 137, "signal": 9, "stopped": True, "timed_out": True}, "timeout"),
+    ],
+)
+async def test_the_end_of_a_job_in_a_word(it: Bench, changes: dict[str, Any], outcome: str) -> None:
+    it.end_job("1", **changes)
+    _, end = entries(it.transcript.read())
+    assert isinstance(end, JobEnd)
+    assert end.outcome == outcome
+
+
+async def test_a_follower_sees_jobs_while_code_runs(it: Bench) -> None:
+    seen: list[Entry] = []
+
+    async def read() -> None:
+        reader = it.transcript.read(follow=True)
+        for entry in reader:
+            if entry is None:
+                await reader.wait()
+            else:
+                seen.append(entry)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        it.begin(streamed=True)
+        it.say("one")
+        it.start_job("1")
+        await trio.testing.wait_all_tasks_blocked()
+        it.say("two")
+        it.end_job("1")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [type(entry) for entry in seen[2:]] == [OutputPiece, JobStart, OutputPiece, JobEnd]
+        it.transcript.finish(Outcome(stdout="onetwo", stderr="", exit_code=0))
+        it.run()
+        it.transcript.close("over")
+        await trio.testing.wait_all_tasks_blocked()
+    kinds = [type(entry) for entry in seen[6:]]
+    assert kinds == [ExecutionEnd, ExecutionStart, ExecutionEnd]
+    assert printed(seen) == "onetwo"
+
+
+async def test_the_last_executions_begin_where_they_were_sent(it: Bench) -> None:
+    it.start_job("1")
+    it.run("first")
+    it.start_job("2")
+    it.run("second")
+    it.end_job("1")
+
+    def told(last: int) -> list[str]:
+        found = entries(it.transcript.read(last=last))[1:]
+        return [
+            entry.code if isinstance(entry, ExecutionStart) else f"job {entry.job}"
+            for entry in found
+            if isinstance(entry, ExecutionStart | JobStart | JobEnd)
+        ]
+
+    assert told(0) == []
+    assert told(1) == ["second", "job 1"]
+    assert told(2) == ["first", "job 2", "second", "job 1"]
+    assert told(3) == ["job 1", "first", "job 2", "second", "job 1"]
+
+
+async def test_many_jobs_are_bounded(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 20_000)
+    it.run("the first")
+    for number in range(1000):
+        it.start_job(str(number), "x" * 200_000)
+        it.end_job(str(number))
+    assert it.transcript.size_bytes <= 20_000
+    header, *found = entries(it.transcript.read())
+    assert isinstance(header, SessionStart)
+    assert header.dropped == 1
+    assert 0 < len(found) < 60
+    starts = [entry for entry in found if isinstance(entry, JobStart)]
+    assert all(len(entry.command) == MAX_CODE_CHARS for entry in starts)
+    assert all(entry.command_omitted == 200_000 - MAX_CODE_CHARS for entry in starts)

@@ -1,5 +1,5 @@
-"""Transcripts under any order of events: readers of any speed see each execution once, in order,
-with all of its output or the count of what is missing; and the sizes add up."""
+"""Transcripts under any order of events: readers of any speed see each execution and each job once,
+in order, with all of its output or the count of what is missing; and the sizes add up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fakes import PYTHON
 from nsm.wire.errors import SessionEndedError
-from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobEnd, JobStart, OutputPiece
+from nsmd.agent_link.job_frames import JobFacts
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, live, record, store, transcript
 
@@ -28,6 +29,12 @@ Sizes = st.sampled_from([1, 10, 1000, 3000])
 Pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), Sizes), max_size=4)
 
 
+def facts(job: str) -> JobFacts:
+    """A job, of which only the number matters."""
+    words = ("make",), "/", 1, False, False, False
+    return JobFacts(job, *words, 0.0, 0.0, 0, 0, False, False, 0.0, 0.0, 0, 0, 0)
+
+
 class Follower:
     """Reads at its own speed, and checks what it sees."""
 
@@ -40,6 +47,7 @@ class Follower:
         self._printed = printed
         self._open: ExecutionStart | None = None
         self._number = 0
+        self._job = 0
         self._seen = 0
 
     def read(self, most: int) -> None:
@@ -61,6 +69,9 @@ class Follower:
                     assert entry.execution_id == self._open.execution_id
                     assert self._seen == self._printed[entry.execution_id]
                     self._open = None
+                case JobStart() | JobEnd():
+                    assert int(entry.job) > self._job
+                    self._job = int(entry.job)
                 case _:
                     raise AssertionError(entry)
 
@@ -99,7 +110,7 @@ class Transcripts(RuleBasedStateMachine):
 
     @rule(which=Sessions, streamed=st.booleans(), pieces=Pieces)
     def run(self, which: int, streamed: bool, pieces: list[tuple[StreamName, int]]) -> None:
-        """Begins, or prints more where something runs."""
+        """Begin, or print more where something runs."""
         if which not in self.running:
             self.count += 1
             self.ids[which] = f"e{self.count}"
@@ -145,6 +156,15 @@ class Transcripts(RuleBasedStateMachine):
         self.count += 1
         self.printed[f"e{self.count}"] = 0
         self.open[which].never_ran(f"e{self.count}", "c", "code", SessionEndedError("x"))
+
+    @rule(which=Sessions, starts=st.booleans())
+    def note_job(self, which: int, starts: bool) -> None:
+        self.count += 1
+        told = facts(str(self.count))
+        if starts:
+            self.open[which].job_started("c", told, "make")
+        else:
+            self.open[which].job_ended(told)
 
     @rule(which=Sessions)
     def end(self, which: int) -> None:

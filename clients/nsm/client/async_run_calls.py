@@ -1,0 +1,92 @@
+"""Code that runs in sessions: the part of `nsm.AsyncClient` that sends it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nsm.client import operations
+from nsm.client.async_steps import AsyncCalls, carry_out
+from nsm.client.projects import DEFAULT, ProjectCalls
+from nsm.wire.answers import read
+from nsm.wire.results import RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any, Unpack
+
+    from nsm.client.async_standard_input import AsyncInputSource
+    from nsm.client.operations import OnOutput, RunSettings
+    from nsm.client.projects import ProjectArgument
+    from nsm.wire.messages import Event, Hello
+
+
+class AsyncRunCalls(AsyncCalls, ProjectCalls):
+    """Calls that run code. `nsm.AsyncClient` is one of these."""
+
+    server: Hello | None
+
+    async def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> dict[str, Any]:
+        """Call any operation. `nsm.AsyncClient` has it."""
+        raise NotImplementedError
+
+    async def run(
+        self,
+        code: str,
+        *,
+        env: str,
+        project: ProjectArgument = DEFAULT,
+        stdin: AsyncInputSource | None = None,
+        on_output: OnOutput | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult:
+        """Run code and wait for what comes of it; see `nsm.Client.run`.
+
+        `on_output` is called in the task of this call. It must not block. `stdin` may be an
+        asynchronous iterable, too; one that is not asynchronous must not block.
+        """
+        arguments = partial(
+            operations.run_arguments,
+            code,
+            env=env,
+            stream=on_output is not None,
+            stdin=stdin is not None,
+            inherit=self.server.inherit if self.server else (),
+            **settings,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        call: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+        if stdin is None:
+            call = partial(self.call, on_event=on_event)
+        else:
+            from nsm.client.async_standard_input import call_feeding  # noqa: PLC0415  # for few
+
+            call = partial(call_feeding, self, source=stdin, on_event=on_event)
+        steps = self.in_project("run", project, settings.get("project_mode"), arguments)
+        return read(RunResult, await carry_out(steps, call))
+
+    async def run_in(
+        self,
+        target: str,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> RunResult:
+        """Run code in a live session of any scope; see `nsm.Client.run_in` and `run`."""
+        arguments = operations.run_in_arguments(
+            target,
+            code,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            stream=on_output is not None,
+        )
+        on_event = None if on_output is None else operations.output_to(on_output)
+        return read(RunResult, await self.call("run_in", arguments, on_event=on_event))

@@ -1,0 +1,63 @@
+"""Steps (`nsm.client.steps`) on trio."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from nsm.client.steps import is_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+    from nsm.client.steps import Steps
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long steps that were cancelled may still take, to close a file in the session."""
+
+
+async def carry_out(
+    steps: Steps[T], call: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+) -> T:
+    """Carry out steps, as `nsm.client.steps.carry_out`; functions are called in a thread."""
+    closing = False
+    try:
+        step = next(steps)
+        while True:
+            answer: dict[str, Any] = {}
+            try:
+                if is_operation(step):
+                    # What is cancelled still closes its file: a session has few of them.
+                    limit_s = CLOSE_TIMEOUT_S if closing else math.inf
+                    with trio.move_on_after(limit_s, shield=closing):
+                        answer = await call(*step)
+                elif step is not None:
+                    # If it is abandoned, it ends when its pipe breaks.
+                    await trio.to_thread.run_sync(step, abandon_on_cancel=True)
+                else:
+                    await trio.lowlevel.checkpoint()
+            except BaseException as error:  # noqa: BLE001  # the steps raise it again
+                closing = closing or not isinstance(error, Exception)
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as end:
+        outcome: T = end.value
+        return outcome
+
+
+class AsyncCalls:
+    """Operations over a connection on trio. `nsm.AsyncClient` is one of these."""
+
+    async def call(self, op: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call any operation. `nsm.AsyncClient` has it."""
+        raise NotImplementedError
+
+    async def carry_out(self, steps: Steps[T]) -> T:
+        """Carry out steps."""
+        return await carry_out(steps, self.call)

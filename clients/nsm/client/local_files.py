@@ -1,0 +1,300 @@
+"""Local files that are copied: read as they are, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsm.wire.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Self
+
+
+class LocalFileError(FileError):
+    """A file here cannot be read or written.
+
+    Args:
+        whole: it would have appeared whole or not at all.
+    """
+
+    def __init__(self, path: str, error: OSError, doing: str, *, whole: bool = False) -> None:
+        hint = ""
+        if whole and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "Nothing of the copy is left, and an older file is as it was. Make room."
+        super().__init__(
+            f"{path} can't be {doing}: {error.strerror}",
+            hint=hint,
+            data={"errno": errno.errorcode.get(error.errno or 0, "")},
+        )
+
+
+class LinkError(FileError):
+    """A symbolic link is where a file was to be written."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is a symbolic link to {os.readlink(path)}, and nothing was written through it",
+            hint="Name the file itself, or add --follow.",
+        )
+
+
+class OpenedFile(NamedTuple):
+    """An open file that is to be copied.
+
+    Attributes:
+        size: bytes; None where it is no regular file.
+        permissions: None where it is no regular file.
+        read: up to a number of bytes; none at the end.
+    """
+
+    size: int | None
+    permissions: int | None
+    read: Callable[[int], bytes]
+
+
+@contextmanager
+def source(path: str) -> Generator[OpenedFile]:
+    """Open a file to be copied; ``-`` is standard input. Pipes and devices are read to their end.
+
+    Raises:
+        LocalFileError: it can't be read, now or later.
+    """
+    with told(path, "read"):
+        if path == "-":
+            descriptor = os.dup(sys.stdin.fileno() if sys.stdin else -1)
+        else:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+
+        def read(count: int) -> bytes:
+            with told(path, "read"):
+                return os.read(descriptor, count)
+
+        if stat.S_ISREG(mode) and path != "-":
+            # Bits by which a program runs as another user or group are not handed to a jail.
+            yield OpenedFile(os.fstat(descriptor).st_size, mode & 0o777, read)
+        else:
+            yield OpenedFile(None, None, read)
+    finally:
+        os.close(descriptor)
+
+
+class LocalTarget:
+    """A local file that is being written. Without `keep` there is nothing of it.
+
+    A regular file appears at its place when it is whole: until then it has no name, so nothing is
+    left behind by whatever ends this program, and an older file stays as it was, but for its
+    content. Pipes and devices are written to. No link is written through unasked: somebody else,
+    code in a box for one, may have put it there to have another file overwritten.
+
+    Args:
+        path: path of the file itself, not of its directory.
+        follow: write through links, as cp(1) does.
+        into: the directory was named, and not the file: it must be no link either.
+        below: the directory that the file is in, open. Only a regular file is replaced then.
+
+    Raises:
+        LinkError: a link is there.
+        LocalFileError: it can't be written.
+    """
+
+    def __init__(
+        self, path: str, *, follow: bool = False, into: bool = False, below: int | None = None
+    ) -> None:
+        self._path = path
+        self._follow = follow
+        self._into = into
+        self._below = below
+        self._temporary = ""
+        self._permissions: int | None = None
+        self._directory = -1
+        with told(path, "written", whole=True):
+            self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+        if self._temporary:
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._directory)
+        if self._directory >= 0:
+            os.close(self._directory)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            LocalFileError: that's not possible.
+        """
+        with told(self._path, "written", whole=self._directory >= 0):
+            write_all(self._descriptor, data)
+
+    def expect(self, size: int) -> None:
+        """Refuse a file that cannot fit.
+
+        Raises:
+            FileError: it has more bytes than are free.
+        """
+        if self._directory >= 0:
+            check_room(self._path, self._descriptor, size)
+
+    def date(self, modified_at: float) -> None:
+        """Set the time of the last change, if that is possible."""
+        with suppress(OSError, OverflowError):
+            os.utime(self._descriptor, (modified_at, modified_at))
+
+    def keep(self, permissions: int) -> None:
+        """Put the file in its place.
+
+        Args:
+            permissions: permissions of a new file, to which the user's umask applies.
+
+        Raises:
+            LocalFileError: it can't be put there.
+        """
+        if self._directory < 0:
+            return
+        if self._permissions is None:
+            self._permissions = permissions & 0o777 & ~_umask()
+        with told(self._path, "written", whole=True):
+            with suppress(PermissionError):  # of a file system that has no permissions
+                os.fchmod(self._descriptor, self._permissions)
+            if not self._temporary:
+                self._name_it()
+            if self._temporary:
+                os.rename(
+                    self._temporary,
+                    self._name,
+                    src_dir_fd=self._directory,
+                    dst_dir_fd=self._directory,
+                )
+                self._temporary = ""
+
+    def _name_it(self) -> None:
+        """Give the file without a name its own, if that is free, else a temporary one."""
+        unnamed = f"/proc/self/fd/{self._descriptor}"
+        try:
+            os.link(unnamed, self._name, dst_dir_fd=self._directory)
+        except FileExistsError:
+            name = _other_name()
+            os.link(unnamed, name, dst_dir_fd=self._directory)
+            self._temporary = name
+
+    def _open(self) -> None:
+        if self._below is not None:
+            self._open_below(self._below)
+            return
+        try:
+            mode = os.stat(self._path, follow_symlinks=self._follow).st_mode
+        except FileNotFoundError:
+            if os.path.islink(self._path):
+                raise  # cp(1) writes to no place that a link only promises
+        else:
+            if stat.S_ISLNK(mode):
+                raise LinkError(self._path)
+            if not stat.S_ISREG(mode):
+                flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+                flags |= 0 if self._follow else os.O_NOFOLLOW  # one may have come since
+                self._descriptor = os.open(self._path, flags)
+                return
+            self._replace(mode, self._path)
+        path = os.path.realpath(self._path) if self._follow else self._path
+        parent, self._name = os.path.split(path)
+        if self._into and not self._follow and os.path.islink(parent):
+            raise LinkError(parent)
+        linked = os.O_NOFOLLOW if self._into and not self._follow else 0  # it may come only now
+        # What is renamed to the name takes a link's place, and does not go through it.
+        self._directory = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | linked)
+        self._begin()
+
+    def _open_below(self, directory: int) -> None:
+        self._name = os.path.basename(self._path)
+        with suppress(FileNotFoundError):
+            mode = os.stat(self._name, dir_fd=directory, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                raise LinkError(self._path)
+            if not stat.S_ISREG(mode):
+                raise FileError(f"{self._path} is there, and is no regular file")
+            self._replace(mode, self._name, directory)
+        self._directory = os.dup(directory)
+        self._begin()
+
+    def _replace(self, mode: int, name: str, directory: int | None = None) -> None:
+        """A regular file is there, and is to be replaced."""
+        self._permissions = mode & 0o777
+        if not os.access(name, os.W_OK, dir_fd=directory):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _begin(self) -> None:
+        try:
+            self._descriptor = self._create()
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def _create(self) -> int:
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            # EISDIR is what kernels and file systems say that do not know of it: open(2).
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+        name = _other_name()
+        flags |= os.O_CREAT | os.O_EXCL
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
+        self._temporary = name
+        return descriptor
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """write(2) until nothing is left."""
+    with memoryview(data) as view:
+        written = 0
+        while written < len(view):
+            written += os.write(descriptor, view[written:])
+
+
+def check_room(path: str, descriptor: int, size: int) -> None:
+    """
+    Raises:
+        FileError: so many bytes do not fit on the file system that is open there.
+    """
+    status = os.fstatvfs(descriptor)
+    free = status.f_bavail * status.f_frsize
+    if status.f_blocks and size > free:
+        raise FileError(
+            f"{path} can't be written: {size} bytes do not fit, {free} are free there",
+            hint="Make room, or copy to another place.",
+        )
+
+
+def _other_name() -> str:
+    return f".nsm-{os.urandom(8).hex()}"
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def told(path: str, doing: str, *, whole: bool = False) -> Generator[None]:
+    """Raise what the kernel refuses as `LocalFileError`."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads any more: an end, and no mistake
+    except OSError as error:
+        name = "standard input" if path == "-" else path
+        raise LocalFileError(name, error, doing, whole=whole) from error

@@ -1,0 +1,210 @@
+"""Answers about files of sessions. `nsm ps` needs none of it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from nsm.wire.answers import read
+from nsm.wire.decode import Constraint, Made
+from nsm.wire.errors import BadRequestError
+
+PIECE_BYTES = 256 * 1024
+"""The most that one `file_read` or `file_write` carries: four of them fit into what a socket
+buffers, and a transfer's memory is a few of them, whatever the file's size."""
+
+
+def _is_descriptor(value: int | bool) -> bool:
+    return value is False or (type(value) is int and value >= 0)
+
+
+def _as_path(told: str | bytes) -> str:
+    return told if isinstance(told, str) else told.decode("utf-8", "surrogateescape")
+
+
+FilePath: TypeAlias = Annotated[str, Made(str | bytes, _as_path)]
+"""Path or name of a file. Each byte of it that is not UTF-8 is a lone surrogate, as for Python's
+own functions (PEP 383). On the wire such a path is bytes.
+"""
+
+
+def path_on_wire(path: str | bytes) -> str | bytes:
+    """A path as requests have it: text, or bytes if it is not UTF-8.
+
+    Raises:
+        BadRequestError: it has a surrogate that stands for no byte, so no file can have that name.
+    """
+    if isinstance(path, str):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            try:
+                return path.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise BadRequestError(
+                    f"{path!r:.200} is no path: it has half a character (surrogate) at "
+                    f"{error.start}.",
+                    hint="Only U+DC80 to U+DCFF stand for bytes that are not UTF-8.",
+                ) from None
+        return path
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return path
+
+
+class FileInfo(NamedTuple):
+    """A file of a session.
+
+    Attributes:
+        path: absolute, in the session.
+        size: bytes.
+        permissions: as in `os.chmod`, e.g. ``0o644``.
+    """
+
+    path: FilePath
+    size: int
+    permissions: int
+
+
+class OpenFile(NamedTuple):
+    """A file that a connection has open; `file` is its handle in further requests.
+
+    `descriptor` is one through which the file is read or written without the supervisor; false if
+    there is none. The client puts its number there.
+    """
+
+    file: int
+    info: Annotated[FileInfo, ""]
+    descriptor: Annotated[int | bool, Constraint(_is_descriptor, "a descriptor")] = False
+
+
+class FilePiece(NamedTuple):
+    """Some bytes of a file; `eof` when none follow."""
+
+    data: bytes
+    eof: bool
+
+
+def closed_file(wire: Mapping[str, Any], permissions: int) -> FileInfo:
+    """Check the answer to `file_close`."""
+    return read(FileInfo, {**wire, "permissions": permissions})
+
+
+FileKind: TypeAlias = Literal["file", "directory", "link", "other"]
+
+
+class FileEntry(NamedTuple):
+    """Facts about something in a session, as stat(2) has them.
+
+    Attributes:
+        name: the last part of its path.
+        kind: ``file``, ``directory``, ``link``, or ``other``, such as a socket.
+        size: bytes of a file.
+        permissions: as in `os.chmod`, e.g. ``0o644``.
+        modified_at: time of the last change, seconds since 1970.
+        path: absolute, in the session; empty in a list.
+        target: path to which a link leads; None for anything else, and in a list.
+    """
+
+    name: FilePath
+    kind: FileKind
+    size: int
+    permissions: int
+    modified_at: float
+    path: FilePath = ""
+    target: FilePath | None = None
+
+
+class FileEntries(NamedTuple):
+    """Some entries of a directory, sorted by name; `more` if others follow."""
+
+    path: FilePath
+    entries: tuple[FileEntry, ...]
+    more: bool = False
+    free_bytes: int | None = None
+
+
+class Directory(NamedTuple):
+    """A directory of a session.
+
+    Attributes:
+        path: absolute, in the session.
+        free_bytes: room on its file system; None where that has no limit.
+        entries: its entries, sorted by name.
+    """
+
+    path: FilePath
+    free_bytes: int | None
+    entries: tuple[FileEntry, ...] = ()
+
+
+class FileContent(NamedTuple):
+    """A file, or a part of it; `eof` if the file ends with it."""
+
+    info: Annotated[FileInfo, ""]
+    data: bytes
+    eof: bool
+
+
+LINK = "is a link"
+SPECIAL = "is no file, directory or link"
+"""Reasons for leaving something out of a copy that hold for all that is like it."""
+
+
+class Skipped(NamedTuple):
+    """Something that was not copied, and why."""
+
+    path: FilePath
+    why: str
+
+    @property
+    def by_rule(self) -> bool:
+        """True for a link or a special file, which are never copied: nothing has failed."""
+        return self.why in (LINK, SPECIAL)
+
+
+class FileEvent(NamedTuple):
+    """Something that happened to a file.
+
+    Attributes:
+        kind: ``created``, ``modified``, ``removed``, ``renamed``, ``attributes`` (permissions or
+            times), or ``overflow``: so much happened that events are missing.
+        path: relative to the path that is watched; empty for that itself.
+        to: new name of what was renamed.
+    """
+
+    kind: str
+    path: FilePath
+    to: FilePath | None = None
+
+
+class FileEvents(NamedTuple):
+    """Events of a watched path; `overflow` if some are missing, `ended` if none will follow."""
+
+    events: tuple[FileEvent, ...]
+    overflow: bool = False
+    ended: bool = False
+
+
+class Watching(NamedTuple):
+    """A path that is watched; `watch` is its handle in further requests."""
+
+    watch: int
+    path: FilePath
+
+
+class TreeReport(NamedTuple):
+    """Outcome of an operation on a whole directory.
+
+    Attributes:
+        path: absolute, in the session.
+        size: bytes of all its files; 0 for a removal.
+        entries: number of files, directories and links.
+        left_out: number of those that were not copied.
+        skipped: the first hundred of them.
+    """
+
+    path: FilePath
+    size: int
+    entries: int = 0
+    left_out: int = 0
+    skipped: tuple[Skipped, ...] = ()

@@ -1,0 +1,162 @@
+"""A plan as an agent in the box reads it: as JSON, and as a short text. Pure.
+
+An agent that does not know what it may do tries again and again, or looks for a way around. Names
+of files may be anybody's, so they are spelled out where they could be read as something else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+
+from nsmbox.consent.readable_names import legible
+from nsmbox.consent.summary import Outline, outline
+from nsmbox.model.plan import (
+    MODES,
+    POLICY_FILE,
+    RULES_FILE,
+    RUN_DIRECTORY,
+    Mount,
+    Plan,
+)
+from nsmbox.profiles.profile import Profile
+from nsmbox.protection.secrets import within
+
+MAX_NAMED = 12
+"""Paths of a kind that the text names; the JSON has all of them."""
+
+_NETWORKS = {mode: word for word, mode in MODES.items()}
+
+
+def mounts(plan: Plan, profile: Profile, home: str) -> tuple[Mount, ...]:
+    """List the mounts of the files that tell the agent its rules; they come after all others."""
+    told = text(plan, home)
+    files = {POLICY_FILE: policy(plan, home), RULES_FILE: told}
+    for each in profile.rules:
+        files[each.file] = each.text.replace("{text}", told).replace(
+            "{json}", json.dumps(told, ensure_ascii=False)
+        )
+    return tuple(
+        Mount(
+            kind="ro-file",
+            target=target,
+            data=os.fsencode(data),
+            mode=0o444,
+            why="rules of the box, for the agent",
+        )
+        for target, data in files.items()
+    )
+
+
+def policy(plan: Plan, home: str) -> str:
+    """The rules as JSON (docs/reference/policy.md)."""
+    found = outline(plan)
+    stand_ins = _stand_ins(plan)
+    rules = {
+        "version": 1,
+        "kind": "box",
+        "profile": plan.profile,
+        "directory": plan.directory,
+        "home": {"path": home, "kept": False},
+        "writable": [item.target for item in found.change],
+        "protected": [t.target for t in found.protected if t.target not in stand_ins],
+        "cannot_make": stand_ins,
+        "read_only": [item.target for item in found.read if not within(item.target, RUN_DIRECTORY)],
+        "hidden": [item.target for item in found.hidden if item.target not in stand_ins],
+        "network": {"mode": _NETWORKS[plan.network.mode], "allow": list(plan.network.allow)},
+        "variables": [variable.name for variable in plan.variables],
+        "programs": list(plan.programs),
+    }
+    return json.dumps(rules, indent=2) + "\n"
+
+
+def text(plan: Plan, home: str) -> str:
+    """The rules in a few lines."""
+    found = outline(plan)
+    change = [item.target for item in found.change]
+    worktrees = f"{plan.directory}.worktrees"
+    shown = [m.target for m in plan.mounts if m.kind == "ro-bind" and m.why in _SHOWN]
+    lines = [
+        "# You are in a box",
+        "",
+        "nsm runs you in a jail on the user's computer. These rules are enforced from outside: do",
+        f"not look for a way around them. `{POLICY_FILE}` has them as JSON. If one is in your",
+        "way, say so, and tell the user what to run outside of the box.",
+        "",
+        f"- You can change: {_listed(change)}.",
+        *_protected(found, _stand_ins(plan)),
+        *_not_made(plan),
+        *([f"- You can also read: {_listed(shown)}."] if shown else []),
+        f"- {legible(home)} is otherwise empty, in memory, and vanishes at the end, as `/tmp` does",
+        "  and directories next to the project: put what is to stay into the project.",
+        *([f"- Make git's worktrees in `{legible(worktrees)}`."] if worktrees in change else []),
+        *_hidden(found, _stand_ins(plan)),
+        f"- Network: {_network(plan)}.",
+        "- There is no ssh, gpg, sudo or docker, and no key or login of the user's.",
+    ]
+    if plan.programs:
+        programs = _listed(plan.programs)
+        lines.append(f"- The tool `execute` starts programs on the user's computer: {programs}.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+_SHOWN = ("added", "shown on request")
+
+
+def _stand_ins(plan: Plan) -> list[str]:
+    return [mount.target for mount in plan.mounts if mount.stand_in]
+
+
+def _not_made(plan: Plan) -> list[str]:
+    names = [os.path.relpath(path, plan.directory) for path in _stand_ins(plan)]
+    if not names:
+        return []
+    return [
+        "- You cannot create the following, for the same reason. What you see in their places is",
+        f"  nsm's, and vanishes at the end: {_listed(names)}. The user can allow them:",
+        "  `nsm box --unprotect NAME,...`.",
+    ]
+
+
+def _protected(found: Outline, stand_ins: Sequence[str]) -> list[str]:
+    protected = [item.target for item in found.protected if item.target not in stand_ins]
+    if not protected:
+        return []
+    lines = [
+        "- Inside of these you cannot change the following, mostly because the user's computer",
+        f"  would run it: {_listed(protected)}.",
+    ]
+    if any(path.endswith("/config") for path in protected):
+        lines += [
+            "- git commits, branches and pushes here, but cannot write its configuration: `git",
+            "  config`, `git remote add` and `git push -u` fail, and a new branch tracks none. Use",
+            "  `git -c NAME=VALUE`, `git push REMOTE BRANCH`, `git fetch URL`.",
+        ]
+    return lines
+
+
+def _hidden(found: Outline, stand_ins: Sequence[str]) -> list[str]:
+    names = [
+        item.target
+        for item in found.hidden
+        if item.target not in stand_ins and not item.target.startswith(("/usr/", "/bin/"))
+    ]
+    return [f"- Hidden from you, and empty here: {_listed(names)}."] if names else []
+
+
+def _network(plan: Plan) -> str:
+    match plan.network.mode:
+        case "host":
+            return "all that this computer reaches"
+        case "none":
+            return "none"
+        case "allow":
+            hosts = _listed(plan.network.allow) or "none"
+            return f"through the proxy that HTTP_PROXY and its like name, only {hosts}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    more = [f"and {len(known) - MAX_NAMED} more"] if len(known) > MAX_NAMED else []
+    return ", ".join([*(f"`{legible(name)}`" for name in known[:MAX_NAMED]), *more])

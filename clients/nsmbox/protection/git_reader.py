@@ -1,0 +1,104 @@
+"""Configuration of a repository, as git itself reads it, in a jail that is thrown away.
+
+The text is anybody's. So git gets it on standard input, follows no include, and runs with nothing
+to write to, no network and no other process; the jail ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nsm.dataclass import dataclass
+from nsmbox.protection import git_repository
+from nsmbox.protection.secrets import printable
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+MAX_ASKED = 64
+"""Largest number of different configurations that git is asked about."""
+
+_RUNS = (
+    r"core\.(fsmonitor|hookspath|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
+    r"|core\.worktree"
+    r"|include\.path|includeif\..*\.path|sequence\.editor|interactive\.difffilter"
+    r"|diff\.(external|.*\.(command|textconv))|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
+    r"|(merge|diff|gui|browser|man)(tool)?\..*\.(cmd|path)|credential\.(.*\.)?helper"
+    r"|gpg\.(.*\.)?(program|defaultkeycommand)|pager\..*|hook\..*\.command"
+    r"|remote\..*\.(uploadpack|receivepack|vcs|proxy)|protocol\.(.*\.)?allow"
+    r"|submodule\..*\.update|trailer\..*\.(command|cmd)|tar\..*\.command|imap\.tunnel"
+    r"|sendemail\..*(cmd|server)|lfs\.(customtransfer|extension)\..*|alias\..*"
+    r"|uploadpack\.packobjectshook|gc\.recentobjectshook|svn\.authorsprog|instaweb\.httpd"
+    r"|http\.(.*\.)?(proxy|sslverify|sslcainfo|sslcapath|curloptresolve|cookiefile)"
+)
+"""Entries of a configuration that name programs or lead to others (git-config(1)), or that have
+git's logins and files of the user go elsewhere, or have git write elsewhere."""
+
+_SWITCHES = r"core\.fsmonitor|pager\..*"
+_HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
+
+
+@dataclass(slots=True, kw_only=True)
+class GitReader:
+    """Asks git about configurations, about each text once.
+
+    Attributes:
+        bwrap: makes the jail; empty where there is none.
+        git: None where there is none.
+    """
+
+    bwrap: str
+    git: str | None
+    _answers: dict[bytes, tuple[str, ...] | str]
+
+    @classmethod
+    def of(cls, bwrap: str, git: str | None) -> GitReader:
+        """Make one that has not been asked yet."""
+        return cls(bwrap=bwrap, git=git, _answers={})
+
+    def running(self, data: bytes) -> tuple[str, ...] | str:
+        """Return the entries by which git runs programs or reads other files, as `key = value`; a
+        str says why nobody knows."""
+        if data not in self._answers:
+            if len(self._answers) >= MAX_ASKED:
+                return f"git was asked about {MAX_ASKED} others, and not about this one"
+            self._answers[data] = self._ask(data)
+        return self._answers[data]
+
+    def _ask(self, data: bytes) -> tuple[str, ...] | str:
+        import subprocess  # noqa: PLC0415 - where a box has left a configuration
+
+        if self.git is None or not self.bwrap:
+            return "there is no git here to read it"
+        jail = (
+            *(self.bwrap, "--unshare-all", "--unshare-user", "--disable-userns"),
+            *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--chdir", "/"),
+        )
+        try:
+            done = subprocess.run(
+                (*jail, "--", self.git, "config", "--file", "-", "--no-includes", "-z", "--list"),
+                input=data,
+                capture_output=True,
+                cwd="/",
+                env={"LC_ALL": "C", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1"},
+                timeout=git_repository.WAIT_S,
+                check=False,
+            )
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            return f"git could not be asked: {error}"
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            return f"git cannot read it: {printable(said[-1] if said else 'no reason given')}"
+        fields = (entry.partition("\n") for entry in os.fsdecode(done.stdout).split("\0") if entry)
+        return tuple(f"{key} = {value}" for key, _, value in fields if _runs(key, value))
+
+
+def _runs(key: str, value: str) -> bool:
+    if key.startswith("remote.") and key.endswith(".url"):
+        return "::" in value  # a helper's, such as ext::
+    if not re.fullmatch(_RUNS, key, re.DOTALL):
+        return False
+    if key.startswith("alias."):
+        return value.startswith("!")
+    return not (re.fullmatch(_SWITCHES, key, re.DOTALL) and value.lower() in _HARMLESS)

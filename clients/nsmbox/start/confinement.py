@@ -1,0 +1,135 @@
+"""Limits of a box that are set between its making and the start of its command.
+
+bwrap tells which process will be the first in the box, and waits. Limits that are set before bwrap
+starts would hold for the user's other processes, too, which the kernel counts with those in the
+box.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+from contextlib import suppress
+
+from nsmbox.model.limits import BoxLimits
+
+_CLONE_NEWUSER = 0x10000000  # linux/sched.h
+
+_INFO_BYTES = 4096
+
+_INOTIFY = ("instances", "watches")
+
+_LEAST_INOTIFY = 16
+"""Smallest number of each, on a host that gives its users few."""
+
+
+class Gate:
+    """The wait of a box before its command. The process that makes it keeps one end of each pipe,
+    and bwrap has the other.
+
+    Attributes:
+        mounts: a descriptor of the box's mounts, which holds them after its end; None if there is
+            no box, or nobody may see it.
+    """
+
+    def __init__(self) -> None:
+        self._told, self._tells = os.pipe()
+        self._waits, self._opens = os.pipe()
+        self.mounts: int | None = None
+        for number in (self._tells, self._waits):
+            os.set_inheritable(number, True)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of bwrap."""
+        return ["--info-fd", str(self._tells), "--block-fd", str(self._waits)]
+
+    def set_limits(self, limits: BoxLimits) -> str:
+        """Set the limits and let the command start. Called once, outside, where bwrap is a child.
+
+        Returns:
+            Limits that could not be set, and why, for people; empty if all hold.
+        """
+        os.close(self._tells)
+        os.close(self._waits)
+        try:
+            pid = _first_process(self._told)
+            if pid is None:
+                return ""  # bwrap has said why
+            with suppress(OSError):
+                self.mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            return _limit(pid, limits)
+        finally:
+            with suppress(OSError):  # bwrap has failed
+                os.write(self._opens, b"\n")
+            os.close(self._opens)
+            os.close(self._told)
+
+
+def limit_descriptors(most: int) -> None:
+    """Limit the descriptors of this process and of all that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > most:
+        hard = most
+    soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _first_process(told: int) -> int | None:
+    """Read which process is the first in the box; None if there is no box."""
+    text = b""
+    while piece := os.read(told, _INFO_BYTES):
+        text += piece
+    found = re.search(rb'"child-pid": *([0-9]+)', text)
+    return None if found is None else int(found[1])
+
+
+def _limit(pid: int, limits: BoxLimits) -> str:
+    lacking: list[str] = []
+    try:
+        # Counted in the box's own user namespace, since Linux 5.14.
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (limits.processes, limits.processes))
+    except OSError as error:
+        lacking.append(f"processes: {error.strerror}")
+    if why := _limit_inotify(pid):
+        lacking.append(f"inotify: {why}")
+    return "; ".join(lacking)
+
+
+def _limit_inotify(pid: int) -> str:
+    """Leave half of what the user has of inotify to programs outside. Returns why that failed."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # A process that has entered a user namespace does not get back.
+        said = b""
+        try:
+            _enter_user_namespace(pid)
+            for kind in _INOTIFY:
+                most = _number(f"/proc/sys/fs/inotify/max_user_{kind}")
+                with open(f"/proc/sys/user/max_inotify_{kind}", "w", encoding="ascii") as file:
+                    file.write(str(max(_LEAST_INOTIFY, most // 2)))
+        except (OSError, ValueError) as error:
+            said = str(error).encode()
+        finally:
+            os.write(writes, said[:_INFO_BYTES])
+            os._exit(0)
+    os.close(writes)
+    with open(reads, "rb") as answer:
+        why = answer.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return why
+
+
+def _enter_user_namespace(pid: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    if libc.setns(number, _CLONE_NEWUSER) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _number(path: str) -> int:
+    with open(path, encoding="ascii") as file:
+        return int(file.read())

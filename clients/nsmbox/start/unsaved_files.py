@@ -1,0 +1,266 @@
+"""Files that a box wrote into its memory, and that would vanish with it.
+
+HOME of a box is in memory, and so are directories beside the project. An agent that puts work there
+loses it. A descriptor of the box's mount namespace keeps the mounts when all its processes have
+ended. So nsm then reads the files there, reports them, and keeps them for a day. It leaves out
+names in HOME that begin with a dot, since programs keep their own files there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+
+from nsm import paths
+from nsm.cli.render import formats
+from nsm.dataclass import dataclass, field
+from nsmbox.consent.readable_names import path as legible_path
+from nsmbox.model.plan import BoxError
+from nsmbox.protection.secrets import within
+
+MAX_KEPT_BYTES = 256 * 1024 * 1024
+MAX_FILES = 10_000
+MAX_ENTRIES = 100_000
+MAX_TOLD = 8
+MAX_DEPTH = 64
+
+DAY_S = 24 * 3600
+
+RETURNED = "box-last"
+"""Directory for what is got back, where none is named."""
+
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A file in the memory of a box.
+
+    Attributes:
+        path: absolute, in the box.
+    """
+
+    path: str
+    size: int
+
+
+def places(home: str, directory: str) -> tuple[str, ...]:
+    """Directories of a box in which work may have been put.
+
+    Args:
+        home: HOME.
+        directory: the working directory.
+    """
+    above = os.path.dirname(directory)
+    temporary = ("/tmp/", "/var/tmp/")  # noqa: S108  # those of the box
+    beside = above.startswith(temporary) and not within(above, home)
+    return (home, above) if beside else (home,)
+
+
+def keep(mounts: int, directory: str, looked_at: Sequence[str], home: str) -> str:
+    """Keep what an ended box has left in its memory.
+
+    Args:
+        mounts: a descriptor of its mount namespace.
+        directory: the working directory.
+        looked_at: directories of the box.
+        home: shown as `~`.
+
+    Returns:
+        Message for people; empty if there is nothing.
+    """
+    purge()
+    found: list[WrittenFile] = []
+    kept = _Kept(_place(directory))
+    for path in looked_at:
+        top = _opened(mounts, path)
+        if top is None:
+            continue
+        with ExitStack() as closing:
+            closing.callback(os.close, top)
+            if _is_of_host(top, path):
+                continue
+            found += kept.take(top, path, hides_dots=path == home)
+    if not found:
+        return ""
+    lines = [
+        f"{legible_path(file.path, home)} ({formats.size(file.size)})" for file in found[:MAX_TOLD]
+    ]
+    if len(found) > MAX_TOLD:
+        lines.append(f"and {len(found) - MAX_TOLD} more")
+    lost = len(found) - kept.files
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + DAY_S))
+    lines.append(f"`nsm box --keep-last` here gets them back, until {until}")
+    if lost:
+        lines[-1] += f"; {lost} of them could not be kept"
+    head = "the box wrote files outside of the project, which are not there any more:"
+    return "\n  ".join([head, *lines])
+
+
+def get_back(directory: str, target: str) -> tuple[str, int]:
+    """Put what the last box in a directory has left in its memory into a new directory.
+
+    Args:
+        directory: the working directory: absolute, all links followed.
+        target: is made; relative to the working directory.
+
+    Returns:
+        The directory that was made, and how many files are in it.
+
+    Raises:
+        BoxError: there is nothing, or it cannot be put there.
+    """
+    purge()
+    source = _place(directory)
+    if not os.path.isdir(source):
+        raise BoxError(
+            "no box that was started here has left files outside of the project within a day.",
+            hint="Start it in the directory in which the box was.",
+        )
+    path = os.path.join(directory, target)
+    try:
+        os.mkdir(path, 0o700)
+        count = 0
+        for folder, _, names in os.walk(source):
+            count += len(names)
+            inner = os.path.join(path, os.path.relpath(folder, source))
+            os.makedirs(inner, 0o700, exist_ok=True)
+            for name in names:
+                shutil.copy(os.path.join(folder, name), os.path.join(inner, name))
+    except OSError as error:
+        raise BoxError(
+            f"{path} cannot be made: {error.strerror or error}",
+            hint="Name another directory: nsm box --keep-last DIR",
+        ) from error
+    shutil.rmtree(source, ignore_errors=True)
+    return path, count
+
+
+def purge() -> None:
+    """Remove what was kept longer than a day."""
+    with suppress(OSError), os.scandir(_all()) as entries:
+        for entry in list(entries):
+            if entry.stat(follow_symlinks=False).st_mtime < time.time() - DAY_S:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _all() -> str:
+    return os.path.join(paths.state_dir(), "box-last")
+
+
+def _place(directory: str) -> str:
+    return os.path.join(_all(), hashlib.sha256(os.fsencode(directory)).hexdigest()[:32])
+
+
+def _opened(mounts: int, path: str) -> int | None:
+    """Open a directory of an ended box.
+
+    A child does it, since a process cannot leave a user namespace. Nothing of the box is run.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    ours, its = socket.socketpair()
+    with ours, its:
+        child = os.fork()
+        if child == 0:
+            try:
+                user = fcntl.ioctl(mounts, _NS_GET_USERNS)
+                if libc.setns(user, 0) == 0 and libc.setns(mounts, 0) == 0:
+                    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                    socket.send_fds(its, [b"x"], [fd])
+            except BaseException:  # noqa: BLE001, S110  # whatever it is, there is no descriptor
+                pass
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        its.close()
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        os.waitpid(child, 0)
+    return fds[0] if fds else None
+
+
+def _is_of_host(top: int, path: str) -> bool:
+    """Return whether a directory of an ended box is on the host's own file system: the box shows
+    it, or was ended while it was made, and still had all mounts of the host."""
+    try:
+        return os.fstat(top).st_dev == os.stat(path).st_dev
+    except OSError:
+        return False
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Files that are kept of one box, in place of those of an earlier one.
+
+    Attributes:
+        place: the directory for it, made with the first file.
+        files: number of files that were kept.
+        room: bytes that may still be kept.
+    """
+
+    place: str
+    files: int = 0
+    room: int = MAX_KEPT_BYTES
+    entries: int = MAX_ENTRIES
+    _made: set[str] = field(default_factory=set[str])
+
+    def take(self, top: int, path: str, *, hides_dots: bool) -> Iterator[WrittenFile]:
+        """Keep and yield the files below a directory of the box, but not what is mounted there.
+
+        Args:
+            top: a descriptor of it.
+            path: its path in the box.
+            hides_dots: names that begin with a dot are left out.
+        """
+        device = os.fstat(top).st_dev
+        yield from self._below(top, path, device, 0, hides_dots)
+
+    def _below(
+        self, folder: int, path: str, device: int, depth: int, hides_dots: bool
+    ) -> Iterator[WrittenFile]:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+        for name in names:
+            self.entries -= 1
+            if self.entries < 0 or depth > MAX_DEPTH:
+                return
+            if hides_dots and name.startswith("."):
+                continue
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if status.st_dev != device:
+                continue
+            inner = os.path.join(path, name)
+            if stat.S_ISDIR(status.st_mode):
+                with suppress(OSError):
+                    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+                    try:
+                        yield from self._below(fd, inner, device, depth + 1, hides_dots=False)
+                    finally:
+                        os.close(fd)
+            elif stat.S_ISREG(status.st_mode):
+                self._copy(folder, name, inner, status)
+                yield WrittenFile(path=inner, size=status.st_size)
+
+    def _copy(self, folder: int, name: str, path: str, status: os.stat_result) -> None:
+        if status.st_size > self.room or self.files >= MAX_FILES:
+            return
+        with suppress(OSError):
+            if not self._made:
+                shutil.rmtree(self.place, ignore_errors=True)
+                paths.ensure_private_dir(paths.state_dir())
+            target = self.place + path
+            os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+            self._made.add(target)
+            source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with open(source, "rb") as read, open(target, "xb") as write:
+                shutil.copyfileobj(read, write)
+            os.chmod(target, 0o700 if status.st_mode & 0o100 else 0o600)
+            self.room -= status.st_size
+            self.files += 1

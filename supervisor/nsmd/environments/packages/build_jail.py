@@ -1,0 +1,227 @@
+"""The jail of a build, in which pip or uv runs, with no way out but the index proxy."""
+
+from __future__ import annotations
+
+import array
+import os
+import platform
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import trio
+
+from nsm.dataclass import dataclass, field
+from nsm.jail.failure import explain, read_host_facts
+from nsm.jail.seccomp import filter_program
+from nsmd.environments.commands.log_text import lines_of
+from nsmd.environments.packages import jail_start
+from nsmd.environments.packages.store import BUILD
+from nsmd.jail.arguments import (
+    SYNTHETIC_FILES,
+    BindMount,
+    FileData,
+    JailContent,
+    build_arguments,
+)
+from nsmd.jail.host import scan_host
+from nsmd.jail.starting import memory_file, spawn
+from nsmd.jail.user import JailUser
+
+ENV = "/env"
+"""Place of an environment, in the jail of its build as in sessions."""
+
+STARTER = "/run/nsm/start.py"
+
+TAIL_LINES = 200
+"""Lines that are kept: npm explains its options after its error."""
+
+_CHUNK_BYTES = 64 * 1024
+
+Serve = Callable[[socket.socket], Awaitable[None]]
+"""Serves connections of a listening socket in the jail, until it is cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailOutcome:
+    """Outcome of a command in a jail.
+
+    Attributes:
+        status: exit code, or the negative number of the signal that ended it.
+        tail: last lines of what it printed.
+    """
+
+    status: int
+    tail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildJail:
+    """The jail of a build: each command runs in a new one with the same directories.
+
+    Attributes:
+        bwrap: path of bwrap.
+        user: the user whom jails run as.
+        python: Python that starts commands in the jail.
+        directory: host directory that is `BUILD`; the only one that commands may change.
+        environment: directory below it that is `ENV`.
+        shown: host directories and files that the jail shows, and where.
+        variables: variables of its commands.
+        say: gets each line that a command prints.
+    """
+
+    bwrap: str
+    user: JailUser
+    python: str
+    directory: str
+    environment: str
+    shown: Sequence[tuple[str, str]] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    say: Callable[[str], None]
+
+    async def run(self, command: Sequence[str], *, serve: Serve | None = None) -> JailOutcome:
+        """Run a command to its end.
+
+        Args:
+            serve: serves what it asks the indexes for; None for no way out.
+
+        Cancellation: kills it.
+        """
+        with ExitStack() as owned:
+            output, written = os.pipe2(os.O_CLOEXEC)
+            owned.callback(os.close, output)
+            os.set_blocking(output, False)
+            ours: socket.socket | None = None
+            with ExitStack() as theirs:
+                theirs.callback(os.close, written)
+                channel = -1
+                if serve is not None:
+                    ours, its = socket.socketpair()
+                    owned.enter_context(ours).setblocking(False)
+                    channel = theirs.enter_context(its).fileno()
+                process = self._start(command, channel, written, theirs)
+            reader = _Output(output, self.say)
+            try:
+                async with trio.open_nursery() as nursery:
+                    if serve is not None and ours is not None:
+                        nursery.start_soon(_serve, ours, serve)
+                    await reader.to_its_end()
+                    nursery.cancel_scope.cancel()
+                status = await trio.to_thread.run_sync(process.wait)
+            finally:
+                process.kill()  # its jail ends with it
+                process.wait()
+        return JailOutcome(status=status, tail=tuple(reader.tail))
+
+    def _start(
+        self, command: Sequence[str], channel: int, output: int, theirs: ExitStack
+    ) -> subprocess.Popen[bytes]:
+        with open(jail_start.__file__, "rb") as file:
+            starter = file.read()
+        contents = {STARTER: starter, **{path: text.encode() for path, text in SYNTHETIC_FILES}}
+        files = [
+            FileData(descriptor=memory_file(content, theirs), target=path)
+            for path, content in contents.items()
+        ]
+        system_calls = filter_program(platform.machine())
+        filter_fd = None if system_calls is None else memory_file(system_calls, theirs)
+        inside = os.path.relpath(self.environment, self.directory)
+        arguments = build_arguments(
+            JailContent(
+                host=scan_host(),
+                mounts=[
+                    BindMount(source=self._way_to(source), target=target)
+                    for source, target in self.shown
+                ],
+                files=files,
+                path="/usr/local/bin:/usr/bin:/bin",
+                filter_fd=filter_fd,
+                variables=tuple(self.variables.items()),
+                # No second bind: hard links from the cache to it work only within one mount.
+                links=((ENV, f"{BUILD}/{inside}"),),
+            ),
+            writable=[(self._own(), BUILD)],
+        )
+        arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
+        words = [self.bwrap, "--args", str(arguments_fd), "--"]
+        words += [self.python, "-I", "-S", STARTER, str(channel), *command]
+        return spawn(
+            self.user,
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            inherited=[
+                arguments_fd,
+                *(() if channel < 0 else (channel,)),
+                *(() if filter_fd is None else (filter_fd,)),
+                *(each.descriptor for each in files),
+            ],
+        )
+
+    def _way_to(self, path: str) -> str:
+        """Path by which the jails' user reaches a directory or file."""
+        if os.path.isdir(path):
+            return self.user.way_to(path)
+        folder, name = os.path.split(path)
+        return os.path.join(self.user.way_to(folder), name)
+
+    def _own(self) -> str:
+        """Path by which the files of the build belong to the jails' user, who changes them.
+
+        On the disk they are ours, so that root's environments are root's. Where the kernel cannot
+        translate owners, they are that user's.
+        """
+        try:
+            return self.user.way_to_own(self.directory)
+        except OSError:
+            for folder, _, _ in os.walk(self.directory):
+                self.user.give(folder)
+            return self.user.way_to(self.directory)
+
+    def explain(self, ran: JailOutcome) -> str:
+        """Say why the jail itself could not be made."""
+        return explain("\n".join(ran.tail), read_host_facts(), self.bwrap).message
+
+
+class _Output:
+    """Output of a command: its lines are passed on, and the last ones kept."""
+
+    def __init__(self, descriptor: int, say: Callable[[str], None]) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._descriptor = descriptor
+        self._say = say
+        self._rest = b""
+
+    async def to_its_end(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._descriptor)
+            try:
+                data = os.read(self._descriptor, _CHUNK_BYTES)
+            except BlockingIOError:
+                continue
+            *lines, rest = (self._rest + data).split(b"\n")
+            if len(rest) > _CHUNK_BYTES or (rest and not data):
+                lines.append(rest)
+                rest = b""
+            self._rest = rest
+            for line in lines:
+                for text in lines_of(line.decode(errors="replace")):
+                    self.tail.append(text)
+                    self._say(text)
+            if not data:
+                return
+
+
+async def _serve(channel: socket.socket, serve: Serve) -> None:
+    """Take the listening socket that the jail passes out, and serve it."""
+    await trio.lowlevel.wait_readable(channel)
+    size = socket.CMSG_SPACE(array.array("i").itemsize)
+    data, control, _, _ = channel.recvmsg(1, size)
+    for level, kind, content in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and data:
+            with socket.socket(fileno=array.array("i", content)[0]) as listener:
+                listener.setblocking(False)
+                await serve(listener)

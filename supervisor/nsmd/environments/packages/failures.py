@@ -1,0 +1,119 @@
+"""Reasons why pip, uv or npm failed, from what it printed, and what to do next. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from nsmd.environments.packages.build_jail import JailOutcome
+from nsmd.environments.packages.index_proxy.proxy_urls import HOST as PROXY_HOST
+
+MAX_CAUSE_CHARS = 600
+
+_BUILDS = (
+    "A package without a wheel has to be built, which runs its code in the build's jail: "
+    "`--allow-builds`, or `allow_builds = true`"
+)
+_HINTS: Mapping[str, str] = {
+    "configuration does not name that host": "`[packages] hosts` in config.toml names further "
+    "hosts that builds may reach.",
+    "No space left on device": "Free some space, then `nsm env update`.",
+    "Disk quota exceeded": "Free some space, then `nsm env update`.",
+    "DO NOT MATCH THE HASHES": "The index has other files than the lock names: `nsm env update` "
+    "looks for present ones.",
+    "Hash mismatch": "The index has other files than the lock names: `nsm env update` looks for "
+    "present ones.",
+    "No matching distribution": f"Check name and version. {_BUILDS}.",
+    "building is disabled": f"{_BUILDS}.",
+    "no wheels": f"{_BUILDS}.",
+    "no usable wheels": f"{_BUILDS}.",
+    "error: command '": "It needs a compiler or headers, which jails see only if /usr has them.",
+    "conflict": "Ask for fewer exact versions.",
+    "unsatisfiable": "Check names and versions.",
+}
+"""Advice by words in the output of pip and uv, which have no error codes."""
+
+_PIP = re.compile(r"(?:ERROR|error): ?(?P<text>.*)")
+_UV = re.compile(r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?")
+_NPM = re.compile(
+    r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|404|notarget|network)? ?(?P<text>.*)"
+)
+_NPM_END = (
+    *("A complete log", "Log files", "Clean install a project", "Fix the upstream dependency"),
+    *("The requested resource", "In most cases", "Note that you can"),
+)
+"""Beginnings of what npm says after the reason."""
+_NPM_REQUEST = re.compile(r" - [A-Z]+ http\S+.*")
+_UV_START = re.compile(r"(?:error:| *\u00d7)")
+
+
+class InstallError(Exception):
+    """An environment cannot be made.
+
+    Args:
+        message: a sentence without its final dot.
+        hint: what to do next.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message)
+
+
+def why_failed(
+    ran: JailOutcome, tool: str, problems: Sequence[str], *, done: str
+) -> tuple[str, str]:
+    """Say why a command failed, and what to do next.
+
+    Args:
+        ran: its outcome.
+        tool: its name.
+        problems: sentences about requests to indexes that failed.
+        done: what it should have done with the packages.
+    """
+    said = _READERS[tool](ran.tail)
+    cause = said or (ran.tail[-1] if ran.tail else "")
+    if not cause:
+        ended = f"exit code {ran.status}" if ran.status >= 0 else f"signal {-ran.status}"
+        cause = f"{tool} said nothing ({ended})"
+    seen = "\n".join((*problems, *ran.tail))
+    hint = next((hint for words, hint in _HINTS.items() if words in seen), "")
+    if problems:  # of indexes: what tools say of these is about URLs that nobody knows
+        last = problems[-1].rstrip(".")
+        cause = last if PROXY_HOST in cause or last in cause else f"{cause} ({last})"
+    return f"The packages cannot be {done}: {cause[:MAX_CAUSE_CHARS].rstrip('.')}", hint
+
+
+def _of_uv(tail: Sequence[str]) -> str:
+    """Join uv's explanation, which is drawn as a tree, or has a line for each cause."""
+    starts = [number for number, line in enumerate(tail) if _UV_START.match(line)]
+    if not starts:
+        return ""
+    lines = [_UV.sub("", line).strip() for line in tail[starts[-1] :]]
+    told = itertools.takewhile(lambda line: not line.startswith("hint:"), filter(None, lines))
+    first, *causes = told
+    return f"{first.rstrip(':')}: {' '.join(causes)}" if causes else first
+
+
+def _of_pip(tail: Sequence[str]) -> str:
+    found = [match["text"].strip() for line in tail if (match := _PIP.match(line.strip()))]
+    return next((text for text in found if text), "")
+
+
+def _of_npm(tail: Sequence[str]) -> str:
+    """Join npm's explanation: its error lines from the one after the code on."""
+    lines = [match for line in tail if (match := _NPM.fullmatch(line.strip())) is not None]
+    told = [match["text"].strip() for match in lines if match["code"] != "code" and match["text"]]
+    before = itertools.takewhile(lambda text: not text.startswith(_NPM_END), told)
+    # What is being resolved is our own `package.json`.
+    reasons = (_NPM_REQUEST.sub("", text) for text in before if not text.startswith("While resolv"))
+    return " ".join(dict.fromkeys(reasons))
+
+
+_READERS: Mapping[str, Callable[[Sequence[str]], str]] = {
+    "uv": _of_uv,
+    "pip": _of_pip,
+    "npm": _of_npm,
+}

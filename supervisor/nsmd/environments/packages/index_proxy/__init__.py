@@ -1,0 +1,22 @@
+"""HTTP proxy through which a build reaches the user's indexes.
+
+The jail of a build speaks plain HTTP with this proxy, which runs outside. The proxy speaks TLS with
+the indexes and adds the user's credentials, so the jail never has them. No module imports a later
+one.
+
+errors          requests that are refused or have failed
+proxy_urls      URLs of the proxy
+rules           rules on what a build may fetch
+connecting      connections to checked addresses
+fetching        requests to indexes: TLS, credentials, redirects
+page_reading    pages of indexes, read with a bound
+page_rewriting  pages of indexes, rewritten with links to the proxy
+connection      one connection from the jail
+variables       variables for pip, uv and npm in a jail
+handler         handler of a jail's requests
+proxy           the proxy of one build
+"""
+
+from nsmd.environments.packages.index_proxy.proxy import IndexProxy, open_index_proxy
+
+__all__ = ["IndexProxy", "open_index_proxy"]

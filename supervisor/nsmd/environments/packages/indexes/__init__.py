@@ -1,0 +1,20 @@
+"""The user's indexes of packages, as pip's, uv's and npm's configuration names them.
+
+A project's own configuration is not read: it may come from anybody, and would send builds, and
+variables of the user, to hosts of its choice. No module imports a later one.
+
+values        indexes, credentials, and how they are reached
+files         configuration files, read with a bound
+user_proxy    the user's own proxy, from variables
+pip_files     pip's configuration files and variables
+uv_files      uv's configuration files and variables
+npm_files     npm's configuration files and variables
+netrc_logins  credentials in netrc
+local_links   local directories that ``file:`` indexes lead to
+reading       all of them together
+"""
+
+from nsmd.environments.packages.indexes.reading import read_indexes
+from nsmd.environments.packages.indexes.values import Index, IndexAccess, IndexCredentials, Indexes
+
+__all__ = ["Index", "IndexAccess", "IndexCredentials", "Indexes", "read_indexes"]

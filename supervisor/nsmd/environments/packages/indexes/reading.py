@@ -1,0 +1,287 @@
+"""All indexes of the user: the configuration of pip, uv and npm, and netrc, together."""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from nsmd.environments.packages.indexes.files import TRUE, expand, to_count, to_seconds
+from nsmd.environments.packages.indexes.local_links import linked_directories, local_path
+from nsmd.environments.packages.indexes.netrc_logins import read_netrc
+from nsmd.environments.packages.indexes.npm_files import read_npm_settings
+from nsmd.environments.packages.indexes.pip_files import read_pip_settings
+from nsmd.environments.packages.indexes.user_proxy import no_proxy_of, proxies_of
+from nsmd.environments.packages.indexes.uv_files import UvIndex, read_uv_settings
+from nsmd.environments.packages.indexes.values import Index, IndexAccess, IndexCredentials, Indexes
+from nsmd.environments.packages.web_urls import BadUrlError, WebUrl, parse_url
+from nsmd.model.host_rules import show_host
+
+PYPI = "https://pypi.org/simple/"
+NPM = "https://registry.npmjs.org/"
+
+STRATEGIES = frozenset({"first-index", "unsafe-first-match", "unsafe-best-match"})
+"""Values of uv's `index-strategy`."""
+
+_SCOPE = re.compile(r"(@[a-z0-9~-][a-z0-9._~-]*):registry")
+
+_NONE = frozenset({"", "false", "null"})
+"""Values of npm's settings that mean none."""
+
+Number = TypeVar("Number", int, float)
+
+
+def read_indexes(
+    environ: Mapping[str, str], home: str, *, prefix: str | None = None, etc: str = "/etc"
+) -> Indexes:
+    """Read the configuration of pip, uv and npm, and netrc. Reads files, so it may block.
+
+    If uv's configuration names an index, uv's indexes are used, else pip's. That holds for both
+    programs, so that both get packages from the same places.
+
+    Args:
+        environ: the user's variables.
+        home: the user's home directory.
+        prefix: prefix of the Python interpreter, where pip has a file, too.
+        etc: the machine's directory of configuration.
+    """
+    python = _Python(environ, home, etc=etc, prefix=prefix)
+    npm = _Npm(environ, home, etc=etc)
+    return Indexes(
+        python=tuple(python.indexes),
+        npm=tuple(npm.registries()),
+        link_pages=tuple(python.link_pages),
+        find_links=tuple(dict.fromkeys(python.find_links)),
+        directories=tuple(python.directories()),
+        constraints=tuple(python.constraints()),
+        index_strategy=python.strategy(),
+        python_access=python.access(),
+        npm_access=npm.access(),
+        logins=python.logins,
+        python_problems=tuple(python.problems),
+        npm_problems=tuple(npm.problems),
+        notes=tuple(python.notes),
+    )
+
+
+class _Python:
+    def __init__(
+        self, environ: Mapping[str, str], home: str, *, etc: str, prefix: str | None
+    ) -> None:
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self._environ, self._home = environ, home
+        self._pip = read_pip_settings(environ, home, etc=etc, prefix=prefix, problems=self.problems)
+        self._uv = read_uv_settings(environ, home, etc=etc, problems=self.problems)
+        self.logins = read_netrc(environ, home, self.notes)
+        self.indexes: list[Index] = []
+        self.link_pages: list[Index] = []
+        self.find_links: list[str] = []
+        self._find_indexes()
+        for text in (*self._pip.get("find-links", "").split(), *self._uv.find_links):
+            self._add_links("", text, None)
+
+    def _find_indexes(self) -> None:
+        if self._uv.default or self._uv.others:
+            rows = [self._uv.default or UvIndex(name="", url=PYPI), *self._uv.others]
+        else:
+            urls = [self._pip.get("index-url", PYPI), *self._pip.get("extra-index-url", "").split()]
+            rows = [UvIndex(name="", url=url.strip()) for url in urls]
+        for row in rows:
+            if row.is_flat:
+                self._add_links(row.name, row.url, row.login)
+            elif index := self._index(row.name, row.url, row.login):
+                self.indexes.append(index)
+        if self._pip.get("no-index", "").lower() in TRUE or self._uv.no_index:
+            self.indexes.clear()
+
+    def _add_links(self, name: str, text: str, login: tuple[str, str] | None) -> None:
+        index = self._index(name, text, login)
+        if index is None:
+            return
+        if (path := local_path(index.url)) is not None:
+            self.find_links.append(path)
+        else:
+            self.link_pages.append(index)
+
+    def _index(self, name: str, text: str, login: tuple[str, str] | None) -> Index | None:
+        path = self._local(text)
+        if path is not None:
+            if os.path.exists(path):
+                return Index(name=name or path, url=f"file://{path}")
+            self.notes.append(f"the local index {path} does not exist")
+            return None
+        try:
+            url, written = parse_url(text)
+        except BadUrlError as error:
+            self.problems.append(f"an index in the configuration of pip or uv {error}")
+            return None
+        host = show_host(url.host)
+        login = login or written
+        credentials = IndexCredentials(user=login[0], password=login[1]) if login else None
+        return Index(
+            name=name or host, url=str(url), credentials=credentials or self.logins.get(host)
+        )
+
+    def _local(self, text: str) -> str | None:
+        if text.lower().startswith("file:"):
+            return local_path(text)
+        path = expand(text, self._home)
+        return os.path.normpath(path) if os.path.isabs(path) else None
+
+    def directories(self) -> list[str]:
+        """Return the local directories that a build has to see."""
+        places = [local_path(index.url) for index in self.indexes]
+        found: dict[str, None] = {}
+        for place in (*places, *self.find_links):
+            if place is not None:
+                found.update(dict.fromkeys(linked_directories(place)))
+        return list(found)
+
+    def constraints(self) -> list[str]:
+        """Return the files with constraints."""
+        said = [*self._pip.get("constraint", "").split()]
+        said += self._environ.get("UV_CONSTRAINT", "").split()
+        found: list[str] = []
+        for text in said:
+            path = self._local(text)
+            if path is not None and os.path.isfile(path):
+                found.append(path)
+            else:
+                self.problems.append(
+                    "a file with constraints, of the configuration of pip or uv, is not read: its "
+                    "name has to be the absolute path of a file that exists"
+                )
+        return list(dict.fromkeys(found))
+
+    def strategy(self) -> str:
+        """Return uv's `index-strategy`, or an empty text."""
+        return self._uv.strategy if self._uv.strategy in STRATEGIES else ""
+
+    def access(self) -> IndexAccess:
+        """Return the settings for connections to these indexes."""
+        environ, pip = self._environ, self._pip
+        proxy = pip.get("proxy")
+        return IndexAccess(
+            certificates=self._path(
+                pip.get("cert"),
+                *map(environ.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")),
+                *map(environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")),
+            ),
+            client_certificate=self._path(pip.get("client-cert"), environ.get("SSL_CLIENT_CERT")),
+            insecure_hosts=tuple(
+                each.lower()
+                for each in (*pip.get("trusted-host", "").split(), *self._uv.insecure_hosts)
+            ),
+            proxies={"http": proxy, "https": proxy} if proxy else proxies_of(environ),
+            no_proxy=no_proxy_of(environ),
+            timeout_s=_first(
+                to_seconds,
+                pip.get("timeout"),
+                *map(environ.get, ("UV_HTTP_TIMEOUT", "UV_REQUEST_TIMEOUT", "HTTP_TIMEOUT")),
+            ),
+            retries=_first(to_count, pip.get("retries"), environ.get("UV_HTTP_RETRIES")),
+        )
+
+    def _path(self, *texts: str | None) -> str | None:
+        return next((expand(text, self._home) for text in texts if text), None)
+
+
+class _Npm:
+    def __init__(self, environ: Mapping[str, str], home: str, *, etc: str) -> None:
+        self.problems: list[str] = []
+        self._environ, self._home = environ, home
+        self._settings = read_npm_settings(environ, home, etc=etc, problems=self.problems)
+
+    def _get(self, key: str) -> str:
+        return (self._settings.get(key) or [""])[-1]
+
+    def registries(self) -> Iterable[Index]:
+        """Return the default registry, then those of scopes."""
+        yield from self._registry("", self._get("registry") or NPM)
+        for key in sorted(self._settings):
+            if (found := _SCOPE.fullmatch(key)) is not None:
+                yield from self._registry(found[1], self._get(key))
+
+    def _registry(self, scope: str, text: str) -> Iterable[Index]:
+        try:
+            url, login = parse_url(text)
+        except BadUrlError as error:
+            self.problems.append(f"the registry{f' of {scope}' if scope else ''} of npm {error}")
+            return
+        credentials = self._credentials(url.as_directory())
+        if credentials is None and login is not None:
+            credentials = IndexCredentials(user=login[0], password=login[1])
+        yield Index(
+            name=show_host(url.host),
+            url=str(url.as_directory()),
+            credentials=credentials,
+            scope=scope,
+        )
+
+    def _credentials(self, url: WebUrl) -> IndexCredentials | None:
+        """Find credentials for a URL: those of the longest path that has some."""
+        key = f"//{url.authority}{url.path}"
+        while len(key) > 2:
+            if token := self._get(f"{key}:_authToken"):
+                return self._checked(IndexCredentials(token=token))
+            if text := self._get(f"{key}:_auth"):
+                user, _, password = _decoded(text).partition(":")
+                return IndexCredentials(user=user, password=password)
+            user, password = self._get(f"{key}:username"), self._get(f"{key}:_password")
+            if user and password:
+                return IndexCredentials(user=user, password=_decoded(password))
+            key = re.sub(r"([^/]+|/)$", "", key)
+        return None
+
+    def _checked(self, credentials: IndexCredentials) -> IndexCredentials | None:
+        if re.fullmatch(r"[\x21-\x7e]+", credentials.token) and "${" not in credentials.token:
+            return credentials
+        self.problems.append(
+            "a token in the configuration of npm has a character that no token has; is a variable "
+            "missing that its ${...} names?"
+        )
+        return None
+
+    def access(self) -> IndexAccess:
+        """Return the settings for connections to these registries."""
+        environ = self._environ
+        proxies = proxies_of(environ)
+        http, https = self._get("proxy"), self._get("https-proxy")
+        if http not in _NONE:
+            proxies = {"http": http, "https": http}
+        if https not in _NONE:
+            proxies["https"] = https
+        excepted = self._get("noproxy")
+        cafile = self._get("cafile")
+        return IndexAccess(
+            certificates=expand(cafile, self._home) if cafile not in _NONE else None,
+            certificate_texts=tuple(
+                text.replace("\\n", "\n")
+                for text in self._settings.get("ca", ())
+                if text not in _NONE
+            ),
+            more_certificates=environ.get("NODE_EXTRA_CA_CERTS") or None,
+            insecure_hosts=("*",) if self._get("strict-ssl") == "false" else (),
+            proxies=proxies,
+            no_proxy=no_proxy_of({"no_proxy": excepted}) if excepted else no_proxy_of(environ),
+            timeout_s=_first(partial(to_seconds, unit_s=0.001), self._get("fetch-timeout")),
+            retries=_first(to_count, self._get("fetch-retries")),
+        )
+
+
+def _first(parse: Callable[[str], Number | None], *texts: str | None) -> Number | None:
+    """Return the number in the first text that has one."""
+    found = (parse(text) for text in texts if text)
+    return next((number for number in found if number is not None), None)
+
+
+def _decoded(text: str) -> str:
+    try:
+        return b64decode(text + "=" * (-len(text) % 4)).decode(errors="replace")
+    except (binascii.Error, ValueError):
+        return ""

@@ -1,0 +1,389 @@
+"""The installer: a process of its own that makes one environment from packages.
+
+It is trusted, and runs none of the packages' code: pip, uv or npm runs in a jail.
+`installer_protocol` says how it is asked, and what it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import Any, Protocol, cast
+
+import trio
+
+from nsm.dataclass import replace
+from nsm.wire.decode import decode
+from nsm.wire.errors import NsmError
+from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.interpreters import FoundInterpreter
+from nsmd.environments.packages import locks
+from nsmd.environments.packages.build_jail import BuildJail, JailOutcome, Serve
+from nsmd.environments.packages.failures import InstallError, why_failed
+from nsmd.environments.packages.index_proxy import IndexProxy, open_index_proxy
+from nsmd.environments.packages.index_proxy.proxy_urls import shortened
+from nsmd.environments.packages.indexes import Indexes, read_indexes
+from nsmd.environments.packages.installer_protocol import (
+    Installed,
+    InstallRequest,
+    write_line,
+    write_progress,
+)
+from nsmd.environments.packages.locks import LockError
+from nsmd.environments.packages.node_packages import NodePackages
+from nsmd.environments.packages.python_packages import PythonPackages
+from nsmd.environments.packages.store import (
+    EnvironmentDetails,
+    EnvironmentStore,
+    Staging,
+    hash_of,
+)
+from nsmd.environments.packages.tools import PackageTool
+from nsmd.jail import BwrapLauncher
+from nsmd.jail.bubblewrap import missing_bwrap
+
+TELL_INTERVAL_S = 0.5
+
+
+class PackageLock(Protocol):
+    """Exact versions of packages.
+
+    Attributes:
+        wanted_hash: hash of what was wanted; empty if unknown.
+        digest: hash of the versions.
+    """
+
+    @property
+    def wanted_hash(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    def text(self, name: str) -> str:
+        """Make the file for an environment of that name."""
+        ...
+
+
+class Packages(Protocol):
+    """Wanted packages of one language. Its methods take and return locks of that language.
+
+    Attributes:
+        python: Python of the jail.
+        facts: what else distinguishes environments with the same packages.
+        wanted_hash: hash of what is wanted.
+        lock_file: name of the lock's file.
+    """
+
+    @property
+    def python(self) -> FoundInterpreter: ...
+    @property
+    def facts(self) -> Sequence[str]: ...
+    @property
+    def wanted_hash(self) -> str: ...
+    @property
+    def lock_file(self) -> str: ...
+
+    def own_lock(self) -> tuple[PackageLock, str, str] | None:
+        """Read the user's own lock of these packages, such as a `uv.lock`.
+
+        Returns:
+            The lock, its path, and a note for the user; None if there is none.
+
+        Raises:
+            InstallError: it cannot be used.
+        """
+        ...
+
+    def read_lock(self, path: str) -> PackageLock | None:
+        """Read a lock; None if there is none.
+
+        Raises:
+            LockError: it cannot be used.
+        """
+        ...
+
+    def tool(self) -> PackageTool:
+        """Find what installs them.
+
+        Raises:
+            InstallError: there is nothing.
+        """
+        ...
+
+    def problems(self, indexes: Indexes) -> Sequence[str]:
+        """Return sentences about a configuration that cannot be used."""
+        ...
+
+    def shown(self, indexes: Indexes) -> Sequence[str]:
+        """Return the directories and files of the host that the jail shows."""
+        ...
+
+    def prepare(self, staging: Staging) -> None:
+        """Make an empty environment, and the files to resolve from."""
+        ...
+
+    def write_lock(self, staging: Staging, lock: Any, proxy: IndexProxy) -> None:
+        """Make the files to install from."""
+        ...
+
+    async def finish(
+        self, staging: Staging, jail: BuildJail, store: EnvironmentStore, lock: Any
+    ) -> EnvironmentDetails:
+        """Check what was installed, and describe it.
+
+        Raises:
+            InstallError, OSError: it cannot be used.
+        """
+        ...
+
+
+class Installer:
+    """Maker of one environment.
+
+    Args:
+        request: what to make.
+        launcher: knows bwrap and the user whom jails run as.
+        environ: the user's variables.
+    """
+
+    def __init__(
+        self, request: InstallRequest, launcher: BwrapLauncher, environ: Mapping[str, str]
+    ) -> None:
+        self._request = request
+        self._launcher = launcher
+        self._environ = environ
+        self._store = EnvironmentStore(request.store)
+        self._progress = CommandProgress(phase="resolving")
+        self._proxy: IndexProxy | None = None
+
+    async def make(self) -> Installed:
+        """Make the environment, unless it is there.
+
+        Raises:
+            InstallError, OSError, NsmError: it cannot be made.
+        """
+        of = (NodePackages if self._request.wanted.preset == "node" else PythonPackages).of
+        packages: Packages = of(self._request, self._launcher.user.why_unreadable)
+        if (own := packages.own_lock()) is not None:
+            lock, where, note = own
+            path = self._there(packages, lock)
+            if path is None:
+                path, _ = await self._build(packages, lock)
+            return Installed(path=path, lock=where, note=note)
+        known, where = self._known_lock(packages)
+        path = None if known is None else self._there(packages, known)
+        if path is not None:
+            return Installed(path=path, lock=where)
+        path, lock = await self._build(packages, known)
+        where, note = self._keep_lock(packages, lock)
+        return Installed(path=path, lock=where, note=note)
+
+    def _known_lock(self, packages: Packages) -> tuple[PackageLock | None, str]:
+        """Find a lock for what is wanted, and its path; none if newer versions are wanted."""
+        if self._request.refresh:
+            return None, ""
+        for directory in self._request.lock_directories:
+            path = os.path.join(directory, packages.lock_file)
+            try:
+                lock = packages.read_lock(path)
+            except LockError as error:
+                hint = f"Fix it, or replace it: `nsm env update {self._request.name}`"
+                raise InstallError(f"The lock {path} cannot be used: {error}", hint) from error
+            if lock is not None and lock.wanted_hash in ("", packages.wanted_hash):
+                return lock, path
+        return None, ""
+
+    def _path(self, packages: Packages, lock: PackageLock) -> str:
+        """Path of the environment of a lock."""
+        builds = "builds" if self._request.wanted.allow_builds else "wheels"
+        return self._store.path(hash_of(lock.digest, *packages.facts, os.uname().machine, builds))
+
+    def _there(self, packages: Packages, lock: PackageLock) -> str | None:
+        """Path of the environment of a lock; None if there is none yet."""
+        path = self._path(packages, lock)
+        return None if self._store.details(path) is None else path
+
+    async def _build(self, packages: Packages, lock: PackageLock | None) -> tuple[str, PackageLock]:
+        """Build the environment of a lock, or of what is wanted; returns its path, and the lock."""
+        request, builds = self._request, self._request.wanted.allow_builds
+        if (bwrap := self._launcher.bwrap_path) is None:
+            raise missing_bwrap()
+        tool = packages.tool()
+        indexes = self._indexes(packages)
+        with self._store.building(alone=builds) as staging:
+            packages.prepare(staging)
+            async with AsyncExitStack() as stack:
+                self._proxy = proxy = await stack.enter_async_context(
+                    open_index_proxy(indexes, key=self._store.key(), hosts=request.hosts)
+                )
+                jail = BuildJail(
+                    bwrap=bwrap,
+                    user=self._launcher.user,
+                    python=packages.python.program,
+                    directory=staging.mount,
+                    environment=staging.environment,
+                    shown=[*((each, each) for each in packages.shown(indexes)), *tool.shown],
+                    variables={
+                        **proxy.environment,
+                        **tool.variables,
+                        "TMPDIR": os.path.join(staging.work, "tmp"),
+                    },
+                    say=self._said,
+                )
+                if lock is None:
+                    lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
+                path = self._path(packages, lock)
+                if self._store.details(path) is None:
+                    packages.write_lock(staging, lock, proxy)
+                    self._phase("installing")
+                    command = tool.install(staging.work, builds=builds)
+                    # The lock names each file by its hash, so the indexes have no more to say.
+                    cached = replace(jail, say=_ignore)
+                    if tool.prefers_cache or not await self._from_cache(cached, tool, command):
+                        await self._run(jail, tool, command, "installed")
+                    self._phase("compiling")
+                    details = await packages.finish(staging, jail, self._store, lock)
+                    self._phase("publishing")
+                    path = await trio.to_thread.run_sync(
+                        self._store.publish, staging, os.path.basename(path), details
+                    )
+        return path, lock
+
+    def _indexes(self, packages: Packages) -> Indexes:
+        program = packages.python.program
+        prefix = os.path.dirname(os.path.dirname(program))
+        indexes = read_indexes(self._environ, self._request.home, prefix=prefix)
+        for note in indexes.notes:
+            write_line(f"nsm: {note}")
+        if problems := packages.problems(indexes):
+            # Without it, packages might come from elsewhere than the user has chosen.
+            raise InstallError(
+                f"It is not known where packages come from: {'; '.join(problems)}",
+                "Fix that configuration, then build again.",
+            )
+        return indexes
+
+    async def _resolve(
+        self,
+        jail: BuildJail,
+        tool: PackageTool,
+        constraints: Sequence[str],
+        staging: Staging,
+        packages: Packages,
+    ) -> PackageLock:
+        self._phase("resolving")
+        builds = self._request.wanted.allow_builds
+        command = tool.resolve(staging.work, constraints, builds=builds)
+        await self._run(jail, tool, command, "resolved")
+        staging.check("")
+        try:
+            lock: PackageLock = tool.resolved(staging.place, packages.wanted_hash)
+        except (OSError, ValueError, LockError) as error:
+            raise InstallError(f"{tool.name} left no versions: {error}") from error
+        return lock
+
+    async def _run(
+        self, jail: BuildJail, tool: PackageTool, command: Sequence[str], done: str
+    ) -> None:
+        """Run a command of the tool; with its cache alone if the indexes fail.
+
+        Raises:
+            InstallError: it fails.
+        """
+        ran = await self._try(jail, command)
+        problems = list(self._proxy.problems) if self._proxy is not None else []
+        if ran.status != 0 and not (problems and await self._from_cache(jail, tool, command)):
+            message, hint = why_failed(ran, tool.name, problems, done=done)
+            raise InstallError(message, hint)
+
+    async def _from_cache(self, jail: BuildJail, tool: PackageTool, command: Sequence[str]) -> bool:
+        """Run a command with nothing but the tool's cache; False if that does not suffice."""
+        if not tool.offline:
+            return False
+        return (await jail.run([*command, *tool.offline])).status == 0
+
+    async def _try(self, jail: BuildJail, command: Sequence[str]) -> JailOutcome:
+        """Run a command, and tell how much has come."""
+        serve: Serve | None = self._proxy.serve if self._proxy is not None else None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_telling)
+            ran = await jail.run(command, serve=serve)
+            nursery.cancel_scope.cancel()
+        return ran
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await trio.sleep(TELL_INTERVAL_S)
+            self._tell()
+
+    def _said(self, line: str) -> None:
+        line = shortened(line)
+        write_line(line)
+        self._progress = replace(self._progress, activity=line.strip()[:200])
+
+    def _phase(self, phase: str) -> None:
+        self._progress = replace(self._progress, phase=phase, activity="")
+        self._tell()
+
+    def _tell(self) -> None:
+        received = self._proxy.bytes_received if self._proxy is not None else 0
+        write_progress(replace(self._progress, downloaded_bytes=received))
+
+    def _keep_lock(self, packages: Packages, lock: PackageLock) -> tuple[str, str]:
+        """Write the lock where it can be written. Returns its path and a note."""
+        note = ""
+        for directory in self._request.lock_directories:
+            path = os.path.join(directory, packages.lock_file)
+            try:
+                if packages.read_lock(path) != lock:
+                    locks.write(path, lock.text(self._request.name))
+            except (OSError, LockError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                note = f"its lock is not in {directory} ({why})"
+            else:
+                return path, note
+        return "", note
+
+
+async def _make(request: InstallRequest, launcher: BwrapLauncher) -> Installed:
+    try:
+        return await Installer(request, launcher, os.environ).make()
+    except BaseExceptionGroup as group:
+        raise _first_error(group) from group
+
+
+def _ignore(line: str) -> None:
+    """Take a line of the log that nobody needs."""
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """First error in nested groups, since nurseries wrap what is raised in them."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return _first_error(group.exceptions[0])
+
+
+def main() -> None:
+    """Make the environment of the request in the argument."""
+    request = decode(InstallRequest, json.loads(sys.argv[1]))
+    launcher = BwrapLauncher.for_host(request.search_path, request.jail_uid)
+    answer: dict[str, Any]
+    try:
+        made = trio.run(_make, request, launcher)
+    except InstallError as error:
+        answer = {"error": error.message, "hint": error.hint}
+    except NsmError as error:
+        answer = {"error": error.message.rstrip("."), "hint": error.hint}
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        answer = {"error": f"It cannot be made: {error.strerror or error}{where}", "hint": ""}
+    else:
+        answer = asdict(made)
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The installer as the supervisor runs it, and the environments that it has made."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from nsm.dataclass import dataclass, field, replace
+from nsm.wire.decode import DecodeError, decode
+from nsm.wire.errors import PackagesFailedError
+from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
+from nsmd.environments.host_presets import BASE_PATH
+from nsmd.environments.interpreters import reserved_mb
+from nsmd.environments.packages.build_jail import ENV
+from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
+from nsmd.environments.packages.store import NODE_MODULES, EnvironmentStore
+from nsmd.model.packages import WantedPackages, shown
+from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.model.values import Environment, ReadOnlyBind
+
+MAX_ANSWER_BYTES = 64 * 1024
+
+_LOG_READER = "nsmd.environments.packages.installer_protocol:InstallerLogReader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallerRun:
+    """Facts for every run of the installer.
+
+    Attributes:
+        store: directory of environments.
+        lock_directories: directories for locks, the best first.
+        search_path: value of PATH.
+        home: HOME of the user.
+        jail_uid: user of jails, if the supervisor runs as root.
+        variables: variables of the user, which may configure pip.
+        hosts: further hosts that builds may reach.
+        timeout_s: time limit of one build, seconds.
+        tool: as in `InstallRequest`.
+    """
+
+    store: str
+    lock_directories: tuple[str, ...]
+    search_path: str
+    home: str
+    jail_uid: int
+    variables: Mapping[str, str] = field(repr=False)
+    hosts: tuple[str, ...] = ()
+    timeout_s: float
+    tool: str = ""
+
+    async def make(
+        self,
+        name: str,
+        wanted: WantedPackages,
+        *,
+        owner: str = "",
+        refresh: bool,
+        on_progress: OnProgress,
+        log_fd: int,
+    ) -> Installed:
+        """Make an environment, unless it is there.
+
+        Args:
+            name: its name.
+            owner: name of the directory for its lock, below the last one; empty for the usual ones.
+            refresh: look for newer versions than its lock has.
+            on_progress, log_fd: as for `run_monitored`.
+
+        Raises:
+            PackagesFailedError: it cannot be made.
+
+        Cancellation: ends the build.
+        """
+        request = InstallRequest(
+            name=name,
+            wanted=wanted,
+            refresh=refresh,
+            store=self.store,
+            lock_directories=(
+                (os.path.join(self.lock_directories[-1], owner),)
+                if owner
+                else self.lock_directories
+            ),
+            search_path=self.search_path,
+            home=self.home,
+            jail_uid=self.jail_uid,
+            hosts=self.hosts,
+            tool=self.tool,
+        )
+        ended = await run_monitored(
+            [
+                *(sys.executable, "-P", "-m", "nsmd.environments.packages.installer"),
+                json.dumps(asdict(request)),
+            ],
+            reader=_LOG_READER,
+            variables=self.variables,
+            timeout_s=self.timeout_s,
+            max_output_bytes=MAX_ANSWER_BYTES,
+            on_progress=on_progress,
+            log_fd=log_fd,
+        )
+        return self._result(ended)
+
+    def _result(self, ended: CommandOutcome) -> Installed:
+        if ended.timed_out:
+            raise PackagesFailedError(
+                f"The build was stopped after {self.timeout_s:g} s.",
+                hint="`[packages] build_timeout_seconds` is its limit. What was fetched is kept.",
+            )
+        try:
+            answer: Any = json.loads(ended.stdout)
+            if "error" in answer:
+                raise PackagesFailedError(f"{answer['error']}.", hint=answer["hint"])
+            return decode(Installed, answer)
+        except (ValueError, TypeError, DecodeError):
+            how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+            last = ended.tail[-1] if ended.tail else "it said nothing"
+            words = ended.not_started or f"{how}, {last}"
+            raise PackagesFailedError(
+                f"The installer ended unexpectedly: {words}.",
+                hint="If the kernel ended it because memory ran out, `dmesg` says so.",
+            ) from None
+
+    def environment(
+        self,
+        path: str,
+        name: str,
+        wanted: WantedPackages,
+        defaults: Defaults,
+        entry: EnvironmentSettings,
+    ) -> Environment:
+        """Describe an environment of the store. Blocks.
+
+        Args:
+            path: its directory.
+            entry: limits and the like from the configuration.
+
+        Raises:
+            PackagesFailedError: there is no complete one.
+        """
+        details = EnvironmentStore(self.store).details(path)
+        if details is None:
+            raise PackagesFailedError(
+                f"There is no complete environment at {path}.",
+                hint=f"`nsm env update {name}` builds it again.",
+            )
+        count = len(details.versions)
+        packages = f"{count or 'no'} package{'' if count == 1 else 's'}"
+        node = details.interpreter == "node"
+        language = "Node.js" if node else "Python"
+        binds = [*((each, each) for each in details.prefixes), (path, ENV)]
+        folders = [f"{ENV}/bin"]
+        if node:
+            # Every module finds what lies there, since it looks in all directories above its own.
+            binds.append((os.path.join(path, NODE_MODULES), f"/{NODE_MODULES}"))
+            folders = [f"{ENV}/{NODE_MODULES}/.bin", os.path.dirname(details.program)]
+        environment = Environment(
+            name=name,
+            interpreter=details.interpreter,
+            description=entry.description or f"{language} {details.version}, {packages}",
+            agent_python=details.agent_python,
+            program=details.program,
+            reserved_mb=reserved_mb(details.interpreter, _numbers(details.version)),
+            binds=tuple(ReadOnlyBind(source=source, target=target) for source, target in binds),
+            path=":".join(dict.fromkeys((*folders, *BASE_PATH))),
+            timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
+            memory_mb=entry.memory_mb or defaults.memory_mb,
+            cpu_weight=entry.cpu_weight or defaults.cpu_weight,
+            source=shown(wanted),
+            network=entry.network_rule,
+            variables=tuple(entry.env.items()),
+            packages=details.modules,
+        )
+        return replace(environment, preload=wanted.preload)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split(".") if number.isdecimal())

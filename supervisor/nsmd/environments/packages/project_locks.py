@@ -1,0 +1,360 @@
+"""Locks that a project has itself: `uv.lock`, `poetry.lock`, and requirements with hashes. Blocks.
+
+Versions and hashes are taken from them, and no URL: files come from the user's own indexes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from nsm.dataclass import dataclass
+from nsmd.environments.interpreters import FoundInterpreter
+from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError, Pin, parse
+from nsmd.environments.packages.text_files import TextFileError, read_text
+from nsmd.model.packages import WantedPackages, normal_name
+
+_Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectLock:
+    """A lock of a project.
+
+    Attributes:
+        path: path of its file.
+        lock: its packages for one Python on this machine.
+        left_out: names of packages that are directories of the project.
+    """
+
+    path: str
+    lock: Lock
+    left_out: tuple[str, ...] = ()
+
+
+def read(wanted: WantedPackages, python: FoundInterpreter) -> ProjectLock | None:
+    """Read the lock that belongs to what is wanted; None if there is none.
+
+    Args:
+        python: Python that will have the packages.
+
+    Raises:
+        LockError: the lock cannot be used.
+    """
+    if wanted.pip or (wanted.requirements and wanted.project):
+        return None
+    if wanted.requirements:
+        return _of_requirements(wanted.requirements)
+    folder = os.path.dirname(wanted.project)
+    for name, read_one in (("uv.lock", _of_uv), ("poetry.lock", _of_poetry)):
+        path = os.path.join(folder, name)
+        if os.path.lexists(path):
+            locked = _toml(path)
+            project: _Table = {}
+            if os.path.lexists(wanted.project):
+                project = _toml(wanted.project)
+            try:
+                pins, left_out = read_one(locked, project, _Target(python))
+                return ProjectLock(path=path, lock=_lock(pins), left_out=tuple(left_out))
+            except LockError as error:
+                raise LockError(f"{path} cannot be used: {error}") from error
+    return None
+
+
+def _of_requirements(path: str) -> ProjectLock | None:
+    """Read requirements that all have a version and hashes."""
+    try:
+        text = read_text(path, MAX_LOCK_BYTES)
+        # Comments may follow anywhere in a requirements file; locks of nsm have none.
+        lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        lock = parse("\n".join(lines))
+    except (TextFileError, LockError):
+        return None  # `requirements` reads it, or says why not
+    return ProjectLock(path=path, lock=lock) if lock.pins else None
+
+
+class _Target:
+    """The Python for which a lock is read.
+
+    Args:
+        python: the Python; this machine is its platform.
+    """
+
+    def __init__(self, python: FoundInterpreter) -> None:
+        self._python = python
+        self._variables = {
+            "implementation_name": "cpython",
+            "implementation_version": python.version_text,
+            "os_name": os.name,
+            "platform_machine": platform.machine(),
+            "platform_python_implementation": "CPython",
+            "platform_release": platform.release(),
+            "platform_system": platform.system(),
+            "platform_version": platform.version(),
+            "python_full_version": python.version_text,
+            "python_version": ".".join(map(str, python.version[:2])),
+            "sys_platform": "linux",
+            "extra": "",
+        }
+
+    def check(self, versions: object) -> None:
+        """Check that the Python has one of these versions.
+
+        Raises:
+            LockError: it has not.
+        """
+        try:
+            fits = SpecifierSet(str(versions or "")).contains(self._python.version_text, True)
+        except InvalidSpecifier:
+            return  # Poetry has signs of its own; pip and uv check each package
+        if not fits:
+            raise LockError(
+                f"it is for Python {versions!s:.40}, and {self._python.program} is "
+                f"{self._python.version_text}; `--python PROGRAM` names another one"
+            )
+
+    def fits(self, marker: object) -> bool:
+        """Return whether an environment marker (PEP 508) holds; without one, True.
+
+        Raises:
+            LockError: it is not a marker.
+        """
+        if not marker:
+            return True
+        try:
+            return Marker(str(marker)).evaluate(self._variables)
+        except (InvalidMarker, UndefinedEnvironmentName, RecursionError, ValueError) as error:
+            raise LockError(f"{str(marker)!r:.100} is not an environment marker") from error
+
+
+# uv.lock
+
+
+def _of_uv(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin], list[str]]:
+    """Follow the dependencies of the project, as `uv sync` does."""
+    if locked.get("version") != 1:
+        raise LockError(f"it has format {locked.get('version')!r:.20}, and nsm reads format 1")
+    target.check(locked.get("requires-python"))
+    packages = _tables(locked, "package")
+    by_name: dict[str, list[_Table]] = {}
+    for package in packages:
+        by_name.setdefault(_name(package), []).append(package)
+    members = {normal_name(str(each)) for each in _list(_table(locked, "manifest"), "members")}
+    locals_ = [package for package in packages if _directory(package) is not None]
+    roots = [package for package in locals_ if _directory(package) == "."] or [
+        package for package in locals_ if _name(package) in members
+    ]
+    if not roots:
+        raise LockError("it has no package for the project itself; `uv lock` writes it again")
+    groups = _table(_table(project, "tool"), "uv").get("default-groups", ["dev"])
+    found: dict[tuple[str, str], _Table] = {}
+    seen: set[tuple[int, str]] = set()
+    waiting: list[tuple[_Table, str]] = []
+    for root in roots:
+        waiting.append((root, ""))
+        for group, dependencies in _table(root, "dev-dependencies").items():
+            if groups == "all" or group in groups:
+                waiting += _reached(_rows(dependencies), by_name, target)
+    while waiting:
+        package, extra = waiting.pop()
+        if (id(package), extra) in seen:
+            continue
+        seen.add((id(package), extra))
+        found[_name(package), str(package.get("version", ""))] = package
+        dependencies = package.get("dependencies", [])
+        if extra:
+            dependencies = _table(package, "optional-dependencies").get(extra, [])
+        waiting += _reached(_rows(dependencies), by_name, target)
+    pins = [_pin_of_uv(package) for package in found.values() if _directory(package) is None]
+    inside = {_name(root) for root in roots}
+    left_out = [name for name, _ in found if name not in inside]
+    return pins, [n for n in left_out if all(_directory(p) is not None for p in by_name[n])]
+
+
+def _reached(
+    dependencies: Iterable[_Table], by_name: Mapping[str, Sequence[_Table]], target: _Target
+) -> Iterator[tuple[_Table, str]]:
+    """Packages that dependencies mean, each with an extra, or none."""
+    for each in dependencies:
+        if not target.fits(each.get("marker")):
+            continue
+        meant = [
+            package
+            for package in by_name.get(_name(each), ())
+            if each.get("version") in (None, package.get("version"))
+            and each.get("source") in (None, package.get("source"))
+            and _fits_any(package.get("resolution-markers"), target)
+        ]
+        if len(meant) != 1:
+            raise LockError(f"it has {len(meant)} packages {_name(each)}, where one is needed")
+        yield meant[0], ""
+        for extra in _list(each, "extra"):
+            yield meant[0], str(extra)
+
+
+def _fits_any(markers: object, target: _Target) -> bool:
+    if not isinstance(markers, list):
+        return True
+    return any(target.fits(marker) for marker in cast("list[object]", markers))
+
+
+def _directory(package: _Table) -> str | None:
+    """The directory that a package is, relative to the lock; None if it is none."""
+    source = _table(package, "source")
+    for key in ("virtual", "editable", "directory"):
+        if key in source:
+            return str(source[key])
+    return None
+
+
+def _pin_of_uv(package: _Table) -> Pin:
+    source = _table(package, "source")
+    if "registry" not in source:
+        raise _elsewhere(package, next(iter(source), "nowhere"))
+    files = [*_tables(package, "wheels"), _table(package, "sdist")]
+    return _pin(package, (each.get("hash") for each in files))
+
+
+# poetry.lock
+
+
+def _of_poetry(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin], list[str]]:
+    """Take what `poetry install` installs: all that is in a group that is not optional."""
+    metadata = _table(locked, "metadata")
+    if not str(metadata.get("lock-version", "")).startswith("2."):
+        raise LockError("its format is not 2.x; write it again with `poetry lock` of Poetry 2")
+    target.check(metadata.get("python-versions"))
+    groups = _table(_table(_table(project, "tool"), "poetry"), "group")
+    optional = {name for name in groups if _table(groups, name).get("optional") is True}
+    packages = [
+        each for each in _tables(locked, "package") if _is_installed(each, optional, target)
+    ]
+    # Poetry 2 says of each package in which groups it is, and on which platforms.
+    told = any("groups" in each for each in packages)
+    unreachable = set[str]() if told else _unreachable(locked, target) - _direct(project)
+    pins: list[Pin] = []
+    left_out: list[str] = []
+    for package in packages:
+        kind = _table(package, "source").get("type", "legacy")
+        if _name(package) in unreachable:
+            continue
+        if kind == "directory":
+            left_out.append(_name(package))
+        elif kind != "legacy":
+            raise _elsewhere(package, str(kind))
+        else:
+            pins.append(_pin(package, (each.get("hash") for each in _tables(package, "files"))))
+    return pins, left_out
+
+
+def _is_installed(package: _Table, optional: set[str], target: _Target) -> bool:
+    if package.get("optional") is True:
+        return False
+    groups = [str(group) for group in _list(package, "groups")] or ["main"]
+    markers: object = package.get("markers", "")
+    for group in groups:
+        marker = _table(package, "markers").get(group, "") if isinstance(markers, dict) else markers
+        if group not in optional and target.fits(marker):
+            return True
+    return False
+
+
+def _unreachable(locked: _Table, target: _Target) -> set[str]:
+    """Names of packages that others need on other platforms only."""
+    needed: dict[str, bool] = {}
+    for package in _tables(locked, "package"):
+        for name, wanted in _table(package, "dependencies").items():
+            ways = _rows([wanted]) or _rows(wanted)
+            here = any(target.fits(each.get("markers")) for each in ways) or not ways
+            key = normal_name(name)
+            needed[key] = needed.get(key, False) or here
+    return {name for name, here in needed.items() if not here}
+
+
+def _direct(project: _Table) -> set[str]:
+    """Names of packages that the project itself asks for."""
+    poetry = _table(_table(project, "tool"), "poetry")
+    groups = _table(poetry, "group")
+    names = [
+        *_table(poetry, "dependencies"),
+        *(name for group in groups for name in _table(_table(groups, group), "dependencies")),
+        *(
+            match[0]
+            for each in _list(_table(project, "project"), "dependencies")
+            if (match := re.match(r"[A-Za-z0-9._-]+", str(each)))
+        ),
+    ]
+    return {normal_name(name) for name in names}
+
+
+# Both.
+
+
+def _lock(pins: Sequence[Pin]) -> Lock:
+    if not pins:
+        raise LockError("it has no packages for this Python")
+    return Lock(pins=tuple(sorted(pins, key=lambda pin: pin.name)))
+
+
+def _pin(package: _Table, hashes: Iterable[object]) -> Pin:
+    """Make the pin of a package, checked as those of nsm's own locks are."""
+    hashed = sorted({str(each).lower() for each in hashes if each is not None})
+    if not hashed:
+        raise LockError(f"it has no hash for {_name(package)}")
+    name, version = _name(package), package.get("version")
+    try:
+        pins = parse(f"{name}=={version} {' '.join(f'--hash={each}' for each in hashed)}").pins
+    except LockError:
+        pins = ()
+    if len(pins) != 1 or (pins[0].name, pins[0].version, pins[0].marker) != (name, version, ""):
+        raise LockError(f"it has no plain version and hashes for {name}")
+    return pins[0]
+
+
+def _elsewhere(package: _Table, kind: str) -> LockError:
+    return LockError(
+        f"it takes {_name(package)} from elsewhere ({kind:.20}), and nsm installs packages of "
+        "indexes only"
+    )
+
+
+def _name(package: _Table) -> str:
+    name = package.get("name")
+    if not isinstance(name, str) or not name.isascii() or not name.isprintable():
+        raise LockError("it has a package without a name")
+    return normal_name(name)[:100]
+
+
+def _toml(path: str) -> _Table:
+    try:
+        return tomllib.loads(read_text(path, MAX_LOCK_BYTES))
+    except TextFileError as error:
+        raise LockError(f"{path} cannot be used: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise LockError(f"{path} is not valid TOML: {error!s:.100}") from error
+
+
+def _table(table: _Table, key: str) -> _Table:
+    value: object = table.get(key)
+    return cast("_Table", value) if isinstance(value, dict) else {}
+
+
+def _tables(table: _Table, key: str) -> list[_Table]:
+    return _rows(table.get(key))
+
+
+def _rows(value: object) -> list[_Table]:
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("_Table", row) for row in rows if isinstance(row, dict)]
+
+
+def _list(table: _Table, key: str) -> list[object]:
+    value: object = table.get(key)
+    return cast("list[object]", value) if isinstance(value, list) else []

@@ -1,0 +1,201 @@
+"""Environments of Python packages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import trio
+
+from nsm.dataclass import dataclass
+from nsmd.environments.host_presets import Unreadable, find_python
+from nsmd.environments.interpreters import FoundInterpreter, modules_of
+from nsmd.environments.packages import locks, project_locks, requirements
+from nsmd.environments.packages.build_jail import ENV, BuildJail
+from nsmd.environments.packages.failures import InstallError
+from nsmd.environments.packages.index_proxy import IndexProxy
+from nsmd.environments.packages.indexes import Indexes
+from nsmd.environments.packages.installer_protocol import InstallRequest
+from nsmd.environments.packages.locks import Lock, LockError
+from nsmd.environments.packages.project_locks import ProjectLock
+from nsmd.environments.packages.sharing import installed, remove_compiled, share_files, uncompiled
+from nsmd.environments.packages.store import (
+    EnvironmentDetails,
+    EnvironmentStore,
+    Staging,
+    read_left,
+)
+from nsmd.environments.packages.tools import PYTHON, PackageTool, find_python_tool
+from nsmd.host.package_manager import install_command
+
+MAX_NAMED = 20
+"""Largest number of packages that a note names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonPackages:
+    """Python packages that are wanted; see `installer.Packages`.
+
+    Attributes:
+        request: what to make.
+        python: Python of the environment, and of its jail.
+        lines: requirements; none if a lock is given.
+        given: the project's own lock.
+    """
+
+    request: InstallRequest
+    python: FoundInterpreter
+    lines: Sequence[str]
+    given: ProjectLock | None
+
+    @staticmethod
+    def of(request: InstallRequest, unreadable: Unreadable) -> PythonPackages:
+        """Find the Python, and read the requirements.
+
+        Raises:
+            InstallError: one of them cannot be used.
+        """
+        found = find_python(
+            request.wanted.interpreter or None,
+            request.search_path,
+            home=request.home,
+            unreadable=unreadable,
+        )
+        if isinstance(found, str):
+            raise InstallError(f"There is no Python for it: {found}")
+        try:
+            given = project_locks.read(request.wanted, found)
+            lines = requirements.read(request.wanted) if given is None else ()
+        except (LockError, requirements.RequirementsError) as error:
+            raise InstallError(str(error)) from error
+        return PythonPackages(request=request, python=found, lines=lines, given=given)
+
+    @property
+    def facts(self) -> Sequence[str]:
+        return self.python.program, self.python.version_text
+
+    @property
+    def wanted_hash(self) -> str:
+        return requirements.hash_of(self.request.wanted, list(self.lines))
+
+    @property
+    def lock_file(self) -> str:
+        return f"{self.request.name}.txt"
+
+    def own_lock(self) -> tuple[Lock, str, str] | None:
+        if self.given is None:
+            return None
+        names = ", ".join(self.given.left_out[:MAX_NAMED])
+        note = f"directories are not installed as packages: {names}" if names else ""
+        return self.given.lock, self.given.path, note
+
+    def read_lock(self, path: str) -> Lock | None:
+        return locks.read(path, locks.parse)
+
+    def tool(self) -> PackageTool:
+        found = find_python_tool(self.python, self.request.search_path, self.request.tool)
+        if found is None:
+            raise InstallError(
+                "There is neither uv nor pip to install packages with",
+                f"Install one: {install_command('python3-pip')}",
+            )
+        return found
+
+    def problems(self, indexes: Indexes) -> Sequence[str]:
+        return indexes.python_problems
+
+    def shown(self, indexes: Indexes) -> Sequence[str]:
+        return *self.python.prefixes, *indexes.directories, *indexes.constraints
+
+    def prepare(self, staging: Staging) -> None:
+        staging.write("wanted.txt", self.lines)
+        _make_venv(staging.environment, self.python)
+
+    def write_lock(self, staging: Staging, lock: Lock, proxy: IndexProxy) -> None:
+        del proxy
+        staging.write("lock.txt", [lock.body])
+
+    async def finish(
+        self, staging: Staging, jail: BuildJail, store: EnvironmentStore, lock: Lock
+    ) -> EnvironmentDetails:
+        made, python = staging.environment, self.python
+        library = f"lib/python{'.'.join(map(str, python.version[:2]))}/site-packages"
+        staging.check(library)
+        _check_python(made, python)
+        sources = await trio.to_thread.run_sync(_to_compile, store, made, library, python)
+        if sources:
+            staging.write("sources.txt", [f"{ENV}/{path}" for path in sources])
+            # A module that cannot be compiled is one that cannot be imported: no failure here.
+            await jail.run(
+                [
+                    # Without `-S`, Python would run code in the packages' `.pth` files; and in
+                    # the environment, a build may have left another Python.
+                    *(python.program, "-I", "-S", "-m", "compileall", "-q", "-q", "-j", "0"),
+                    *("--invalidation-mode", "unchecked-hash"),
+                    *("-i", f"{staging.work}/sources.txt"),
+                ]
+            )
+        return EnvironmentDetails(
+            interpreter="python",
+            program=PYTHON,
+            agent_python=PYTHON,
+            prefixes=python.prefixes,
+            version=python.version_text,
+            lock=lock.digest,
+            versions=installed(os.path.join(made, library)),
+            modules=modules_of(made, python.version),
+        )
+
+
+def _to_compile(
+    store: EnvironmentStore, made: str, library: str, python: FoundInterpreter
+) -> list[str]:
+    """Share files with other environments. Returns the sources that are left to compile."""
+    site_packages = os.path.join(made, library)
+    tag = f"cpython-{python.version[0]}{python.version[1]}"
+    remove_compiled(site_packages)
+    shared = share_files(store, made, library, tag)
+    # A shared source without a compiled module was found to be none.
+    found = (os.path.join(library, path) for path in uncompiled(site_packages, tag))
+    return [path for path in found if path not in shared]
+
+
+def _make_venv(place: str, python: FoundInterpreter) -> None:
+    """Make an empty virtual environment, as the module `venv` does, which knows host paths only."""
+    version = ".".join(map(str, python.version[:2]))
+    os.makedirs(os.path.join(place, "lib", f"python{version}", "site-packages"))
+    os.makedirs(os.path.join(place, "bin"))
+    os.symlink(python.program, os.path.join(place, "bin", "python"))
+    for name in ("python3", f"python{version}"):
+        os.symlink("python", os.path.join(place, "bin", name))
+    os.symlink("lib", os.path.join(place, "lib64"))
+    with open(os.path.join(place, "pyvenv.cfg"), "w", encoding="utf-8") as file:
+        file.write(_venv_settings(python))
+
+
+def _venv_settings(python: FoundInterpreter) -> str:
+    return (
+        f"home = {os.path.dirname(python.program)}\n"
+        "include-system-site-packages = false\n"
+        f"version = {python.version_text}\n"
+    )
+
+
+def _check_python(place: str, python: FoundInterpreter) -> None:
+    """Check that no package has put a file of its own in place of the environment's Python.
+
+    Raises:
+        InstallError: one has; sessions could not start.
+    """
+    settings = _venv_settings(python)
+    try:
+        program = os.readlink(os.path.join(place, "bin", "python"))
+        same = read_left(os.path.join(place, "pyvenv.cfg"), len(settings)) == settings
+    except (OSError, ValueError):
+        program, same = "", False
+    if program != python.program or not same:
+        raise InstallError(
+            "One of the packages brings a file bin/python or pyvenv.cfg, which would take the "
+            "place of the environment's own",
+            "Leave that package out, or use a version without it.",
+        )

@@ -1,0 +1,104 @@
+"""Requirements that somebody wants, read from the files that name them. Blocks."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any, cast
+
+from nsmd.environments.packages.locks import hash_of_wanted
+from nsmd.environments.packages.text_files import TextFileError, read_text
+from nsmd.model.packages import WantedPackages, why_no_requirement
+
+MAX_FILE_BYTES = 1024 * 1024
+MAX_DEPTH = 8
+
+_INCLUDED = re.compile(r"(?:-r|--requirement)(?:\s+|=)?(?P<path>\S.*)")
+_HASH = re.compile(r"\s--hash[= ]\S+")
+
+
+class RequirementsError(Exception):
+    """The requirements cannot be read; the message is a sentence without its final dot."""
+
+
+def read(wanted: WantedPackages) -> list[str]:
+    """Read all requirements.
+
+    Raises:
+        RequirementsError: a file cannot be read, or has something else than requirements.
+    """
+    found = list(wanted.pip)
+    if wanted.requirements:
+        found += _of_file(wanted.requirements, 0)
+    if wanted.project:
+        found += _of_project(wanted.project)
+    if not found:
+        raise RequirementsError(f"{wanted.text} names no package")
+    return list(dict.fromkeys(found))
+
+
+def hash_of(wanted: WantedPackages, lines: list[str]) -> str:
+    """Hash what is wanted. Other versions of Python and other machines have the same."""
+    return hash_of_wanted({"pip": sorted(lines), "allow_builds": wanted.allow_builds})
+
+
+def included_files(text: str) -> Iterator[str]:
+    """Paths of the files that the text of a requirements file includes, as it has them."""
+    for line in _logical_lines(text):
+        if included := _INCLUDED.fullmatch(line):
+            yield included["path"]
+
+
+def _of_file(path: str, depth: int) -> Iterator[str]:
+    if depth > MAX_DEPTH:
+        raise RequirementsError(f"{path}: too many files refer to one another")
+    for number, line in enumerate(_logical_lines(_read(path)), 1):
+        if included := _INCLUDED.fullmatch(line):
+            yield from _of_file(os.path.join(os.path.dirname(path), included["path"]), depth + 1)
+            continue
+        if line.startswith("-"):
+            raise RequirementsError(
+                f"{path}: line {number}: {line!r:.80} is an option; indexes and constraints come "
+                "from pip's own configuration"
+            )
+        if _HASH.search(line):
+            # Resolving would drop it, and take a file that nobody has agreed to.
+            raise RequirementsError(
+                f"{path}: line {number} has a hash; then each line of this one file needs "
+                "NAME==VERSION and --hash=sha256:"
+            )
+        if why := why_no_requirement(line):
+            raise RequirementsError(f"{path}: line {number}: {line!r:.80} {why}")
+        yield line
+
+
+def _of_project(path: str) -> Iterator[str]:
+    try:
+        table = tomllib.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise RequirementsError(f"{path} is not valid TOML: {error!s:.100}") from error
+    project: object = table.get("project", {})
+    if not isinstance(project, dict):
+        raise RequirementsError(f"{path}: project is no table")
+    found: object = cast("dict[str, Any]", project).get("dependencies", [])
+    if not isinstance(found, list):
+        raise RequirementsError(f"{path}: project.dependencies is no list")
+    for each in cast("list[object]", found):
+        if not isinstance(each, str) or why_no_requirement(each):
+            raise RequirementsError(f"{path}: project.dependencies: {each!r:.80} is no requirement")
+        yield each
+
+
+def _read(path: str) -> str:
+    try:
+        return read_text(path, MAX_FILE_BYTES)
+    except TextFileError as error:
+        raise RequirementsError(f"{path} cannot be used: {error}") from error
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        if stripped := re.sub(r"(^|\s)#.*", "", line).strip():
+            yield stripped

@@ -1,0 +1,367 @@
+"""Environments on disk, by the hash of what they are made of; all functions block.
+
+`DIRECTORY/HASH` is an environment, complete once it has that name. `DIRECTORY/.builds` has what
+builds share, and a directory for each build that is under way: one file system mount, in which
+files of the cache can be linked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+
+from nsm import paths
+from nsm.dataclass import dataclass
+from nsm.wire.decode import DecodeError, decode
+from nsmd.model.values import Interpreter
+
+LAYOUT = 3
+"""Version of how environments are made; a new one makes all environments again."""
+
+DETAILS = "environment.json"
+
+BUILD = "/build"
+"""Directory of a build in its jail: the environment, temporary files, and the cache."""
+
+NODE_MODULES = "node_modules"
+
+MAX_DETAILS_BYTES = 4 * 1024 * 1024
+
+_SHARED, _ALONE = "shared/build-", "alone-"
+"""Beginnings of the names of builds' own directories; the first share a cache."""
+
+_CACHE = "cache"
+
+UNUSED_CACHE_S = 30 * 24 * 3600
+"""Time without a build, after which all that was fetched is removed. The limit of a build is
+shorter, so none uses it then.
+"""
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentDetails:
+    """Facts about an environment in the store.
+
+    Attributes:
+        interpreter: ``python`` or ``node``.
+        program: its interpreter, as sessions see it.
+        agent_python: Python for the agent, as sessions see it.
+        prefixes: host directories that both need.
+        version: version of the interpreter.
+        lock: hash of its lock.
+        versions: installed packages, by name; of Node, by path below `node_modules`.
+        modules: modules that models are told of.
+    """
+
+    interpreter: Interpreter
+    program: str
+    agent_python: str
+    prefixes: tuple[str, ...]
+    version: str
+    lock: str
+    versions: dict[str, str]
+    modules: tuple[str, ...]
+
+
+def hash_of(*facts: str) -> str:
+    """Name of the environment that is made of these facts."""
+    return hashlib.sha256("\0".join((str(LAYOUT), *facts)).encode()).hexdigest()
+
+
+class EnvironmentStore:
+    """The environments of a user.
+
+    Args:
+        directory: absolute path; made for this user alone if it does not exist.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.builds = os.path.join(directory, ".builds")
+
+    def path(self, name: str) -> str:
+        """Path of an environment, which may not exist."""
+        return os.path.join(self.directory, name)
+
+    def details(self, path: str) -> EnvironmentDetails | None:
+        """Read the facts about an environment; None if there is no complete one."""
+        try:
+            with open(os.path.join(path, DETAILS), "rb") as file:
+                return decode(EnvironmentDetails, json.loads(file.read(MAX_DETAILS_BYTES)))
+        except (OSError, ValueError, RecursionError, DecodeError):
+            return None
+
+    def names(self) -> list[str]:
+        """Names of all environments."""
+        try:
+            return sorted(name for name in os.listdir(self.directory) if _HASH.fullmatch(name))
+        except FileNotFoundError:
+            return []
+
+    def key(self) -> bytes:
+        """Secret of this store, for the proxy's URLs; made when it is first needed.
+
+        Raises:
+            OSError: it can be neither read nor written.
+        """
+        path = os.path.join(self.directory, ".key")
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            if len(key := file.read()) == 32:
+                return key
+        key = secrets.token_bytes(32)
+        paths.replace_file(path, key)
+        return key
+
+    @contextmanager
+    def building(self, *, alone: bool) -> Generator[Staging]:
+        """Make a directory for a build, and remove it afterwards.
+
+        Args:
+            alone: the build shares no cache with others, which it could change.
+
+        Raises:
+            OSError: there is no room.
+        """
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        os.makedirs(self.builds, exist_ok=True)
+        self._remove_left()
+        own, held = self._make_own(alone=alone)
+        try:
+            mount = own if alone else os.path.dirname(own)
+            place = os.path.join(mount, "build-own") if alone else own
+            cache = os.path.join(mount, _CACHE)
+            os.makedirs(cache, exist_ok=True)
+            os.utime(cache)  # it is in use
+            os.makedirs(os.path.join(place, "tmp"))
+            yield Staging(mount=mount, place=place)
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+            os.close(held)
+
+    def _make_own(self, *, alone: bool) -> tuple[str, int]:
+        """Make a build's own directory. Returns its path, and a descriptor that holds its lock
+        until this process ends, however it ends.
+        """
+        while True:
+            own = os.path.join(self.builds, (_ALONE if alone else _SHARED) + secrets.token_hex(8))
+            os.makedirs(own)
+            if (held := _lock(own, wait=True)) is not None:
+                return own, held
+            # Somebody took it for one that was left, before it was locked.
+
+    def _remove_left(self) -> None:
+        """Remove what builds have left whose processes were killed."""
+        for start in (_ALONE, _SHARED):
+            for name in glob.glob(f"{start}*", root_dir=self.builds):
+                left = os.path.join(self.builds, name)
+                with suppress(OSError):
+                    if (held := _lock(left, wait=False)) is not None:
+                        shutil.rmtree(left, ignore_errors=True)
+                        os.close(held)
+
+    def _unused_cache(self) -> Sequence[str]:
+        """Directory of the cache that builds share, if none has used it for long."""
+        cache = os.path.join(self.builds, os.path.dirname(_SHARED), _CACHE)
+        try:
+            age_s = time.time() - os.stat(cache).st_mtime
+        except FileNotFoundError:
+            return ()
+        return (cache,) if age_s > UNUSED_CACHE_S else ()
+
+    def publish(self, staging: Staging, name: str, details: EnvironmentDetails) -> str:
+        """Give a complete environment its name. Returns its path.
+
+        Raises:
+            OSError: there is no room.
+        """
+        made = staging.environment
+        write_new(os.path.join(made, DETAILS), json.dumps(asdict(details), indent=1))
+        _sync(made)
+        path = self.path(name)
+        try:
+            os.rename(made, path)
+        except OSError:
+            if self.details(path) is None:  # no other build was quicker
+                raise
+        return path
+
+    def collect(self, kept: Collection[str], *, dry_run: bool) -> CollectedEnvironments:
+        """Remove environments, what ended builds have left, and a cache that is not used any more.
+
+        Args:
+            kept: paths of environments that stay.
+            dry_run: only say what would go.
+        """
+        going = [path for path in map(self.path, self.names()) if path not in kept]
+        going += self._unused_cache()
+        freed = _size_alone(going)
+        if dry_run:
+            return CollectedEnvironments(paths=tuple(going), freed_bytes=freed)
+        for path in going:
+            # Nobody finds it half removed.
+            with suppress(OSError):
+                os.rename(path, os.path.join(self.directory, f".going-{secrets.token_hex(8)}"))
+        for name in listed(self.directory):
+            if name.startswith(".going-"):
+                shutil.rmtree(os.path.join(self.directory, name), ignore_errors=True)
+        self._remove_left()
+        return CollectedEnvironments(paths=tuple(going), freed_bytes=freed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedEnvironments:
+    """Environments that were removed, or would be.
+
+    Attributes:
+        paths: their directories.
+        freed_bytes: size of files that nothing else shares.
+    """
+
+    paths: tuple[str, ...]
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """Place of a build.
+
+    Attributes:
+        mount: directory that the jail may change; it has the `cache`.
+        place: the build's own directory in it.
+    """
+
+    mount: str
+    place: str
+
+    @property
+    def environment(self) -> str:
+        """The environment that is being made."""
+        return os.path.join(self.place, "env")
+
+    @property
+    def work(self) -> str:
+        """The build's own directory, in the jail."""
+        return f"{BUILD}/{os.path.basename(self.place)}"
+
+    def write(self, name: str, lines: Iterable[str]) -> None:
+        """Write a file of lines into the build's own directory.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_new(os.path.join(self.place, name), "".join(f"{line}\n" for line in lines))
+
+    def check(self, library: str) -> None:
+        """Refuse links to elsewhere where a build had directories: its code may be hostile.
+
+        Args:
+            library: path of its packages, from the environment.
+
+        Raises:
+            OSError: a directory was replaced.
+        """
+        path = self.environment
+        checked = [self.place, path]
+        for part in filter(None, library.split("/")):
+            path = os.path.join(path, part)
+            checked.append(path)
+        for each in checked:
+            if not stat.S_ISDIR(os.lstat(each).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "the build has replaced a directory", each)
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a new file in a directory of a build, through no link that the build has left there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_left(path: str, limit: int) -> str:
+    """Read a regular file that a build has left.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is none.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with open(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is no regular file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path} is larger than {limit} bytes")
+    return data.decode()
+
+
+def package_of(place: str) -> str:
+    """Name of the package at a path below `node_modules`."""
+    return place.rpartition(f"{NODE_MODULES}/")[2]
+
+
+def _size_alone(directories: Sequence[str]) -> int:
+    """Size of the files that are nowhere but in these directories."""
+    links: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for directory in directories:
+        for folder, _, names in os.walk(directory):
+            for name in names:
+                found = os.lstat(os.path.join(folder, name))
+                key = found.st_dev, found.st_ino
+                links[key] = found.st_nlink, links.get(key, (0, 0, 0))[1] + 1, found.st_blocks
+    return sum(512 * blocks for there, seen, blocks in links.values() if there == seen)
+
+
+def _lock(directory: str, *, wait: bool) -> int | None:
+    """Lock a directory. Returns the descriptor that holds the lock; None if another process has
+    it, or the directory is gone.
+    """
+    try:
+        held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.isdir(directory):
+            return held
+    except BlockingIOError:
+        pass
+    os.close(held)
+    return None
+
+
+def _sync(directory: str) -> None:
+    """Have a directory's file system on disk: one call for ten thousand files (syncfs(2))."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(held):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), directory)
+    finally:
+        os.close(held)
+
+
+def listed(directory: str) -> Sequence[str]:
+    """Names in a directory; none if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return ()

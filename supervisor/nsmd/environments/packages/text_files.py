@@ -1,0 +1,31 @@
+"""Text files that somebody else has written, read without waiting for them. Blocks."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+class TextFileError(Exception):
+    """A file cannot be used; the message is a clause that says why."""
+
+
+def read_text(path: str, max_bytes: int) -> str:
+    """Read a regular file of UTF-8 text.
+
+    Raises:
+        TextFileError: it cannot be read, is none, or is larger.
+    """
+    try:
+        # A pipe would keep the build waiting for somebody who writes.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise TextFileError("it is no regular file")
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise TextFileError(f"it is larger than {max_bytes} bytes")
+        return data.decode()
+    except OSError as error:
+        raise TextFileError(f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TextFileError("it is not UTF-8 text") from error

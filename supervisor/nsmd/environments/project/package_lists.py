@@ -1,0 +1,251 @@
+"""Lists of packages in projects, such as `uv.lock`, and nsm's copies of them.
+
+An environment is made from the copy, so it stays as somebody agreed to it whatever becomes of the
+project. The files are not parsed here: the installer does that, in a process of its own. All
+functions block.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from nsm.dataclass import dataclass
+from nsm.paths import replace_file
+from nsmd.environments.packages.locks import MAX_LOCK_BYTES
+from nsmd.environments.packages.requirements import included_files
+from nsmd.environments.project.reading import (
+    MAX_PATH_CHARS,
+    FoundEnvironment,
+    NoEnvironmentError,
+    hash_of,
+    sign,
+    why_unreadable,
+)
+from nsmd.environments.project.safe_files import list_names, mode_of, open_folder, parts, read_file
+from nsmd.host.paths import printable
+from nsmd.model.packages import WantedPackages
+from nsmd.model.values import ProjectMount
+
+PYPROJECT = "pyproject.toml"
+
+MAX_FILES = 32
+"""Largest number of files of one list: requirements may include others."""
+
+MAX_ENTRIES = 4096
+
+_CONDA = (
+    "nsm cannot install packages of conda yet: make the environment outside the project with "
+    "micromamba, conda or pixi, and name its Python as `interpreter` of an environment in "
+    "config.toml"
+)
+_NPM = (
+    "nsm reads npm's lock only: `npm install --package-lock-only` makes a package-lock.json from "
+    "the same package.json"
+)
+UNREADABLE = {
+    **dict.fromkeys(("environment.yml", "environment.yaml", "pixi.lock", "pixi.toml"), _CONDA),
+    **dict.fromkeys(("pnpm-lock.yaml", "yarn.lock"), _NPM),
+}
+"""Lists from which nsm makes no environment, with what to do instead."""
+
+_PYTHON_LOCKS = ("uv.lock", "poetry.lock")
+_NODE_LOCK = "package-lock.json"
+_LOCKS = (*_PYTHON_LOCKS, _NODE_LOCK)
+_BESIDE = {
+    **dict.fromkeys(_PYTHON_LOCKS, (PYPROJECT,)),
+    PYPROJECT: _PYTHON_LOCKS,
+    _NODE_LOCK: ("package.json",),
+}
+"""Files that belong to a list, in its directory, if they are there."""
+
+_USUAL = frozenset((*_BESIDE, *UNREADABLE))
+_DEPENDENCIES = re.compile(rb"^\s*dependencies\s*=", re.MULTILINE)
+_REQUIREMENTS = re.compile(r"([\w.-]*[_.-])?requirements([_.-][\w.-]*)?\.(txt|in)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageList:
+    """A list of packages in a project.
+
+    Attributes:
+        path: of its file, relative to the project.
+        files: contents of all its files, by path relative to the project.
+    """
+
+    path: str
+    files: Mapping[str, bytes]
+
+    @property
+    def found(self) -> FoundEnvironment:
+        """The list as an environment that could be made."""
+        # Where there is a lock, nothing else decides about the packages.
+        locks = [name for name in self.files if os.path.basename(name) in _LOCKS]
+        return FoundEnvironment(
+            kind="packages",
+            path=self.path,
+            interpreter_key="",
+            packages_key=self.hash_of(locks or self.files),
+        )
+
+    def hash_of(self, names: Iterable[str]) -> str:
+        """Hash some of the files."""
+        return hash_of(part for name in names for part in (name.encode(), self.files[name]))
+
+    @property
+    def count(self) -> int:
+        """Number of packages in a lock; 0 for other lists."""
+        name = os.path.basename(self.path)
+        entry = b"\n[[package]]" if name in _PYTHON_LOCKS else b'"node_modules/'
+        return self.files[self.path].count(entry) if name in _LOCKS else 0
+
+    def wanted(self, folder: str) -> WantedPackages:
+        """Return what the installer has to install for this list.
+
+        Args:
+            folder: directory with the copied files.
+        """
+        path = os.path.join(folder, self.path)
+        if path.endswith((".txt", ".in")):
+            return WantedPackages(requirements=path)
+        if os.path.basename(path) == _NODE_LOCK:
+            return WantedPackages(package_lock=path)
+        return WantedPackages(project=os.path.join(os.path.dirname(path), PYPROJECT))
+
+
+def is_list(path: str) -> bool:
+    """Return whether a path is that of a list of packages, by its name."""
+    name = os.path.basename(path)
+    return name in _USUAL or name.endswith((".txt", ".in"))
+
+
+def why_not(path: str) -> str:
+    """Why nsm makes no environment from such a file; empty if it does."""
+    return UNREADABLE.get(os.path.basename(path), "")
+
+
+def find_all(project: ProjectMount) -> list[str]:
+    """Find the lists at the top of a project, by name.
+
+    Raises:
+        OSError: the project cannot be read.
+    """
+    with open_folder(project, "") as folder:
+        names = list_names(folder, MAX_ENTRIES)
+        found = [name for name in names if name in _USUAL or _REQUIREMENTS.fullmatch(name)]
+        found = [name for name in found if mode_of(folder, name) & 0o170000 == 0o100000]
+        locked = any(name in found for name in _PYTHON_LOCKS)
+        if PYPROJECT in found and (locked or not _has_dependencies(folder)):
+            found.remove(PYPROJECT)
+    return found
+
+
+def _has_dependencies(folder: int) -> bool:
+    with suppress(OSError):
+        data = read_file(folder, PYPROJECT, MAX_LOCK_BYTES)
+        return b"[project]" in data and _DEPENDENCIES.search(data) is not None
+    return False
+
+
+def read(project: ProjectMount, path: str) -> PackageList:
+    """Read a list.
+
+    Args:
+        path: of its file, relative to the project.
+
+    Raises:
+        NoEnvironmentError: it cannot be read, or used.
+    """
+    if reason := why_not(path):
+        raise NoEnvironmentError(reason)
+    files: dict[str, bytes] = {}
+    for name in _files_of(project, path, files):
+        if len(files) == MAX_FILES:
+            raise NoEnvironmentError(f"it is made of more than {MAX_FILES} files")
+        files[name] = _read(project, name, MAX_LOCK_BYTES - sum(map(len, files.values())))
+    return PackageList(path=path, files=files)
+
+
+def _files_of(project: ProjectMount, path: str, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Paths of the files that belong to a list; `files` has those before when the next is asked."""
+    yield path
+    folder, name = os.path.split(path)
+    if name.endswith((".txt", ".in")):
+        waiting = [path]
+        for each in waiting:
+            for included in included_files(files[each].decode(errors="replace")):
+                other = os.path.normpath(os.path.join(os.path.dirname(each), included))
+                if other not in files:
+                    yield other
+                    waiting.append(other)  # its content is there by now
+        return
+    beside: list[str] = []
+    with suppress(OSError), open_folder(project, folder) as opened:
+        beside = [each for each in _BESIDE[name] if mode_of(opened, each)]
+    yield from (os.path.join(folder, each) for each in beside)
+
+
+def _read(project: ProjectMount, path: str, most: int) -> bytes:
+    if len(path) > MAX_PATH_CHARS:
+        raise NoEnvironmentError(f"a path in it has more than {MAX_PATH_CHARS} characters")
+    try:
+        names = parts(path)
+        with open_folder(project, "/".join(names[:-1])) as folder:
+            data = read_file(folder, names[-1], most + 1)
+    except OSError as error:
+        raise NoEnvironmentError(f"{printable(path)}: {why_unreadable(error)}") from error
+    if len(data) > most:
+        raise NoEnvironmentError(f"its files have more than {MAX_LOCK_BYTES >> 20} MiB")
+    return data
+
+
+def signature(project: ProjectMount, files: Collection[str]) -> tuple[object, ...]:
+    """Make a value that changes when one of these files may have changed."""
+    return tuple(sign(os.path.join(project.path, path)) for path in files)
+
+
+class ListCopies:
+    """nsm's copies of lists, each in a directory named by a hash of project, path and content.
+
+    Args:
+        directory: absolute path; made with the first copy, for this user alone.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def keep(self, project: str, found: PackageList) -> str:
+        """Copy a list. Returns the directory of the copy.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        contents = found.hash_of(found.files)
+        key = hash_of([os.fsencode(project), found.path.encode(), contents.encode()])
+        path = os.path.join(self._directory, key)
+        if os.path.isdir(path):
+            return path
+        new = os.path.join(self._directory, f".new-{secrets.token_hex(8)}")
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        try:
+            for name, data in found.files.items():
+                os.makedirs(os.path.dirname(os.path.join(new, name)), exist_ok=True)
+                replace_file(os.path.join(new, name), data)
+            os.rename(new, path)
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            if not os.path.isdir(path):
+                raise
+        return path
+
+    def keep_only(self, paths: Collection[str]) -> None:
+        """Remove all copies but these."""
+        with suppress(OSError):
+            for name in os.listdir(self._directory):
+                path = os.path.join(self._directory, name)
+                if not any(f"{kept}/".startswith(f"{path}/") for kept in paths):
+                    shutil.rmtree(path, ignore_errors=True)

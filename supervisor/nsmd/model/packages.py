@@ -1,0 +1,164 @@
+"""Packages that an environment should have, as users write them: checked, and as text. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from nsm.dataclass import dataclass
+from nsm.wire.errors import BadRequestError
+
+MAX_PACKAGES = 256
+MAX_REQUIREMENT_CHARS = 300
+MAX_SHOWN_CHARS = 200
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_VERSION = r"(?:===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9._*+!-]+"
+_REQUIREMENT = re.compile(
+    rf"(?P<name>{_NAME})\s*(?:\[\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\])?"
+    rf"\s*(?:{_VERSION}(?:\s*,\s*{_VERSION})*)?\s*(?:;\s*(?P<marker>[^\n#]+))?"
+)
+"""A requirement without a URL (packaging.python.org, dependency specifiers)."""
+
+_NPM_WORD = r"[A-Za-z0-9~][A-Za-z0-9._~-]*"
+_NPM_PACKAGE = re.compile(
+    rf"(?P<name>(?:@{_NPM_WORD}/)?{_NPM_WORD})(?:@(?P<versions>[A-Za-z0-9.*^~<>=|+ _-]+))?"
+)
+"""A package of npm, with versions or a tag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedPackages:
+    """Packages that an environment should have.
+
+    Attributes:
+        pip: requirements of Python packages.
+        requirements: absolute path of a requirements file; empty for none.
+        project: absolute path of a pyproject.toml, whose dependencies are wanted; empty for none.
+        npm: packages of npm, such as ``zod@^4``.
+        package_lock: absolute path of a package-lock.json; empty for none.
+        interpreter: absolute path of the interpreter; empty for the preset's.
+        allow_builds: packages that are not ready to use are built, which runs their code in the
+            build's jail.
+        preload: modules that sessions find imported.
+    """
+
+    pip: tuple[str, ...] = ()
+    requirements: str = ""
+    project: str = ""
+    npm: tuple[str, ...] = ()
+    package_lock: str = ""
+    interpreter: str = ""
+    allow_builds: bool = False
+    preload: tuple[str, ...] = ()
+
+    @property
+    def preset(self) -> Literal["python", "node"]:
+        """Interpreter that they are for."""
+        return "node" if self.npm or self.package_lock else "python"
+
+    @property
+    def file(self) -> str:
+        """Path of the file that names them; empty if there is none."""
+        return self.requirements or self.project or self.package_lock
+
+    @property
+    def text(self) -> str:
+        """All of it in one line, for people."""
+        return "; ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        if self.pip:
+            yield f"pip: {', '.join(self.pip)}"
+        if self.requirements:
+            yield f"requirements: {self.requirements}"
+        if self.project:
+            yield f"project: {self.project}"
+        if self.npm:
+            yield f"npm: {', '.join(self.npm)}"
+        if self.package_lock:
+            yield f"package_lock: {self.package_lock}"
+
+
+def shown(packages: WantedPackages) -> str:
+    """Format them for tables and messages."""
+    text = packages.text
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+
+
+def check_packages(packages: WantedPackages) -> WantedPackages:
+    """Check what somebody wants, and return it.
+
+    Raises:
+        BadRequestError: something in it is invalid; the message says what.
+    """
+    if problem := next(why_no_packages(packages), None):
+        key, why = problem
+        raise BadRequestError(f"`{key}`: {why}.", hint="`nsm env add --help` has examples.")
+    return packages
+
+
+def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
+    """Find what is wrong: the key, and a clause that says why."""
+    python = packages.pip or packages.requirements or packages.project
+    if not packages.text:
+        yield "pip", "it names no package"
+    if python and packages.preset == "node":
+        yield "npm", "an environment has either Python packages or Node packages"
+    if packages.npm and packages.package_lock:
+        yield "package_lock", "names all packages, so `npm` cannot add some"
+    for key, why_not in (("pip", why_no_requirement), ("npm", why_no_npm_package)):
+        named: tuple[str, ...] = getattr(packages, key)
+        if len(named) > MAX_PACKAGES:
+            yield key, f"has {len(named)} entries, expected at most {MAX_PACKAGES}"
+        for each in named:
+            if why := why_not(each):
+                yield key, f"{each!r:.100} {why}"
+    for key in ("requirements", "project", "package_lock", "interpreter"):
+        path: str = getattr(packages, key)
+        if path and not path.startswith("/"):
+            yield key, f"found {path!r:.100}, expected an absolute path"
+        elif not path.isprintable():
+            yield key, f"{path!r:.100} has control characters"
+    if packages.preload and packages.preset == "node":
+        yield "preload", "is for Python environments only"
+    for module in packages.preload:
+        if not all(part.isidentifier() for part in module.split(".")):
+            yield "preload", f"{module!r:.100} is not the name of a Python module"
+
+
+def why_no_requirement(text: str) -> str | None:
+    """Why a text is no requirement that nsm passes on; None if it is one."""
+    if len(text) > MAX_REQUIREMENT_CHARS:
+        return f"has more than {MAX_REQUIREMENT_CHARS} characters"
+    if text.startswith("-"):
+        return "begins with '-', as options do; a requirements file goes into `requirements`"
+    if "@" in text.partition(";")[0]:
+        return "names a URL; only packages of an index can be installed"
+    if not _REQUIREMENT.fullmatch(text.strip()) or not text.isprintable():
+        return 'is no requirement; expected is a name with versions, as in "pandas>=2"'
+    return None
+
+
+def why_no_npm_package(text: str) -> str | None:
+    """Why nsm does not pass a text on to npm as a package; None if it does."""
+    if len(text) > MAX_REQUIREMENT_CHARS:
+        return f"has more than {MAX_REQUIREMENT_CHARS} characters"
+    if ":" in text:
+        return "names a URL or another name; only packages of a registry can be installed"
+    if not _NPM_PACKAGE.fullmatch(text):
+        return 'is not an npm package; expected a name with versions, as in "zod@^4"'
+    return None
+
+
+def npm_versions(text: str) -> tuple[str, str]:
+    """Split a package of npm into its name and its versions, as in a package.json."""
+    match = _NPM_PACKAGE.fullmatch(text)
+    assert match is not None, "it was checked"
+    return match["name"], (match["versions"] or "*").strip() or "*"
+
+
+def normal_name(name: str) -> str:
+    """Normalize a package's name, as indexes compare names."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,167 @@
+"""Limits of boxes: what programs get of the machine, and what they are told at the end of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from box.attack import IN_BOX, INSTANCES
+from box.world import HOME
+from processes import ending
+from realjail import needs_bwrap
+
+if TYPE_CHECKING:
+    from box.world import World
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+FILLS = """
+import json, os, sys
+told = {}
+for path in sys.argv[1:]:
+    with open(path + "/big", "wb", 0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 20))
+        except OSError as error:
+            told[path] = [file.tell() >> 20, error.strerror]
+    os.unlink(path + "/big")
+print(json.dumps(told))
+"""
+
+FORKS = """
+import os, signal
+children = []
+try:
+    while len(children) < 500:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        children.append(pid)
+    print("all of them")
+except OSError as error:
+    print(len(children), error.strerror)
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+WATCHES = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+held = 0
+while libc.inotify_init1(0) >= 0:
+    held += 1
+print(held)
+"""
+
+OPENS = """
+import os, resource
+held = []
+try:
+    while len(held) < 5000:
+        held.append(os.dup(0))
+    print("all of them")
+except OSError as error:
+    print(len(held), error.strerror, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+"""
+
+
+def python(world: World, code: str, *words: str, options: tuple[str, ...] = ()) -> str:
+    done = world.box("env", IN_BOX, "-I", "-c", code, *words, options=options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_file_system_in_memory_that_is_full_says_so(shared_world: World) -> None:
+    places = {"/tmp": 3, "/var/tmp": 3, "/dev/shm": 2, HOME: 4}
+    options = ("--limit", "tmp_mb=3", "--limit", "shm_mb=2", "--limit", "home_mb=4")
+    told = json.loads(python(shared_world, FILLS, *places, options=options))
+    assert {path: words for path, (_, words) in told.items()} == dict.fromkeys(
+        places, "No space left on device"
+    )
+    assert all(most - 1 <= told[path][0] <= most for path, most in places.items())
+
+
+def test_a_fork_bomb_has_so_many_processes(shared_world: World) -> None:
+    said = python(shared_world, FORKS, options=("--limit", "processes=40"))
+    count, _, words = said.partition(" ")
+    assert words == "Resource temporarily unavailable"
+    # Besides, there are bwrap's own, and this program.
+    assert 36 <= int(count) < 40
+    assert python(shared_world, FORKS) == "all of them"
+
+
+def test_half_of_inotify_is_left_to_others(shared_world: World) -> None:
+    assert int(python(shared_world, WATCHES)) == int(INSTANCES.read_text()) // 2
+
+
+def test_a_process_has_so_many_descriptors(shared_world: World) -> None:
+    said = python(shared_world, OPENS, options=("--limit", "descriptors=100"))
+    count, _, rest = said.partition(" ")
+    assert rest == "Too many open files 100"
+    assert 80 < int(count) < 100
+
+
+def test_limits_are_configured(world: World) -> None:
+    world.write(f"{HOME}/.config/nsm/config.toml", "[box]\nprocesses = 40\n")
+    assert python(world, FORKS).endswith("Resource temporarily unavailable")
+    assert python(world, FORKS, options=("--limit", "processes=900")) == "all of them"
+
+
+def test_a_mistake_is_told(shared_world: World) -> None:
+    done = shared_world.box("true", options=("--limit", "tmp_mb=much"))
+    assert done.returncode == 2
+    assert "tmp_mb is 'much', expected a number from 1 to 1048576" in done.stderr
+
+
+HOG = """
+import subprocess, sys
+child = subprocess.run(
+    [sys.executable, "-c", "import time; held = bytes(1) * (600 << 20); time.sleep(60)"],
+    stderr=subprocess.PIPE,
+    text=True,
+)
+print(child.returncode, child.stderr.strip())
+"""
+
+
+def test_the_process_with_most_memory_ends_and_all_are_told(world: World) -> None:
+    with world.supervisor():
+        done = world.box(*("env", IN_BOX, "-I", "-c", HOG), options=("--limit", "memory_mb=300"))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("-9 nsm: this process was ended: the box had more than its")
+        assert (
+            "nsm box: 1 process was ended because the box had more than its 300 MiB" in done.stderr
+        )
+
+
+def test_lists_show_limits_and_use(world: World) -> None:
+    with world.supervisor():
+        held = world.popen(
+            *("nsm", "box", "--yes", "--limit", "processes=50", "--limit", "memory_mb=400", "--"),
+            *(
+                "env",
+                IN_BOX,
+                "-c",
+                "held = bytes(1) * (90 << 20); print('up', flush=True); input()",
+            ),
+        )
+        with ending(held):
+            assert held.stdout is not None
+            assert held.stdout.readline() == b"up\n"
+            use: dict[str, int] = {}
+            while (use.get("memory_bytes") or 0) < 90 << 20:  # the watchdog looks twice a second
+                listed = json.loads(world.run("nsm", "box", "--list", "--json").stdout)
+                use = listed[0]["limits"]
+            assert use["process_limit"] == 50
+            assert use["memory_limit_bytes"] == 400 << 20
+            assert 3 <= use["processes"] <= 6
+            assert use["killed"] == 0
+            rows = world.run("nsm", "box", "--list").stdout
+            assert "/50 " in rows
+            assert "/400 MiB" in rows
+            top = world.run("nsm", "top", "-b", "1", "-d", "0.5").stdout
+            assert "processes " in top
+            assert "/400 MiB" in top

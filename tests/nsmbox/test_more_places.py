@@ -1,0 +1,206 @@
+"""Boxes with more or less than their working directory: `--add`, `--hide`, `--env`, and their
+keys in `[box]`."""
+
+from __future__ import annotations
+
+import pytest
+
+from box.world import HOME, OTHER_PROJECT, PROJECT, SECRET, World, git, have_git
+from realjail import needs_bwrap
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+OTHER = ("--add", "../other:rw")
+
+
+def test_an_added_directory_is_read_or_written_as_asked(world: World) -> None:
+    world.write(f"{HOME}/lib/a b,c\n/file", "text\n")
+    tries = 'cat "$1/file"; echo more >"$1/new"'
+    for ending, written in (("", False), (":ro", False), (":rw", True)):
+        place = f"{HOME}/lib/a b,c\n"
+        done = world.box("sh", "-c", tries, "-", place, options=("--add", f"{place}{ending}"))
+        assert done.stdout == "text\n", done.stderr
+        assert world.host(f"{place}/new").exists() is written
+    # Without it, nothing is there.
+    assert world.box("ls", f"{HOME}/lib").returncode == 2
+
+
+def test_secrets_and_guarded_files_are_protected_there_too(world: World) -> None:
+    have_git(world, OTHER_PROJECT)
+    world.write(f"{OTHER_PROJECT}/.mcp.json", "{}")
+    script = f"""
+    cd {OTHER_PROJECT}
+    echo hook >.git/hooks/post-checkout; echo x >>.git/config; echo x >.mcp.json
+    mv .git .tig; mv .mcp.json other.json
+    echo "more" >README.md
+    git add README.md && git commit -qm "from the box" && git log --format=%s
+    """
+    done = world.box("sh", "-c", script, options=OTHER)
+    assert done.stdout == "from the box\nfirst\n", done.stderr
+    assert done.stderr.count("Read-only file system") == 3
+    assert done.stderr.count("busy") == 2
+    assert git(world, "log", "--format=%s", directory=OTHER_PROJECT) == "from the box\nfirst\n"
+    # A directory of dotfiles, in which secrets lie.
+    done = world.box("grep", "-rs", SECRET, f"{HOME}/.config", options=("--add", "~/.config"))
+    assert (done.stdout, done.returncode) == ("", 1), done.stderr
+    done = world.box("sh", "-c", ": >~/.config/nsm/config.toml", options=("--add", "~/.config:rw"))
+    assert "Read-only file system" in done.stderr
+
+
+def test_what_is_left_in_an_added_directory_is_told(world: World) -> None:
+    script = f"cd {OTHER_PROJECT} && git init -q new && git -C new config core.fsmonitor ./x"
+    done = world.box("sh", "-c", script, options=OTHER)
+    assert "../other/new/.git/config: core.fsmonitor = ./x" in done.stderr
+
+
+def test_read_only_in_a_directory_that_is_written(world: World) -> None:
+    world.write(f"{PROJECT}/a/vendor/deep/file", "text\n")
+    world.make_directory(f"{PROJECT}/a/vendor/own")
+    options = ("--add", "a/vendor", "--add", "a/vendor/own:rw", "--hide", "a/vendor/deep/file")
+    script = "echo x >a/new; echo x >a/vendor/x; echo x >a/vendor/own/x; cat a/vendor/deep/file"
+    done = world.box("sh", "-c", f"{script}; mv a b; echo x >a/vendor/deep/y", options=options)
+    assert done.stdout == ""
+    for said in (
+        "cannot create a/vendor/x: Read-only",
+        "cannot create a/vendor/deep/y: Read-only",
+        "cannot move 'a' to 'b': Device or resource busy",
+    ):
+        assert said in done.stderr
+    there = [
+        name
+        for name in ("a/new", "a/vendor/x", "a/vendor/own/x", "a/vendor/deep/y")
+        if world.host(f"{PROJECT}/{name}").exists()
+    ]
+    assert there == ["a/new", "a/vendor/own/x"]
+
+
+def test_a_directory_around_the_working_directory(world: World) -> None:
+    world.write(f"{HOME}/work/shop/file", "text\n")
+    world.write(f"{HOME}/work/lib/file", "text\n")
+    script = "cat ../lib/file; echo x >new; echo x >../lib/new"
+    shop = f"{HOME}/work/shop"
+    done = world.box("sh", "-c", script, options=("--add", ".."), directory=shop)
+    assert done.stdout == "text\n", done.stderr
+    assert "Read-only file system" in done.stderr
+    assert world.host(f"{shop}/new").exists()
+
+
+def test_hidden_files_are_empty_and_stay_in_their_place(world: World) -> None:
+    for path in (f"{PROJECT}/.env", f"{PROJECT}/api/.env", f"{OTHER_PROJECT}/x/.env"):
+        world.write(path, "TOKEN=1\n")
+    world.write(f"{PROJECT}/keys/one.pem", "key\n")
+    options = ("--hide", ".env", "--hide", "keys", *OTHER)
+    script = f"grep -rs . . {OTHER_PROJECT}/x; ls keys; mv api a; mv .env e; rm .env; echo x >.env"
+    done = world.box("sh", "-c", script, options=options)
+    assert done.stdout == "./README.md:a project\n", done.stderr
+    assert done.stderr.count("busy") == 3, done.stderr
+    for path in (f"{PROJECT}/.env", f"{PROJECT}/api/.env", f"{OTHER_PROJECT}/x/.env"):
+        assert world.host(path).read_text() == "TOKEN=1\n"
+
+
+def test_a_hidden_directory_may_have_secrets_in_it(world: World) -> None:
+    world.write(f"{HOME}/.config/plain/file", "text\n")
+    done = world.box(
+        "ls", directory=f"{HOME}/.config", options=("--hide", "google-chrome", "--hide", "gcloud/")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plain" in done.stdout
+
+
+def test_variables_are_passed_and_set(world: World) -> None:
+    options = (
+        "--env",
+        "ONE",
+        "--env",
+        "TWO=a=b c",
+        "--env",
+        "LANG=C",
+        "--env",
+        "ABSENT",
+        "--env",
+        "E=",
+    )
+    script = 'echo "$ONE|$TWO|$LANG|${ABSENT-none}|${E-none}"'
+    done = world.box("sh", "-c", script, options=options, variables={"ONE": "1"})
+    assert done.stdout == "1|a=b c|C|none|\n", done.stderr
+    assert "ABSENT is not set" in done.stderr
+    for wrong, why in (
+        ("PATH=/x", "PATH cannot be set"),
+        ("1X=secret", "'1X' is not a variable name"),
+        ("=secret", "'' is not a variable name"),
+    ):
+        done = world.box("true", options=("--env", wrong))
+        assert done.returncode == 2
+        assert why in done.stderr
+        assert "secret" not in done.stderr
+
+
+def test_all_of_it_is_in_the_dry_run(world: World) -> None:
+    world.write(f"{PROJECT}/.env", "TOKEN=1\n")
+    options = (
+        "--dry-run",
+        *OTHER,
+        "--add",
+        "~/.npm-global",
+        "--hide",
+        ".env",
+        "--env",
+        "MY_TOKEN=tok-1",
+    )
+    done = world.run("nsm", "box", *options, "--", "ls")
+    assert f"--bind {OTHER_PROJECT} {OTHER_PROJECT}" in done.stdout, done.stderr
+    assert f"--ro-bind {HOME}/.npm-global {HOME}/.npm-global" in done.stdout
+    assert f"{PROJECT}/.env" in done.stdout
+    assert "tok-1" not in done.stdout
+
+
+def test_the_configuration_has_them_for_claudebox(world: World) -> None:
+    world.write(f"{PROJECT}/.env", "TOKEN=1\n")
+    world.write(
+        f"{HOME}/.config/nsm/config.toml",
+        '[box]\nadd = ["~/other:rw"]\nhide = [".env"]\nenv = ["ONE"]\n',
+    )
+    script = f"cat .env; echo $ONE; echo x >{OTHER_PROJECT}/new"
+    done = world.run("claudebox", "--yes", "run", "sh", "-c", script, variables={"ONE": "1"})
+    assert done.stdout == "1\n", done.stderr
+    assert world.host(f"{OTHER_PROJECT}/new").exists()
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\nadd = ["~/none"]\n')
+    done = world.run("claudebox", "--yes", "run", "true")
+    assert done.returncode == 2
+    assert "[box] add: '/home/ada/none' cannot be shown" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--add", "/"), ("--add", "~"), ("--add", "~/.ssh:ro"), ("--add", "none"), ("--hide", "/etc")],
+)
+def test_what_no_box_has_is_refused(shared_world: World, options: tuple[str, ...]) -> None:
+    done = shared_world.box("true", options=options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{options[0]}: " in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_link_to_a_secret_place_adds_nothing(world: World) -> None:
+    world.link(f"{PROJECT}/lib", f"{HOME}/.ssh")
+    done = world.box("true", options=("--add", "lib"))
+    assert done.returncode == 2
+    assert "'lib' is or lies in /home/ada/.ssh, which no box shows" in done.stderr
+
+
+def test_caches_are_kept_for_each_project(world: World) -> None:
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\npersist = ["~/.cache/uv", "~/.npm"]\n')
+    world.write(f"{HOME}/.npm/hosts", "of the host\n")
+    script = "cat ~/.npm/* ~/.cache/uv/*; echo kept >~/.npm/own; echo kept >~/.cache/uv/own"
+    for directory, said in ((PROJECT, ""), (PROJECT, "kept\nkept\n"), (OTHER_PROJECT, "")):
+        done = world.box("sh", "-c", script, directory=directory)
+        assert (done.stdout, done.returncode) == (said, 0), done.stderr
+    assert not world.host(f"{HOME}/.npm/own").exists()
+    # A box that kept more could have put a link there; that is not followed.
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\npersist = ["~/.cache"]\n')
+    assert world.box("ln", "-s", f"{HOME}/.ssh", f"{HOME}/.cache/uv").returncode == 0
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\npersist = ["~/.cache/uv"]\n')
+    done = world.box("sh", "-c", "cat ~/.cache/uv/*")
+    assert done.stdout == "kept\n", done.stderr
+    # The caches lie where no box sees them.
+    assert world.box("ls", f"{HOME}/.cache/nsm").returncode == 2

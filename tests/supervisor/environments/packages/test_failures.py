@@ -1,0 +1,125 @@
+"""Sentences about what pip, uv and npm have printed, as they print it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsmd.environments.packages.build_jail import JailOutcome
+from nsmd.environments.packages.failures import why_failed
+
+PIP_MISSING = """\
+ERROR: Could not find a version that satisfies the requirement nothere (from versions: none)
+ERROR: No matching distribution found for nothere"""
+
+UV_MISSING = """\
+error: No solution found when resolving dependencies
+  cause: Because nothere was not found in the package registry and you require nothere, we can \
+conclude that your requirements are unsatisfiable.
+hint: something long"""
+
+UV_TREE = """\
+  \u00d7 No solution found when resolving dependencies:
+  ╰─▶ Because demo==1.0 has no usable wheels and you require demo==1.0, we can conclude that your
+      requirements are unsatisfiable.
+      hint: Wheels are required"""
+
+UV_INDEX = """\
+error: Request failed after 3 retries in 9.6s
+  cause: Failed to fetch: http://index.nsm.internal/python/x/simple/demo/"""
+
+
+NPM_MISSING = """\
+npm http fetch GET 404 http://index.nsm.internal/npm/x/nothere 1083ms (cache skip)
+npm error code E404
+npm error 404 npm.test has no nothere - GET http://index.nsm.internal/npm/x/nothere
+npm error 404
+npm error 404  The requested resource 'nothere@*' could not be found or you do not have
+npm error 404 Note that you can also install from a
+npm error Log files were not written due to the config logs-max=0"""
+
+NPM_OLD = """\
+npm ERR! code ETARGET
+npm ERR! notarget No matching version found for zod@^99.
+npm ERR! notarget In most cases you or one of your dependencies are requesting"""
+
+NPM_CONFLICT = """\
+npm error code ERESOLVE
+npm error ERESOLVE unable to resolve dependency tree
+npm error
+npm error While resolving: environment@undefined
+npm error Found: react@17.0.2
+npm error
+npm error Could not resolve dependency:
+npm error peer react@"^18.3.1" from react-dom@18.3.1
+npm error
+npm error Fix the upstream dependency conflict, or retry"""
+
+NPM_SYNC = """\
+npm error code EUSAGE
+npm error
+npm error `npm ci` can only install packages when your package.json and package-lock.json are \
+in sync.
+npm error
+npm error Missing: left@2.0.0 from lock file
+npm error
+npm error Clean install a project
+npm error
+npm error Usage:"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        (NPM_MISSING, "npm.test has no nothere"),
+        (NPM_OLD, "No matching version found for zod@^99"),
+        (
+            NPM_CONFLICT,
+            (
+                "unable to resolve dependency tree Found: react@17.0.2 Could not resolve "
+                'dependency: peer react@"^18.3.1" from react-dom@18.3.1'
+            ),
+        ),
+        (
+            NPM_SYNC,
+            (
+                "`npm ci` can only install packages when your package.json and package-lock.json "
+                "are in sync. Missing: left@2.0.0 from lock file"
+            ),
+        ),
+    ],
+)
+def test_what_npm_says_is_told_without_its_advice(printed: str, message: str) -> None:
+    ran = JailOutcome(status=1, tail=tuple(printed.splitlines()))
+    said, _ = why_failed(ran, "npm", (), done="resolved")
+    assert said == f"The packages cannot be resolved: {message}"
+
+
+@pytest.mark.parametrize(
+    ("tool", "printed", "message", "hint"),
+    [
+        ("pip", PIP_MISSING, "requirement nothere (from versions: none)", "--allow-builds"),
+        ("uv", UV_MISSING, "resolving dependencies: Because nothere was not found", "Check names"),
+        ("uv", UV_TREE, "that your requirements are unsatisfiable", "--allow-builds"),
+        ("pip", "OSError: [Errno 28] No space left on device", "No space left", "Free some space"),
+        ("uv", "", "uv said nothing (exit code 2)", ""),
+    ],
+)
+def test_why(tool: str, printed: str, message: str, hint: str) -> None:
+    ran = JailOutcome(status=2, tail=tuple(printed.splitlines()))
+    said, advice = why_failed(ran, tool, (), done="resolved")
+    assert said.startswith("The packages cannot be resolved: ")
+    assert message in said
+    assert "hint" not in said
+    assert hint in advice
+
+
+def test_what_npm_repeats_of_the_proxy_is_told_once() -> None:
+    ran = JailOutcome(status=1, tail=("npm error 502 no connection to npm.test",))
+    said, _ = why_failed(ran, "npm", ["no connection to npm.test"], done="resolved")
+    assert said == "The packages cannot be resolved: no connection to npm.test"
+
+
+def test_what_the_proxy_says_is_told_in_place_of_its_urls() -> None:
+    ran = JailOutcome(status=2, tail=tuple(UV_INDEX.splitlines()))
+    said, _ = why_failed(ran, "uv", ["pypi.org could not be reached."], done="resolved")
+    assert said == "The packages cannot be resolved: pypi.org could not be reached"

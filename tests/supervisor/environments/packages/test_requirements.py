@@ -1,0 +1,49 @@
+"""Files of requirements, and locks, that are none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsmd.environments.packages import locks, requirements
+from nsmd.model.packages import WantedPackages
+
+
+def test_a_pipe_does_not_keep_a_build_waiting(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(
+        requirements.RequirementsError, match="pipe cannot be used: it is no regular file"
+    ):
+        requirements.read(WantedPackages(requirements=str(pipe)))
+    with pytest.raises(locks.LockError, match="no regular file"):
+        locks.read(str(pipe), locks.parse)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("project = 3", "project is no table"),
+        ("project.dependencies = 'six'", "project.dependencies is no list"),
+        ("project.dependencies = [1]", "1 is no requirement"),
+        ("project = ", "is not valid TOML"),
+        (f"project = {'[' * 100_000}", "is not valid TOML"),
+        ("[tool]", "names no package"),
+    ],
+)
+def test_a_project_without_dependencies(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(text)
+    with pytest.raises(requirements.RequirementsError, match=why):
+        requirements.read(WantedPackages(project=str(file)))
+
+
+@pytest.mark.parametrize("line", [f"six==1.16.0 --hash=sha256:{'0' * 64}", "six --hash=sha512:0"])
+def test_no_hash_is_dropped(tmp_path: Path, line: str) -> None:
+    """Resolving would install another file than the one that somebody has agreed to."""
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"humanize\n{line}\n")
+    with pytest.raises(requirements.RequirementsError, match="line 2 has a hash; then each line"):
+        requirements.read(WantedPackages(requirements=str(file)))

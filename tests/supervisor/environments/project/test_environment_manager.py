@@ -1,0 +1,409 @@
+"""Environments in projects that somebody agreed to use: remembered, checked, used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from nsm.wire.errors import (
+    BadRequestError,
+    EnvironmentUnavailableError,
+    UnknownEnvironmentError,
+)
+from nsmd.environments.host_presets import find_python_in
+from nsmd.environments.project.agreements import AgreementFile
+from nsmd.environments.project.environment_manager import (
+    ListOptions,
+    ProjectEnvironmentManager,
+)
+from nsmd.environments.project.reading import read
+from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount
+from venvs import install, make_project_venv
+
+NODE = Environment(name="node", interpreter="node", program="/usr/bin/node", description="Node.js")
+
+
+def mount(path: Path) -> ProjectMount:
+    found = path.stat()
+    return ProjectMount(
+        path=str(path), mount_point="/project", device=found.st_dev, inode=found.st_ino
+    )
+
+
+def client(path: Path | None, scope: str = "a") -> ClientIdentity:
+    return ClientIdentity(name="t", scope=scope, project=None if path is None else mount(path))
+
+
+@asynccontextmanager
+async def opened(
+    tmp_path: Path,
+    *,
+    settings: Settings | None = None,
+    search_path: str = "/usr/bin",
+    node: Environment | None = NODE,
+) -> AsyncGenerator[ProjectEnvironmentManager]:
+    file = AgreementFile(str(tmp_path / "state/nsm/project-environments.json"))
+    async with trio.open_nursery() as nursery:
+        used = ProjectEnvironmentManager(file, file.load(), nursery)
+        find = partial(
+            find_python_in,
+            settings=settings or Settings(),
+            search_path=search_path,
+            home=str(tmp_path / "home"),
+        )
+        used.configure(find, node)
+        yield used
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    make_project_venv(path / ".venv", "numpy-1.26")
+    return path
+
+
+def library(project: Path) -> Path:
+    (found,) = project.glob(".venv/lib/python3*/site-packages")
+    return found
+
+
+async def test_nothing_is_used_before_somebody_agrees(tmp_path: Path, project: Path) -> None:
+    async with opened(tmp_path) as used:
+        assert not used.environments(client(project))
+        (row,) = await used.find(mount(project))
+        assert (row.path, row.name) == (".venv", None)
+        told: list[None] = []
+        used.subscribe(lambda: told.append(None))
+        row = await used.use(mount(project), ".venv", None, ())
+        assert row.name == "venv"
+        assert told
+        (environment,) = used.environments(client(project))
+        assert (environment.name, environment.problem) == ("venv", None)
+        assert environment.program == "/project/.venv/bin/python"
+        assert environment.agent_python.startswith("/usr/bin/python3")
+        assert environment.preload == ()
+        assert environment.has_module("numpy")
+        assert used.is_current(environment)
+        assert used.preferred(client(project), "python") == "venv"
+        assert used.preferred(client(project), "node") is None
+        other = tmp_path / "other"
+        shutil.copytree(project, other, symlinks=True)
+        assert not used.environments(client(other))
+        assert not used.environments(client(None))
+        assert [row.source for row in used.rows()] == [f"{project}/.venv"]
+
+
+async def test_an_agreement_outlives_the_supervisor(tmp_path: Path, project: Path) -> None:
+    async with opened(tmp_path) as used:
+        await used.use(mount(project), "./.venv/", "science", ())
+    file = tmp_path / "state/nsm/project-environments.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    async with opened(tmp_path) as used:
+        (environment,) = used.environments(client(project))
+        assert environment.pending is not None
+        event = used.settled(client(project), "science")
+        assert event is not None
+        await event.wait()
+        (environment,) = used.environments(client(project))
+        assert (environment.name, environment.pending) == ("science", None)
+        assert used.settled(client(project), "science") is None
+        await used.forget(str(project), "science")
+        assert not used.environments(client(project))
+        assert not used.is_current(environment)
+        with pytest.raises(UnknownEnvironmentError):
+            await used.forget(str(project), "science")
+    async with opened(tmp_path) as used:
+        assert used.rows() == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 9, "agreements": []}', "[" * 100_000])
+async def test_a_damaged_file_is_no_agreement(tmp_path: Path, project: Path, text: str) -> None:
+    file = tmp_path / "state/nsm/project-environments.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    async with opened(tmp_path) as used:
+        assert not used.environments(client(project))
+        assert file.with_name(file.name + ".broken").read_text() == text
+        await used.use(mount(project), ".venv", None, ())
+    rows = json.loads(file.read_text())["agreements"]
+    bad = [{**rows[0], "path": "../x"}, {**rows[0], "project": "x"}, {**rows[0], "name": "\x1b"}]
+    file.write_text(json.dumps({"version": 1, "agreements": [7, *bad, *rows]}))
+    async with opened(tmp_path) as used:
+        assert len(used.rows()) == 1
+
+
+async def test_what_cannot_be_remembered_is_not_used(tmp_path: Path, project: Path) -> None:
+    (tmp_path / "state").write_text("a file where a directory should be")
+    async with opened(tmp_path) as used:
+        with pytest.raises(EnvironmentUnavailableError, match="cannot be saved"):
+            await used.use(mount(project), ".venv", None, ())
+        assert not used.environments(client(project))
+
+
+async def test_each_client_is_told_once_that_packages_changed(
+    tmp_path: Path, project: Path
+) -> None:
+    async with opened(tmp_path) as used:
+        await used.use(mount(project), ".venv", None, ())
+        (environment,) = used.environments(client(project))
+        assert used.notes(client(project), environment) == ()
+        install(library(project), "flask-3")
+        (note,) = used.notes(client(project), environment)
+        assert "the packages in the project's .venv have changed" in note
+        assert used.notes(client(project), environment) == ()
+        assert used.notes(client(project, "b"), environment) != ()
+        assert used.notes(client(project, "c"), NODE) == ()
+        (now,) = used.environments(client(project))
+        assert (now.problem, now.has_module("flask")) == (None, True)
+        (row,) = await used.find(mount(project))
+        assert row.changed
+        assert (await used.use(mount(project), ".venv", None, ())).name == "venv"
+        assert used.notes(client(project, "d"), now) == ()
+        (row,) = await used.find(mount(project))
+        assert not row.changed
+
+
+@pytest.mark.parametrize("change", ["cfg", "link", "gone", "exchanged"])
+async def test_another_interpreter_needs_another_agreement(
+    tmp_path: Path, project: Path, change: str
+) -> None:
+    async with opened(tmp_path) as used:
+        await used.use(mount(project), ".venv", None, ())
+        assert used.environments(client(project))[0].problem is None
+        told: list[None] = []
+        used.subscribe(lambda: told.append(None))
+        if change == "cfg":
+            with (project / ".venv/pyvenv.cfg").open("a") as file:
+                file.write("include-system-site-packages = true\n")
+        elif change == "link":
+            (project / ".venv/bin/python3").unlink()
+            (project / ".venv/bin/python3").symlink_to("/project/mine")
+        elif change == "gone":
+            shutil.rmtree(project / ".venv")
+        else:
+            (project / ".venv").rename(project / "old")
+            (project / ".venv").symlink_to(project / "old")
+        (environment,) = used.environments(client(project))
+        assert environment.problem is not None
+        assert told
+        assert used.preferred(client(project), "python") is None
+        (row,) = [row for row in await used.find(mount(project)) if row.path == ".venv"]
+        assert row.problem == environment.problem
+        if change in ("cfg", "link"):
+            assert "`nsm env use .venv` agrees" in environment.problem
+            await used.use(mount(project), ".venv", None, ())
+            assert used.environments(client(project))[0].problem is None
+        else:
+            with pytest.raises(BadRequestError):
+                await used.use(mount(project), ".venv", None, ())
+
+
+def hostile_python(folder: Path) -> Path:
+    """A directory with a Python that leaves a file behind when it runs."""
+    folder.mkdir(parents=True)
+    for name in ("python3", "python3.11", "python"):
+        program = folder / name
+        program.write_text(f'#!/bin/sh\ntouch {folder}/ran\nexec /usr/bin/python3 "$@"\n')
+        program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["project/.venv/bin", "project/tools", "elsewhere", "on-path"])
+async def test_no_program_that_a_project_names_is_run(tmp_path: Path, place: str) -> None:
+    project = tmp_path / "project"
+    (project / ".venv").mkdir(parents=True)
+    folder = hostile_python(tmp_path / place)
+    (project / ".venv/pyvenv.cfg").write_text(f"home = {folder}\nversion = 3.11.2\n")
+    if place == "on-path":  # an activated environment of the project
+        folder = project / "on-path"
+        (tmp_path / place).rename(folder)
+        (project / ".venv/pyvenv.cfg").write_text(f"home = {folder}\nversion = 3.11.2\n")
+    refused = "not on PATH" if place == "elsewhere" else "Python in the project"
+    async with opened(tmp_path, search_path=f"{project}/on-path:{project}/tools:/usr/bin") as used:
+        with pytest.raises(EnvironmentUnavailableError, match=refused):
+            await used.use(mount(project), ".venv", None, ())
+        assert used.rows() == []
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "home", ["/proc/self/root/usr/bin", "/dev/fd/../../usr/bin", "/etc/alternatives", "/"]
+)
+async def test_a_strange_way_to_a_python_is_refused(
+    tmp_path: Path, project: Path, home: str
+) -> None:
+    cfg = project / ".venv/pyvenv.cfg"
+    cfg.write_text(cfg.read_text().replace("home = /usr/bin", f"home = {home}"))
+    async with opened(tmp_path, search_path="/usr/bin:/etc/alternatives") as used:
+        with suppress(EnvironmentUnavailableError):
+            await used.use(mount(project), ".venv", None, ())
+        for environment in used.environments(client(project)):
+            assert environment.binds == ()  # the way led to /usr/bin
+
+
+async def test_links_to_a_python_are_followed_once(tmp_path: Path, project: Path) -> None:
+    """Links that a box could exchange: nothing behind them is run or shown later."""
+    python = tmp_path / "opt/python-3.11.2"
+    (python / "bin").mkdir(parents=True)
+    link = tmp_path / "opt/python-3.11"
+    link.symlink_to(python)
+    program = python / "bin/python3"
+    version = read(mount(project), ".venv").version_numbers
+    answer = {
+        "version": version,
+        "prefix": str(python),
+        "base_prefix": str(python),
+        "executable": str(program),
+        "base_executable": str(program),
+    }
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    program.chmod(0o755)
+    cfg = project / ".venv/pyvenv.cfg"
+    cfg.write_text(cfg.read_text().replace("home = /usr/bin", f"home = {link}/bin"))
+    async with opened(tmp_path) as used:
+        with pytest.raises(EnvironmentUnavailableError, match="not on PATH"):
+            await used.use(mount(project), ".venv", None, ())
+    async with opened(tmp_path, search_path=f"{python}/bin") as used:
+        await used.use(mount(project), ".venv", None, ())
+        (environment,) = used.environments(client(project))
+        assert environment.agent_python == str(program)
+        assert {(bind.source, bind.target) for bind in environment.binds} == {
+            (str(python), str(python)),
+            (str(python), str(link)),
+        }
+
+
+async def test_a_python_of_another_version_is_refused(tmp_path: Path, project: Path) -> None:
+    cfg = project / ".venv/pyvenv.cfg"
+    cfg.write_text("home = /usr/bin\nversion = 3.4.1\n")
+    async with opened(tmp_path) as used:
+        with pytest.raises(EnvironmentUnavailableError, match=r"made for Python 3\.4, and"):
+            await used.use(mount(project), ".venv", None, ())
+
+
+async def test_the_limits_are_those_of_python(tmp_path: Path, project: Path) -> None:
+    entry = EnvironmentSettings(memory_mb=77, preload=("json",), env={"A": "b"})
+    settings = Settings(defaults=Defaults(timeout_seconds=9), environments={"python": entry})
+    async with opened(tmp_path, settings=settings) as used:
+        await used.use(mount(project), ".venv", None, ())
+        (environment,) = used.environments(client(project))
+        assert (environment.memory_mb, environment.timeout_s) == (77, 9)
+        assert dict(environment.variables) == {"A": "b", "VIRTUAL_ENV": "/project/.venv"}
+
+
+async def test_packages_of_node_are_used(tmp_path: Path, project: Path) -> None:
+    (project / "node_modules/zod").mkdir(parents=True)
+    async with opened(tmp_path, node=None) as used:
+        with pytest.raises(EnvironmentUnavailableError, match="there is no Node"):
+            await used.use(mount(project), "node_modules", None, ())
+    async with opened(tmp_path) as used:
+        row = await used.use(mount(project), "node_modules", None, ())
+        assert row.name == "node-modules"
+        (environment,) = used.environments(client(project))
+        assert environment.links == (("/node_modules", "/project/node_modules"),)
+        assert environment.program == "/usr/bin/node"
+        assert used.is_current(environment)
+        assert used.preferred(client(project), "node") == "node-modules"
+        (project / "node_modules/ansi").mkdir()
+        assert used.notes(client(project), environment) != ()
+
+
+async def test_names_are_checked(tmp_path: Path, project: Path) -> None:
+    make_project_venv(project / "venv")
+    async with opened(tmp_path) as used:
+        for name in ("../x", "A", "-", "x" * 65, "\x1b", "python"):
+            with pytest.raises(BadRequestError):
+                await used.use(mount(project), ".venv", name, {"python"})
+        await used.use(mount(project), ".venv", None, ())
+        with pytest.raises(BadRequestError, match="another environment 'venv'"):
+            await used.use(mount(project), "venv", None, ())
+        await used.use(mount(project), "venv", "second", ())
+        assert [e.name for e in used.environments(client(project))] == ["venv", "second"]
+        assert used.preferred(client(project), "python") == "second"
+        await used.use(mount(project), ".venv", "first", ())
+        assert {e.name for e in used.environments(client(project))} == {"first", "second"}
+
+
+async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
+    make_project_venv(project / "venv")
+    async with opened(tmp_path) as used, trio.open_nursery() as nursery:
+        for path, name in ((".venv", "a"), ("venv", "b"), (".venv", "c")):
+            nursery.start_soon(used.use, mount(project), path, name, ())
+    async with opened(tmp_path) as used:
+        names = {row.name for row in used.rows()}
+    assert len(names) == 2
+    assert "b" in names
+
+
+async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path) -> None:
+    async with opened(tmp_path) as used:
+        await used.use(mount(project), ".venv", None, ())
+        moved = tmp_path / "moved"
+        project.rename(moved)
+        assert not used.environments(client(moved))
+        assert used.rows()[0].problem is not None
+        moved.rename(project)
+        assert used.environments(client(project))[0].problem is None
+
+
+async def test_a_list_of_packages_stays_as_it_was(tmp_path: Path, project: Path) -> None:
+    (project / "uv.lock").write_text("[[package]]\n" * 3)
+    (project / "pyproject.toml").touch()
+    (project / "environment.yml").touch()
+    async with opened(tmp_path) as used:
+        rows = {row.path: row for row in await used.find(mount(project))}
+        assert list(rows) == [".venv", "environment.yml", "uv.lock"]
+        assert (rows["uv.lock"].kind, rows["uv.lock"].name) == ("packages", None)
+        assert "conda" in rows["environment.yml"].problem
+        with pytest.raises(BadRequestError, match="conda"):
+            await used.use(mount(project), "environment.yml", None, ())
+        row = await used.use(mount(project), "uv.lock", None, ())
+        assert (row.name, row.package_count) == ("uv", 2)
+        (environment,) = used.environments(client(project))
+        assert (environment.name, environment.source) == ("uv", f"{project}/uv.lock")
+        assert used.notes(client(project), environment) == ()
+        (project / "uv.lock").unlink()
+        (note,) = used.notes(client(project), environment)
+        assert "uv.lock has changed" in note
+        assert "packages from then" in note
+        assert used.notes(client(project), environment) == ()
+        assert used.environments(client(project)) == [environment]
+        (row,) = [row for row in await used.find(mount(project)) if row.path == "uv.lock"]
+        assert row.changed
+        with pytest.raises(BadRequestError, match="it is not there"):
+            await used.use(mount(project), "uv.lock", None, ())
+    (copy,) = (tmp_path / "state/nsm/project-environments.lists").iterdir()
+    assert (copy / "uv.lock").read_text() == "[[package]]\n" * 3
+    async with opened(tmp_path) as used:
+        assert [row.name for row in used.rows()] == ["uv"]
+        await used.forget(str(project), "uv.lock")
+    assert not copy.exists()
+
+
+async def test_options_are_for_lists(tmp_path: Path, project: Path) -> None:
+    (project / "requirements.txt").touch()
+    inside = ListOptions(interpreter=str(project / ".venv/bin/python3"))
+    (project / ".venv/bin/python3").unlink()
+    async with opened(tmp_path) as used:
+        with pytest.raises(BadRequestError, match="no programs there"):
+            await used.use(mount(project), "requirements.txt", None, (), inside)
+        with pytest.raises(BadRequestError, match="is not a list of packages"):
+            await used.use(mount(project), ".venv", None, (), ListOptions(allow_builds=True))
+
+
+async def test_a_list_that_cannot_be_copied_is_not_used(tmp_path: Path, project: Path) -> None:
+    (project / "requirements.txt").touch()
+    (tmp_path / "state").write_text("a file where a directory should be")
+    async with opened(tmp_path) as used:
+        with pytest.raises(EnvironmentUnavailableError, match="cannot be saved"):
+            await used.use(mount(project), "requirements.txt", None, ())
+        assert used.rows() == []

@@ -1,0 +1,92 @@
+"""Environments made from packages, for tests: an installation, and sources of packages."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.model.settings import DEFAULT_JAIL_UID
+
+SEARCH_PATH = os.environ.get("PATH", os.defpath)
+
+
+def installation(
+    folder: Path,
+    *,
+    variables: Mapping[str, str] | None = None,
+    search_path: str = SEARCH_PATH,
+    timeout_s: float = 120.0,
+    tool: str = "",
+) -> InstallerRun:
+    """Make environments below a directory.
+
+    Args:
+        variables: variables of the user, who has no others and no files.
+    """
+    home = folder / "home"
+    return InstallerRun(
+        store=str(folder / "envs"),
+        lock_directories=(str(folder / "locks"), str(folder / "spare-locks")),
+        search_path=search_path,
+        home=str(home),
+        jail_uid=DEFAULT_JAIL_UID,
+        variables={"HOME": str(home), "PATH": search_path, **(variables or {})},
+        timeout_s=timeout_s,
+        tool=tool,
+    )
+
+
+_BACKEND = """
+import os, zipfile
+
+{probe}
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    info = "{name}-{version}.dist-info"
+    files = {{
+        "{name}.py": "found = " + repr(probe()),
+        info + "/METADATA": "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n",
+        info + "/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }}
+    files[info + "/RECORD"] = "".join(path + ",,\\n" for path in files)
+    with zipfile.ZipFile(os.path.join(directory, "{name}-{version}-py3-none-any.whl"), "w") as file:
+        for path, text in files.items():
+            file.writestr(path, text)
+    return "{name}-{version}-py3-none-any.whl"
+"""
+
+_PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "{name}"
+version = "{version}"
+"""
+
+
+def sdist(name: str, version: str, probe: str) -> tuple[str, bytes]:
+    """Make a package that has only its source: the file's name, and the file.
+
+    Args:
+        probe: function `probe()` that runs when it is built; the module's `found` is its result.
+    """
+    below = f"{name}-{version}"
+    files = {
+        "pyproject.toml": _PROJECT.format(name=name, version=version),
+        "backend.py": _BACKEND.format(name=name, version=version, probe=probe),
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"{below}/{path}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return f"{below}.tar.gz", packed.getvalue()

@@ -1,0 +1,60 @@
+"""Write docs/reference/files-that-run.md: the table of `nsm.autorun`.
+
+.venv/bin/python tools/autorun_page.py
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from nsm import autorun
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/files-that-run.md"
+
+HEAD = """\
+# Files that your computer runs by itself
+
+`tools/autorun_page.py` writes this page from `nsm.autorun`.
+[Boxes](../how-to/claudebox.md#what-runs-on-your-host-later) and
+[`nsm apply`](../how-to/project-modes.md#review-and-apply-changes) use this one table. A name counts
+at any depth of a project, in upper and lower case. A directory stands for all files in it. Reports
+come at the end of a box.
+
+| in a box | means |
+| --- | --- |
+| denied | at the top of the working directory it cannot be changed or made; below, nsm reports it |
+| read-only | where it exists at the top, it cannot be changed; nsm reports new and changed ones |
+| reported | can be changed, and nsm reports that |
+| allowed | can be changed; only `nsm apply` warns of it |
+
+`nsm apply` leaves all of them out unless you name the exact path. Files with a star are denied only
+where another file of the same program exists: without one, that program ignores them. The table
+lacks what you run by a command of its own: a Makefile, a test, a script of `package.json`.
+
+"""
+
+HOME = """
+## In a home directory
+
+If a box begins in one of these directories, nsm says so. If it begins in a directory that holds one
+(`~/.config`), that one is denied.
+
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return HEAD + _table(autorun.NAMES) + HOME + _table(autorun.IN_HOME)
+
+
+def _table(entries: tuple[autorun.Autorun, ...]) -> str:
+    lines = ["| files | run or obeyed by | when | in a box |", "| --- | --- | --- | --- |"]
+    for (by, when, measure), each in groupby(entries, lambda e: (e.by, e.when, e.measure)):
+        names = ", ".join(f"`{e.path}`" + r"\*" * e.only_beside for e in each)
+        lines.append(f"| {names} | {by} | {when} | {measure} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
