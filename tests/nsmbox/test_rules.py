@@ -49,6 +49,7 @@ def test_the_text_names_what_holds() -> None:
         "- You can also read: `/srv/docs`.",
         f"empty here: `{PROJECT}/.env`",
         "only `pypi.org`.",
+        "If the proxy refuses all connections, nsm has ended outside",
         "on the user's computer: `deploy`.",
     ):
         assert line in text, line

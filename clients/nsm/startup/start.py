@@ -64,6 +64,11 @@ def connect(path: str, *, autostart: bool = True) -> socket.socket:
     connection = _try_connect(path)
     if connection is not None:
         return connection
+    if os.path.isdir(paths.BOX_PROGRAMS):
+        _not_running(
+            f"no supervisor serves this box: none listens on {path}",
+            "The one outside has ended. Tell the user: end this box, and start it again.",
+        )
     autostart = autostart or sessions_are_kept(path)
     if autostart and os.environ.get("NSM_AUTOSTART") == "0":
         _not_running(

@@ -95,6 +95,11 @@ def text(plan: Plan, home: str) -> str:
         f"- Network: {_network(plan)}.",
         "- There is no ssh, gpg, sudo or docker, and no key or login of the user's.",
     ]
+    if plan.network.mode == "allow":
+        lines += [
+            "- If the proxy refuses all connections, nsm has ended outside: then the user has to",
+            "  end this box and start it again.",
+        ]
     if plan.programs:
         programs = _listed(plan.programs)
         lines.append(f"- The tool `execute` starts programs on the user's computer: {programs}.")

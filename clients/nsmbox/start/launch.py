@@ -39,11 +39,13 @@ class Wait:
         afterwards: done when the box has ended, with a descriptor of its mounts if they could be
             held.
         give_up: done where there is no box in the end.
+        watch: done in a thread of it while the box runs.
     """
 
     alive: int | None = None
     afterwards: Callable[[int | None], None] | None = None
     give_up: Callable[[], None] | None = None
+    watch: Callable[[], None] | None = None
 
 
 _NOTHING = Wait()
@@ -228,7 +230,12 @@ def _become(
                 tell(f"the box lacks limits: {lacking}")
             return gate.mounts
 
-        relay.part(wait.afterwards, set_limits, keep=() if wait.alive is None else (wait.alive,))
+        relay.part(
+            wait.afterwards,
+            set_limits,
+            keep=() if wait.alive is None else (wait.alive,),
+            watch=wait.watch,
+        )
     landlock.close_scopes()
     try:
         os.execve(  # noqa: S606

@@ -18,6 +18,7 @@ import ctypes
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -49,6 +50,7 @@ def part(
     meanwhile: Callable[[], int | None] | None = None,
     *,
     keep: Collection[int] = (),
+    watch: Callable[[], None] | None = None,
 ) -> None:
     """Go on as a child of this process, which does not return: it ends as the child has ended.
 
@@ -59,6 +61,7 @@ def part(
             for it; what goes wrong there has no effect on the exit code.
         meanwhile: done by this process at once; returns a descriptor to keep, or None.
         keep: descriptors that this process keeps open to its end.
+        watch: done in a thread of this process, after that; it may take as long as the box.
     """
     heard = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
     # An ignored one is inherited, too, and would have the kernel reap the child.
@@ -80,6 +83,8 @@ def part(
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     kept = None if meanwhile is None else meanwhile()
     _close_all(keep if kept is None else (*keep, kept))
+    if watch is not None:
+        threading.Thread(target=watch, daemon=True).start()
     asked, code = _wait(child, heard)
     if afterwards is not None:
         _await_all()

@@ -140,7 +140,7 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         plan,
         program,
         sockets="" if place is None else place.sockets,
-        wait=_begin(request, facts, way, program, place),
+        wait=_begin(request, facts, way, program, plan, place),
         tell=lambda text: tell(way, text),
     )
 
@@ -182,14 +182,22 @@ def _tell_of_limits(box: str, way: Way) -> None:
 
 
 def _begin(
-    request: BoxRequest, facts: Facts, way: Way, bwrap: str, place: BoxPlace | None
+    request: BoxRequest, facts: Facts, way: Way, bwrap: str, plan: Plan, place: BoxPlace | None
 ) -> launch.Wait:
     """Record the box, and have told at its end what it has left."""
-    from nsmbox.start import launch  # noqa: PLC0415
+    from nsmbox.start import launch, supervision  # noqa: PLC0415
 
     protection = _Protection(facts, way, bwrap) if request.protect else None
+    lost: list[str] = []
+
+    def tell_lost() -> None:
+        if place is not None:
+            lost.append(supervision.without(plan, place))
+            tell(way, f"{lost[0]}. End the box, and start it again.")
 
     def look(mounts: int | None) -> None:
+        for said in lost:  # once more, since agents draw over what comes meanwhile
+            tell(way, said)
         if place is not None:
             with suppress(Exception):  # the supervisor may be gone
                 _tell_of_limits(place.box.id, way)
@@ -207,6 +215,7 @@ def _begin(
         alive=protection.box.descriptor if protection else None,
         afterwards=look,
         give_up=protection.give_up if protection else None,
+        watch=place and partial(supervision.watch, place, tell_lost, name=way.program),
     )
 
 
@@ -325,7 +334,10 @@ def tell(way: Way, text: str) -> None:
     """Tell something beside the output, on stderr."""
     from nsm.cli.render.formats import visible_lines  # noqa: PLC0415  # rarely needed
 
-    sys.stderr.write(f"{way.program}: {visible_lines(text)}\n")
+    lines = f"{way.program}: {visible_lines(text)}\n"
+    if sys.stderr.isatty():  # its program may have it without line ends of its own
+        lines = "\r" + lines.replace("\n", "\r\n")
+    sys.stderr.write(lines)
 
 
 def _refuse_a_box_in_a_box() -> None:

@@ -1,0 +1,92 @@
+"""The end of the supervisor while a box runs: its next one is started, or all are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e_support import holder_pid
+from processes import ending
+from realjail import needs_bwrap
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from box.world import World
+
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+GONE = b"nsm box: the supervisor has ended, and no other one can serve this box: no sessions of nsm"
+
+RUNS = """
+while read line; do
+    nsm run -e python 'print(6 * 7)' 2>/tmp/said || tail -n 2 /tmp/said
+done
+"""
+
+
+def up(world: World, *options: str, autostart: str = "0") -> subprocess.Popen[bytes]:
+    """Start a box that runs code whenever it is told to, and wait until it does."""
+    box = world.popen(
+        *("nsm", "box", "--yes", *options, "--", "sh", "-c", RUNS),
+        variables={"NSM_AUTOSTART": autostart},
+    )
+    assert asked(box) == b"42\n"
+    return box
+
+
+def asked(box: subprocess.Popen[bytes]) -> bytes:
+    """Have the box run code, and return the first line of what it says."""
+    assert box.stdin is not None
+    assert box.stdout is not None
+    box.stdin.write(b"\n")
+    box.stdin.flush()
+    return box.stdout.readline()
+
+
+def told(box: subprocess.Popen[bytes]) -> bytes:
+    """Return the first line that the box's launcher tells of the supervisor."""
+    assert box.stderr is not None
+    while line := box.stderr.readline():
+        if b"supervisor" in line:
+            return line
+    return b""
+
+
+def test_a_shutdown_is_told_to_the_person_and_the_agent(world: World) -> None:
+    with world.supervisor(), ending(up(world, "--net", "a.example")) as box:
+        assert world.run("nsm", "shutdown").returncode == 0
+        line = told(box)
+        assert line.startswith(GONE + b", no network")
+        assert line.endswith(b"End the box, and start it again.\n")
+        assert asked(box).startswith(b"nsm: no supervisor serves this box")
+        assert b"Tell the user: end this box" in (box.stdout.readline() if box.stdout else b"")
+        _, said = box.communicate()
+        assert GONE in said, "it is told at the end, too: agents draw over what comes meanwhile"
+
+
+def test_the_end_of_supervisor_and_holder_is_told(world: World) -> None:
+    with world.supervisor() as supervisor, ending(up(world)) as box:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            holder = holder_pid(link, supervisor.directory)
+        for pid in (holder, supervisor.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert told(box).startswith(GONE)
+        box.communicate()
+
+
+def test_a_box_starts_the_next_supervisor(world: World) -> None:
+    with world.supervisor() as supervisor, ending(up(world, autostart="1")) as box:
+        supervisor.process.kill()
+        supervisor.process.wait()
+        try:
+            assert b"42\n" in (asked(box), asked(box)), "the one that was killed may have got one"
+        finally:
+            assert world.run("nsm", "shutdown").returncode == 0
+        assert told(box).startswith(GONE), "a supervisor that was shut down is not started again"
+        box.communicate()
+        assert "no supervisor is running" in world.run("nsm", "ps").stderr
