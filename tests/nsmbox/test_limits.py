@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.attack import IN_BOX, INSTANCES
-from box.world import HOME
+from box.world import HOME, PROJECT
 from processes import ending
 from realjail import needs_bwrap
 
@@ -30,6 +30,8 @@ for path in sys.argv[1:]:
     os.unlink(path + "/big")
 print(json.dumps(told))
 """
+
+FEW = ("--limit", "descriptors=64")
 
 FORKS = """
 import os, signal
@@ -102,6 +104,28 @@ def test_a_process_has_so_many_descriptors(shared_world: World) -> None:
     count, _, rest = said.partition(" ")
     assert rest == "Too many open files 100"
     assert 80 < int(count) < 100
+
+
+def test_few_descriptors_are_enough_for_what_runs_in_the_box(shared_world: World) -> None:
+    """bwrap needs one for each mount, before that."""
+    shared_world.write(f"{PROJECT}/.git/config", "[core]\n")
+    done = shared_world.box("sh", "-c", "ulimit -Sn; ulimit -Hn", options=FEW)
+    assert done.stdout == "64\n64\n", done.stderr
+
+
+def test_many_directories_may_take_more_descriptors_than_a_shell_allows(world: World) -> None:
+    added: list[str] = []
+    for number in range(30):
+        world.make_directory(f"/home/shared/of/{number}")
+        added += ["--add", f"/home/shared/of/{number}:rw"]
+    words = ("nsm", "box", "--yes", *added, "--", "sh", "-c", "ulimit -Sn")
+    done = world.run("sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", *words)
+    assert int(done.stdout) > 1024, done.stderr
+    done = world.run("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *words)
+    assert done.returncode == 1
+    assert "mounts, and bwrap needs a descriptor for most of them" in done.stderr
+    assert "ulimit -n 8192" in done.stderr
+    assert not world.host("/home/shared/of/1/.mcp.json").exists()
 
 
 def test_limits_are_configured(world: World) -> None:

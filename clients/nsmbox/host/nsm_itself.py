@@ -139,13 +139,18 @@ def variables() -> tuple[Variable, ...]:
     return tuple(Variable(name=name, value=value) for name, value in _VARIABLES)
 
 
-def starter(command: tuple[str, ...], *, proxy: bool) -> tuple[str, ...]:
+def starter(
+    command: tuple[str, ...], *, proxy: bool, descriptors: int | None = None
+) -> tuple[str, ...]:
     """A command, started by `nsmbox.start.inside`.
 
     Args:
         proxy: the box's network is a list.
+        descriptors: limit that only the starter can set; None if bwrap can have it, too.
     """
-    wanted = ("--proxy", PROXY_SOCKET, str(proxyvariables.PROXY_PORT)) if proxy else ()
+    wanted = ("--descriptors", str(descriptors)) if descriptors is not None else ()
+    if proxy:
+        wanted += ("--proxy", PROXY_SOCKET, str(proxyvariables.PROXY_PORT))
     return (PYTHON, "-I", "-S", _STARTER, *wanted, "--", *command)
 
 

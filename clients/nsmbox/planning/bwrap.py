@@ -5,7 +5,7 @@ What each line is for is in docs/how-to/claudebox.md. The order matters: bwrap w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from nsmbox.model.plan import SOCKET_DIRECTORY, Mount, Plan
@@ -22,6 +22,9 @@ OPERANDS = {
     ),
 }
 """How many words an option takes; the others that are used here take none."""
+
+_OWN_DESCRIPTORS = 64
+"""More than bwrap opens besides sources of mounts, with those that its caller has left open."""
 
 Descriptor = Callable[[bytes], int]
 """Number of a descriptor from which bwrap reads this, once."""
@@ -69,6 +72,11 @@ def arguments(
     if syscalls is not None:
         lines += ["--seccomp", str(descriptor(syscalls))]
     return lines
+
+
+def descriptors(mounts: Sequence[Mount]) -> int:
+    """Return how many descriptors bwrap may need for a box."""
+    return len(mounts) + _OWN_DESCRIPTORS
 
 
 def variables(plan: Plan) -> list[str]:

@@ -24,7 +24,7 @@ from nsmbox.model.plan import (
     Plan,
     Variable,
 )
-from nsmbox.planning import git_command, rules
+from nsmbox.planning import bwrap, git_command, rules
 from nsmbox.protection import (
     git_repository,
     guarded_files,
@@ -43,10 +43,12 @@ def plan(request: BoxRequest, facts: Facts) -> Plan:
     own = (*_system(facts, request.limits), *_own(facts, request.limits))
     shown = (*own, *_home(facts), *_work(facts))
     hidden = hidden_paths.mounts(facts.hidden)
-    command = _command(request, facts)
+    mounts = (*shown, *_masks(facts), *_uncovered(secrets.masks(facts.secrets, shown), hidden))
+    few = request.limits.descriptors < bwrap.descriptors(mounts)
+    command = _command(request, facts, few_descriptors=few)
     made = Plan(
         profile=request.profile.name,
-        mounts=(*shown, *_masks(facts), *_uncovered(secrets.masks(facts.secrets, shown), hidden)),
+        mounts=mounts,
         variables=_variables(request, facts),
         network=request.network,
         command=command,
@@ -344,7 +346,7 @@ def _of_network(request: BoxRequest) -> dict[str, str]:
             return proxyvariables.of_a_box(proxyvariables.PROXY_PORT)
 
 
-def _command(request: BoxRequest, facts: Facts) -> tuple[str, ...]:
+def _command(request: BoxRequest, facts: Facts, *, few_descriptors: bool) -> tuple[str, ...]:
     # bwrap would die of the terminal's SIGINT and take the box along, so it starts with some
     # ignored and some blocked (`launch`, `relay`), which a program would inherit.
     proxy = request.network.mode == "allow"
@@ -354,8 +356,10 @@ def _command(request: BoxRequest, facts: Facts) -> tuple[str, ...]:
             hint="Install nsm as files (not as a zip archive), or use `--network off`.",
         )
     # `env` takes what has such a sign for a variable.
-    if facts.own is not None and (proxy or not facts.uses_env or "=" in facts.command[0]):
-        return nsm_itself.starter(facts.command, proxy=proxy)
+    starts = proxy or few_descriptors or not facts.uses_env or "=" in facts.command[0]
+    if facts.own is not None and starts:
+        most = request.limits.descriptors if few_descriptors else None
+        return nsm_itself.starter(facts.command, proxy=proxy, descriptors=most)
     if facts.uses_env:
         return ("/usr/bin/env", f"--default-signal={','.join(facts.signals)}", *facts.command)
     return facts.command

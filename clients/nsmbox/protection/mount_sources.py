@@ -7,6 +7,7 @@ in which it is mounted. A descriptor that was opened without following any link 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 
@@ -39,6 +40,7 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
 
     Raises:
         BoxError: one is gone, or there is a symbolic link on the way to it.
+        OSError: this process may open no more.
     """
     found: dict[int, int] = {}
     try:
@@ -51,6 +53,8 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
     except OSError as error:
         for fd in found.values():
             os.close(fd)
+        if error.errno == errno.EMFILE:
+            raise
         name = printable(os.fsdecode(error.filename))
         raise BoxError(
             f"{name} cannot be shown as it was when it was looked at: {error.strerror}.",

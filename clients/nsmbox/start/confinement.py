@@ -68,13 +68,20 @@ class Gate:
             os.close(self._told)
 
 
-def limit_descriptors(most: int) -> None:
-    """Limit the descriptors of this process and of all that it starts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard > most:
-        hard = most
-    soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+def limit_descriptors(most: int, least: int) -> None:
+    """Limit the descriptors of this process and of all that it starts.
+
+    Args:
+        most: limit of a box.
+        least: descriptors that bwrap needs. If there is no room for it in `most`, the box's starter
+            sets that; a soft limit of the caller's is raised for it.
+    """
+    soft, hard = (
+        max(most, least) if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    hard = min(hard, max(most, least))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(min(soft, most), least)), hard))
 
 
 def _first_process(told: int) -> int | None:

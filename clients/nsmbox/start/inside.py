@@ -3,12 +3,13 @@
 Run as a file of its own by whatever Python there is (`python -I -S inside.py`), so it imports the
 standard library only and nothing of nsm::
 
-    inside.py [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]
+    inside.py [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]
 
 It gives the command the signals that the launcher has set aside (bwrap's own process must not die
 of Ctrl-C, nor of SIGTERM before the command has) and, with `--proxy`, has the supervisor serve a
 proxy in the box: a socket that listens on the box's own loopback is sent over the Unix socket
-SOCKET, and serves whoever is in the box from then on, without any process here.
+SOCKET, and serves whoever is in the box from then on, without any process here. With
+`--descriptors` it sets a limit that is too small for bwrap, which makes the box.
 
 Exit codes: of the command; 127 where there is none of that name, 126 where it cannot be started,
 2 for wrong arguments, 1 where there is no proxy.
@@ -42,11 +43,15 @@ each time after twice as long.
 _SET_ASIDE = ("SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ")
 """By the launcher the first two, by Python itself the others."""
 
-_USAGE = "usage: inside.py [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]"
+_USAGE = "usage: inside.py [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]"
 
 
 def main(arguments: list[str]) -> int:
     """Prepare the box, then become the command; returns only where that fails."""
+    descriptors = 0
+    if len(arguments) >= 2 and arguments[0] == "--descriptors" and arguments[1].isdecimal():
+        descriptors = int(arguments[1])
+        arguments = arguments[2:]
     place: tuple[str, int] | None = None
     if len(arguments) >= 3 and arguments[0] == "--proxy" and arguments[2].isdecimal():
         place = arguments[1], int(arguments[2])
@@ -63,6 +68,8 @@ def main(arguments: list[str]) -> int:
                 "runs, and where its log is.",
                 1,
             )
+    if descriptors:
+        limit_descriptors(descriptors)
     return become(arguments[1:])
 
 
@@ -72,6 +79,14 @@ def give_back_signals() -> None:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     # Blocked for bwrap's sake (`nsmbox.start.relay`). Whoever ignores them (nohup) goes on to.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
+
+
+def limit_descriptors(most: int) -> None:
+    """Limit the descriptors of this process, and of the command."""
+    import resource  # noqa: PLC0415  # most have no use for it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most), min(hard, most)))
 
 
 def offer_proxy(path: str, port: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +30,10 @@ _DOUBTFUL = (
 
 MAX_ARGUMENTS = 8990
 """bwrap's own limit is 9000, those of `--args` with them."""
+
+
+_BWRAP_DESCRIPTORS = 16
+"""More than bwrap itself opens at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +187,22 @@ def become(
     """
     try:
         _become(plan, program, sockets, wait, tell)
-    except BaseException:
+    except BaseException as error:
         if wait.give_up is not None:
             with suppress(BoxError, OSError):
                 wait.give_up()
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise _too_few_descriptors(plan) from error
         raise
+
+
+def _too_few_descriptors(plan: Plan) -> BoxError:
+    return BoxError(
+        f"the box has {len(plan.mounts)} mounts, and bwrap needs a descriptor for most of them; "
+        f"this shell allows {resource.getrlimit(resource.RLIMIT_NOFILE)[1]}",
+        hint="Raise the limit (`ulimit -n 8192`), or add fewer directories: one that they lie in, "
+        "or some without :rw, which have fewer mounts.",
+    )
 
 
 def _become(
@@ -197,6 +214,7 @@ def _become(
         os.set_inheritable(number, False)
     if wait.alive is not None:
         os.set_inheritable(wait.alive, True)
+    limit_descriptors(plan.limits.descriptors, bwrap.descriptors(plan.mounts))
     syscalls = filter_program(os.uname().machine)
     opened = mount_sources.open_sources(plan.mounts)
     if not mount_sources.is_known_to(program):
@@ -221,8 +239,9 @@ def _become(
         )
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
+    if listed + _BWRAP_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     _set_signals()
-    limit_descriptors(plan.limits.descriptors)
     if gate is not None:  # the starter gives the command its signals back
 
         def set_limits() -> int | None:
