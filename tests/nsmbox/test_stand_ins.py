@@ -172,7 +172,7 @@ wanted = [stand_ins.StandIn(f"{project}/n{number}") for number in range(9)]
 try:
     stand_ins.begin(wanted, leftovers.before(project, [project]))
 except BoxError as error:
-    print(error.message)
+    print(error.message, error.hint)
 print(os.listdir(project), stand_ins.abandoned())
 """
 
@@ -186,7 +186,8 @@ def test_a_full_disk_is_told_and_nothing_is_left(project: Path) -> None:
         [*command, ON_FULL], capture_output=True, text=True, check=False, env=dict(os.environ)
     )
     assert done.stdout.splitlines() == [
-        f"the box cannot be kept from making {project}/n3: No space left on device.",
+        f"the box cannot be kept from making {project}/n3: No space left on device. "
+        "Free space on that disk (`df -h`, `df -i`), and start the box again.",
         "[] []",
     ], done.stderr
 
@@ -307,7 +308,40 @@ def test_after_a_kill_the_next_box_tells_and_tidies(world: World) -> None:
     )
     assert "  sub/.vscode/tasks.json (added): VS Code" in done.stderr
     assert sorted(os.listdir(world.host(PROJECT))) == ["README.md", "sub"]
+    assert f"a box in {PROJECT} was killed: what it wrote outside of" in done.stderr
     assert "killed" not in world.box("true").stderr
+
+
+@pytest.mark.jail
+@needs_bwrap
+def test_a_list_of_boxes_tells_of_a_killed_one(world: World) -> None:
+    box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", "echo on; sleep 60")
+    with ending(box):
+        assert box.stdout is not None
+        assert box.stdout.readline() == b"on\n"
+        assert "killed" not in world.run("nsm", "box", "--list").stderr
+        box.send_signal(signal.SIGKILL)
+        box.wait(COMMAND_TIMEOUT_S)
+        box.stdout.read()
+    for _ in range(2):
+        assert f"a box in {PROJECT} was killed" in world.run("nsm", "box", "--list").stderr
+    world.box("true")
+    assert "killed" not in world.run("nsm", "box", "--list").stderr
+
+
+@pytest.mark.jail
+@needs_bwrap
+def test_a_directory_that_is_renamed_meanwhile_is_tidied_and_looked_at(world: World) -> None:
+    script = "echo on; read x; mkdir -p sub/.vscode; echo x >sub/.vscode/tasks.json"
+    box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", script)
+    with ending(box):
+        assert box.stdout is not None
+        assert box.stdout.readline() == b"on\n"
+        world.host(PROJECT).rename(world.host(f"{HOME}/renamed"))
+        _, errors = box.communicate(b"\n", timeout=COMMAND_TIMEOUT_S)
+    assert f"before you go on in {HOME}/renamed".encode() in errors
+    assert b"  sub/.vscode/tasks.json (added): VS Code" in errors
+    assert sorted(os.listdir(world.host(f"{HOME}/renamed"))) == ["README.md", "sub"]
 
 
 @pytest.mark.jail

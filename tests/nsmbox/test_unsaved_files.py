@@ -102,10 +102,24 @@ def test_many_and_large_files_are_counted(world: World) -> None:
     script = "cd ~; for i in $(seq 20); do echo x >file-$i; done; truncate -s 300M big; echo x >z"
     lines = told(world.box("sh", "-c", script).stderr)
     assert lines[0] == "~/big (300.0 MiB)"
-    assert lines[-2] == "and 14 more"
-    assert lines[-1].endswith("; 1 of them could not be kept")
+    assert lines[-3] == "and 14 more"
+    assert lines[-1] == "1 of them could not be kept"
     done = world.run("nsm", "box", "--keep-last")
     assert done.stdout.startswith("21 files")
+
+
+def test_closed_directories_are_looked_into_and_deep_ones_are_told(world: World) -> None:
+    script = """
+    cd ~; mkdir shut; echo x >shut/in; chmod 0 shut/in shut
+    for i in $(seq 70); do mkdir d; cd d; done; echo x >deep
+    """
+    lines = told(world.box("sh", "-c", script).stderr)
+    assert lines[0] == "~/shut/in (2 bytes)"
+    assert lines[-1].startswith("not looked into, and nothing in it was kept: ~/d/d/d/")
+    assert world.run("nsm", "box", "--keep-last").stdout.startswith("1 file ")
+    done = world.box("sh", "-c", "cd ~; for i in $(seq 70); do mkdir d; cd d; done; echo x >deep")
+    (line,) = told(done.stderr)
+    assert line.startswith("not looked into")
 
 
 def test_names_of_files_are_spelled_out(world: World) -> None:

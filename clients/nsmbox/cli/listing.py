@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK
 from nsm.cli.render import formats
+from nsmbox.protection import stand_ins
 
 REFUSED = ("off", "not-allowed", "port", "address")
 
@@ -30,6 +31,9 @@ def show(*, as_json: bool) -> int:
         terminal.out(rows(boxes, os.path.expanduser("~")))
     else:
         terminal.out("No boxes.")
+    for directory in stand_ins.killed():
+        said = stand_ins.lost_with_a_killed_box(directory)
+        terminal.note(f"{said}; the next box tells what else it has left")
     return EXIT_OK
 
 

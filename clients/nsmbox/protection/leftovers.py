@@ -56,6 +56,19 @@ class Before(NamedTuple):
     whole: bool
     at: int
 
+    def moved(self, old: str, new: str) -> Before:
+        """The same after a directory has been renamed."""
+
+        def path(name: str) -> str:
+            return new + name[len(old) :] if within(name, old) else name
+
+        return self._replace(
+            directory=path(self.directory),
+            roots=tuple(map(path, self.roots)),
+            states={path(name): state for name, state in self.states.items()},
+            lists={path(name): lines for name, lines in self.lists.items()},
+        )
+
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Before:
         """Make one of `_asdict()` that went through JSON.

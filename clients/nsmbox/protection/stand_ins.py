@@ -16,6 +16,7 @@ has left, and removes what it used. Everything here is done under one lock.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -30,7 +31,7 @@ from nsm.dataclass import dataclass
 from nsm.paths import open_linkless, replace_file
 from nsmbox.model.plan import BoxError
 from nsmbox.protection.leftovers import Before
-from nsmbox.protection.secrets import printable
+from nsmbox.protection.secrets import printable, within
 
 Kind = Literal["directory", "socket", "file"]
 """Kinds of what lies on the host."""
@@ -115,6 +116,32 @@ def abandoned() -> list[Before]:
     return found
 
 
+def killed() -> list[str]:
+    """Working directories of boxes that were killed with all that waited for them, which the next
+    box forgets.
+
+    Raises:
+        BoxError: the records cannot be read.
+    """
+    if not os.path.isdir(folder()):
+        return []
+    with _locked() as directory:
+        records = [_read(f"{name}.json") for name in _dead(directory)]
+    found: list[str] = []
+    for record in records:
+        with suppress(KeyError, TypeError, ValueError):
+            found.append(Before.of_json(record["before"]).directory)
+    return found
+
+
+def lost_with_a_killed_box(directory: str) -> str:
+    """Sentence for people about such a box: its memory ended with it."""
+    return (
+        f"a box in {printable(directory)} was killed: what it wrote outside of the directories "
+        "that it was given is gone"
+    )
+
+
 def begin(stand_ins: Sequence[StandIn], was: Before) -> RunningBox:
     """Record a box that is about to start, and make its stand-ins.
 
@@ -141,6 +168,21 @@ def begin(stand_ins: Sequence[StandIn], was: Before) -> RunningBox:
                 raise _unkept(error) from error
             raise
         return RunningBox(id=name, descriptor=bound.detach())
+
+
+def moved(old: str, new: str) -> None:
+    """Take note that somebody has renamed a directory in which there are stand-ins."""
+
+    def path(name: str) -> str:
+        return new + name[len(old) :] if within(name, old) else name
+
+    with _locked() as directory:
+        for name in _records(directory):
+            record = _read(f"{name}.json")
+            paths_of_it = list(map(str, record.get("paths", ())))
+            if any(within(each, old) for each in paths_of_it):
+                _write(f"{name}.json", {**record, "paths": list(map(path, paths_of_it))})
+        _write(_MADE, {path(each): identity for each, identity in _read(_MADE).items()})
 
 
 def end(box: RunningBox) -> bool:
@@ -179,7 +221,7 @@ def _make(stand_ins: Sequence[StandIn]) -> None:
         except OSError as error:
             raise BoxError(
                 f"the box cannot be kept from making {printable(each.path)}: {error.strerror}.",
-                hint="Fix that, or start the box without protection (--no-protect).",
+                hint=_hint(error, "Fix that"),
             ) from error
     if missing:
         _write(_MADE, known)
@@ -282,8 +324,14 @@ def _locked() -> Generator[int]:
 def _unkept(error: Exception) -> BoxError:
     return BoxError(
         f"nsm cannot keep its records of boxes in {printable(folder())}: {error}",
-        hint="Make that directory yours and writable, or start without protection (--no-protect).",
+        hint=_hint(error, "Make that directory yours and writable"),
     )
+
+
+def _hint(error: Exception, otherwise: str) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Free space on that disk (`df -h`, `df -i`), and start the box again."
+    return f"{otherwise}, or start the box without protection (--no-protect)."
 
 
 def _records(directory: int) -> list[str]:

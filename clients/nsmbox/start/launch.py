@@ -42,6 +42,7 @@ class Wait:
 
     Attributes:
         alive: descriptor that says that the box runs, for as long as any process has it.
+        keep: further descriptors of that process, which the box does not get.
         afterwards: done when the box has ended, with a descriptor of its mounts if they could be
             held.
         give_up: done where there is no box in the end.
@@ -49,6 +50,7 @@ class Wait:
     """
 
     alive: int | None = None
+    keep: tuple[int, ...] = ()
     afterwards: Callable[[int | None], None] | None = None
     give_up: Callable[[], None] | None = None
     watch: Callable[[], None] | None = None
@@ -252,7 +254,7 @@ def _become(
         relay.part(
             wait.afterwards,
             set_limits,
-            keep=() if wait.alive is None else (wait.alive,),
+            keep=wait.keep if wait.alive is None else (wait.alive, *wait.keep),
             watch=wait.watch,
         )
     landlock.close_scopes()

@@ -213,6 +213,7 @@ def _begin(
 
     return launch.Wait(
         alive=protection.box.descriptor if protection else None,
+        keep=tuple(protection.held.values()) if protection else (),
         afterwards=look,
         give_up=protection.give_up if protection else None,
         watch=place and partial(supervision.watch, place, tell_lost, name=way.program),
@@ -224,6 +225,7 @@ class _Protection:
 
     Attributes:
         box: its record.
+        held: descriptors of the directories that it can write, by path: somebody may rename one.
     """
 
     def __init__(self, facts: Facts, way: Way, bwrap: str) -> None:
@@ -236,6 +238,7 @@ class _Protection:
         for before in stand_ins.abandoned():
             if said := leftovers.told(before, self._reader, stand_ins=stand_ins.made()):
                 tell(way, f"a box was killed with the process that waited for it: {said}")
+            tell(way, stand_ins.lost_with_a_killed_box(before.directory))
         repositories = (facts.git, *facts.added_git)
         self._was = leftovers.before(
             facts.directory,
@@ -243,12 +246,21 @@ class _Protection:
         )
         if said := leftovers.under_way(self._was):
             tell(way, said)
+        self.held = {
+            path: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            for path in facts.writable
+        }
         self.box = stand_ins.begin(facts.guarded.stand_ins, self._was)
 
     def end(self) -> None:
         """Tell what the box has left."""
         from nsmbox.protection import leftovers, stand_ins  # noqa: PLC0415
 
+        for path, held in self.held.items():
+            now = os.readlink(f"/proc/self/fd/{held}")
+            if now != path and os.path.isdir(now):
+                self._was = self._was.moved(path, now)
+                stand_ins.moved(path, now)
         try:
             if said := leftovers.told(self._was, self._reader, stand_ins=stand_ins.made()):
                 tell(self._way, said)

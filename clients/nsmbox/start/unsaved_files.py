@@ -90,7 +90,7 @@ def keep(mounts: int, directory: str, looked_at: Sequence[str], home: str) -> st
             if _is_of_host(top, path):
                 continue
             found += kept.take(top, path, hides_dots=path == home)
-    if not found:
+    if not found and not kept.unseen:
         return ""
     lines = [
         f"{legible_path(file.path, home)} ({formats.size(file.size)})" for file in found[:MAX_TOLD]
@@ -98,10 +98,15 @@ def keep(mounts: int, directory: str, looked_at: Sequence[str], home: str) -> st
     if len(found) > MAX_TOLD:
         lines.append(f"and {len(found) - MAX_TOLD} more")
     lost = len(found) - kept.files
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + DAY_S))
-    lines.append(f"`nsm box --keep-last` here gets them back, until {until}")
+    if kept.files:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + DAY_S))
+        lines.append(f"`nsm box --keep-last` here gets them back, until {until}")
     if lost:
-        lines[-1] += f"; {lost} of them could not be kept"
+        lines.append(f"{lost} of them could not be kept")
+    if kept.unseen:
+        first = legible_path(kept.unseen[0], home)
+        more = f" and {len(kept.unseen) - 1} more" if len(kept.unseen) > 1 else ""
+        lines.append(f"not looked into, and nothing in it was kept: {first}{more}")
     head = "the box wrote files outside of the project, which are not there any more:"
     return "\n  ".join([head, *lines])
 
@@ -203,12 +208,15 @@ class _Kept:
         place: the directory for it, made with the first file.
         files: number of files that were kept.
         room: bytes that may still be kept.
+        entries: number of names that may still be looked at.
+        unseen: directories that were not looked into.
     """
 
     place: str
     files: int = 0
     room: int = MAX_KEPT_BYTES
     entries: int = MAX_ENTRIES
+    unseen: list[str] = field(default_factory=list[str])
     _made: set[str] = field(default_factory=set[str])
 
     def take(self, top: int, path: str, *, hides_dots: bool) -> Iterator[WrittenFile]:
@@ -230,6 +238,7 @@ class _Kept:
         for name in names:
             self.entries -= 1
             if self.entries < 0 or depth > MAX_DEPTH:
+                self.unseen.append(path)
                 return
             if hides_dots and name.startswith("."):
                 continue
@@ -238,12 +247,16 @@ class _Kept:
                 continue
             inner = os.path.join(path, name)
             if stat.S_ISDIR(status.st_mode):
-                with suppress(OSError):
+                try:
+                    os.chmod(name, 0o700, dir_fd=folder)  # the box may have closed it
                     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-                    try:
-                        yield from self._below(fd, inner, device, depth + 1, hides_dots=False)
-                    finally:
-                        os.close(fd)
+                except OSError:
+                    self.unseen.append(inner)
+                    continue
+                try:
+                    yield from self._below(fd, inner, device, depth + 1, hides_dots=False)
+                finally:
+                    os.close(fd)
             elif stat.S_ISREG(status.st_mode):
                 self._copy(folder, name, inner, status)
                 yield WrittenFile(path=inner, size=status.st_size)
@@ -258,6 +271,7 @@ class _Kept:
             target = self.place + path
             os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
             self._made.add(target)
+            os.chmod(name, 0o600, dir_fd=folder)
             source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             with open(source, "rb") as read, open(target, "xb") as write:
                 shutil.copyfileobj(read, write)
