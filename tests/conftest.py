@@ -78,6 +78,34 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return worker_count(config)
 
 
+def without_shims(path: str) -> str:
+    """Leave out directories whose Python is a script, such as pyenv's.
+
+    A shim looks for the real program at each start, which takes as long as eight starts of Python.
+    A directory stays that has the only Python or the only Node.
+    """
+
+    def is_needless(directory: str) -> bool:
+        try:
+            with open(os.path.join(directory, "python3"), "rb") as python:
+                if python.read(2) != b"#!":
+                    return False
+        except OSError:
+            return False
+        others = os.pathsep.join(each for each in directories if each != directory)
+        return all(
+            shutil.which(name, path=others) is not None
+            for name in ("python3", "node")
+            if shutil.which(name, path=directory) is not None
+        )
+
+    directories = path.split(os.pathsep)
+    for directory in tuple(directories):
+        if is_needless(directory):
+            directories.remove(directory)
+    return os.pathsep.join(directories)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Jails of root run as another user: what a test lays out for them has to be readable, also
     # where the person who runs the tests prefers otherwise.
@@ -87,6 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(OTHERS_SETTINGS) and not name.startswith("NSM_TEST_"):
             del os.environ[name]
+    os.environ["PATH"] = without_shims(os.environ.get("PATH", os.defpath))
     # A shell starts what runs in its background with interrupts ignored, nohup what it starts with
     # hang-ups, which is inherited: what is to end by one would never.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

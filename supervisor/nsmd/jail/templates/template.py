@@ -8,7 +8,6 @@ of them.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import socket
@@ -198,7 +197,7 @@ class Template:
         channel, theirs = socket.socketpair()
         birth = Birth(channel, self._timers.now, FORK_TIMEOUT_S)
         self._births.add(birth)
-        if self._patience.due_s == math.inf:
+        if birth.due_s < self._patience.due_s:
             self._patience.arm(FORK_TIMEOUT_S)
         try:
             channel.setblocking(False)
