@@ -16,6 +16,7 @@ The package:
     cli/            the command `nsm`
     jail/           parts of jails that sessions and boxes have in common
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
+    saves/          `Saves`: what is in a session, in a file, and a session made of it
     autorun.py      files that make the host run something, for boxes and `nsm apply`
     paths.py        where the socket, state and configuration are
     checks.py       rows of `nsm doctor` and of `nsm box --check`
@@ -24,8 +25,8 @@ The package:
     httptoken.py    the token of MCP over HTTP
     _version.py     version of the distribution, and of the program with its commit
 
-Public are the names below, `nsm.changes`, `nsm.paths` and `nsm.wire`; `nsmbox` uses a few more
-(tests/structure/test_imports.py has the list).
+Public are the names below, `nsm.changes`, `nsm.saves`, `nsm.paths` and `nsm.wire`; `nsmbox` uses a
+few more (tests/structure/test_imports.py has the list).
 
 Everything below is loaded when it is first used: the shim and `nsm ps` start in the time that
 importing the rest would take.

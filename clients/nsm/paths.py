@@ -85,7 +85,7 @@ def config_dir() -> str:
 
 
 def data_dir() -> str:
-    """The directory of environments from packages: ``$XDG_DATA_HOME/nsm``, else
+    """The directory of environments from packages, and of saves: ``$XDG_DATA_HOME/nsm``, else
     ``~/.local/share/nsm``."""
     return os.path.join(_xdg("XDG_DATA_HOME") or os.path.join(home(), ".local/share"), "nsm")
 

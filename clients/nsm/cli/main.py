@@ -31,6 +31,8 @@ GROUPS = {
         "inspect": "show all that is known of a session",
         "net": "show or change what a session may reach",
         "port": "open, close and list ports of sessions",
+        "save": "write what is in a session into a file",
+        "restore": "make a session of a save",
         "kill": "end sessions",
     },
     "Files and changes": {

@@ -94,6 +94,7 @@ in
     expr = map (each: each.pname) (package { }).dependencies;
     expected = [
       "cbor2"
+      "cloudpickle"
       "cryptography"
       "h11"
       "httpcore2"

@@ -3,6 +3,7 @@
 formats.py        tables, sizes, durations, foreign text made visible
 sessions.py       live and ended sessions
 ports.py          open ports of sessions
+saves.py          saves of sessions
 jobs.py           programs in sessions
 environments.py   environments, and what could not be preloaded
 project_environments.py   environments that lie in a project

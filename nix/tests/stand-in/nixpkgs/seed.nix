@@ -15,6 +15,7 @@ let
     missing = [ ];
     python_packages = {
       cbor2 = "6.2.1";
+      cloudpickle = "3.1.2";
       cryptography = "50.0.2";
       h11 = "0.16.0";
       hatchling = "1.33.0";

@@ -1,0 +1,68 @@
+"""`nsm restore`: make a session of a save."""
+
+from __future__ import annotations
+
+from nsm.cli import terminal
+from nsm.cli.options import EXIT_OK, Parser, seconds
+from nsm.cli.render.saves import restored_text
+from nsm.client.blocking import Client
+from nsm.saves.saves import Saves
+
+_EPILOG = """\
+Each thing of the save is listed with what became of it: restored, made again, or not restored and
+why. The session sees the project of this directory, and has the network and the limits of a new
+session.
+
+A save may come from somebody else. Nothing of it is unpacked or loaded outside of the new session,
+but loading its variables runs code there, as `nsm run` would. If bytes of it were changed on the
+way, or are missing, no session is left.
+
+With another version of Python, functions and classes are made again from their source, and what
+holds other code is not restored.
+
+examples:
+  nsm restore work
+  nsm restore ./work.nsmsave again
+  nsm restore work --replay
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser("restore", "Make a session of a save of `nsm save`.", _EPILOG)
+    parser.add_argument("save", metavar="SAVE", help="name of a save that is kept, or a file")
+    parser.add_argument(
+        "name", metavar="AS", nargs="?", help="name of the new session; else that of the saved one"
+    )
+    parser.add_argument(
+        "-e", "--env", metavar="ENV", default="", help="environment; else that of the saved one"
+    )
+    parser.add_argument(
+        "-t",
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="time for loading all variables; at most, and without this, the environment's",
+    )
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="make again what cannot be restored, by running the cell that made it",
+    )
+    parser.add_json("the session, and what was restored")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Restore."""
+    options = parser().parse_args(arguments)
+    with Client() as client:
+        restored = Saves(client).restore(
+            options.save,
+            options.name,
+            env=options.env,
+            timeout_s=options.timeout,
+            replay=options.replay,
+        )
+    terminal.answer(options, restored, lambda: restored_text(restored))
+    return EXIT_OK

@@ -1,0 +1,98 @@
+"""`nsm save`: write what is in a session into a file, and look after such files."""
+
+from __future__ import annotations
+
+from nsm.cli import targets, terminal
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds, whole_number
+from nsm.cli.render.saves import saved_text, saves_table
+from nsm.client.blocking import Client
+from nsm.saves import kept
+from nsm.saves.reports import SaveError
+from nsm.saves.saves import MAX_MB, Saves
+
+_EPILOG = """\
+A save has the variables, functions, classes and imports of a Python session, its working directory,
+its environment variables, /workspace, /tmp and its transcript. `nsm restore` makes a session of it.
+The session goes on as it was.
+
+Variables are pickled one by one; those that share objects keep them. What cannot be pickled, or
+takes longer than 10 s, is listed with the reason, and the rest is saved. Variables of the
+environment that nsm gave the session are not saved. What a variable holds is: saves may hold
+secrets, and only you can read them (mode 0600).
+
+FILE appears whole or not at all. Without it, the save is kept in ~/.local/share/nsm/saves under the
+session's name, and an older one is replaced. `nsm save ls` lists these saves, `nsm save rm NAME`
+removes some. If a session is called ls or rm, name it SCOPE/NAME.
+
+examples:
+  nsm save work
+  nsm save work ./work.nsmsave
+  nsm save ls
+  nsm save rm work
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser("save", "Write what is in a session into a file.", _EPILOG)
+    parser.add_argument(
+        "session", metavar="SESSION", help="an id, a name, or SCOPE/NAME; or ls, or rm"
+    )
+    parser.add_argument(
+        "files", metavar="FILE", nargs="*", help="the file of the save; after rm, names of saves"
+    )
+    parser.add_argument(
+        "-t",
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="time for pickling all variables; at most, and without this, the environment's",
+    )
+    parser.add_argument(
+        "--max-mb",
+        type=whole_number,
+        metavar="MB",
+        default=MAX_MB,
+        help=f"largest size: of FILE, or of all saves that are kept; {MAX_MB} without this",
+    )
+    parser.add_json("what was saved, or the list")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Save, list or remove."""
+    verb = parser()
+    options = verb.parse_args(arguments)
+    if options.session == "ls":
+        if options.files:
+            verb.error("`nsm save ls` takes no names")
+        rows = kept.listed()
+        terminal.answer(options, rows, lambda: saves_table(rows))
+        return EXIT_OK
+    if options.session == "rm":
+        if not options.files:
+            verb.error("name the saves that are to be removed")
+        return _remove(options.files)
+    if len(options.files) > 1:
+        verb.error("a session is saved into one file")
+    with Client(autostart=False) as client:
+        targets.tell(client, options.session)
+        saved = Saves(client).save(
+            options.session,
+            options.files[0] if options.files else None,
+            timeout_s=options.timeout,
+            max_mb=options.max_mb,
+        )
+    terminal.answer(options, saved, lambda: saved_text(saved))
+    return EXIT_OK
+
+
+def _remove(names: list[str]) -> int:
+    failed = False
+    for name in names:
+        try:
+            kept.remove(name)
+        except SaveError as error:
+            failed = True
+            terminal.report(error)
+    return EXIT_FAILED if failed else EXIT_OK

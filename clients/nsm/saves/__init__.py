@@ -1,0 +1,27 @@
+"""Saves of sessions: what is in a session, in one file, and a new session made of it.
+
+Example::
+
+    import nsm
+    from nsm.saves import Saves
+
+    with nsm.Client() as client:
+        client.run("data = list(range(1000))", env="python", session="work")
+        saved = Saves(client).save("work")
+        client.kill("work")
+        report = Saves(client).restore(saved.path)
+        assert [row.name for row in report.rows if row.restored] == ["data"]
+
+The package:
+
+    saves.py          `Saves`: makes saves of sessions, and sessions of saves
+    kept.py           the directory of saves: find, list and remove them
+    save_file.py      the file of a save: written whole or not at all, read and checked
+    reports.py        what came of it: values
+    in_session/       programs that run in sessions: write down what is in them, and bring it back
+"""
+
+from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError
+from nsm.saves.saves import Saves
+
+__all__ = ["Restored", "RestoredRow", "SaveError", "Saved", "Saves"]

@@ -1,0 +1,86 @@
+"""Saves in nsm's own directory, below `nsm.paths.data_dir`."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+
+from nsm import paths
+from nsm.saves.reports import KeptSave, SaveError
+from nsm.saves.save_file import opened
+
+SUFFIX = ".nsmsave"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def directory() -> str:
+    """The directory of saves; it is made if it is missing."""
+    path = os.path.join(paths.data_dir(), "saves")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    paths.ensure_private_dir(path)
+    return path
+
+
+def path_of(name: str) -> str:
+    """The file of the save of that name.
+
+    Raises:
+        SaveError: no save can have that name.
+    """
+    if not _NAME.fullmatch(name) or name.startswith("."):
+        raise SaveError(
+            f"{name!r:.80} cannot be the name of a save",
+            hint="Use up to 64 letters, digits, '_', '.' and '-', or a path with '/' in it.",
+        )
+    return os.path.join(directory(), name + SUFFIX)
+
+
+def found(named: str) -> str:
+    """The file that somebody means by a name or a path.
+
+    Raises:
+        SaveError: there is none.
+    """
+    path = named if "/" in named or os.path.isfile(named) else path_of(named)
+    if not os.path.isfile(path):
+        raise SaveError(f"there is no save {named}", hint="`nsm save ls` lists your saves.")
+    return path
+
+
+def listed() -> list[KeptSave]:
+    """All saves, the newest first."""
+    rows = list[KeptSave]()
+    for entry in os.scandir(directory()):
+        if not entry.name.endswith(SUFFIX) or entry.name.startswith("."):
+            continue
+        with suppress(FileNotFoundError):
+            status = entry.stat()
+            row = KeptSave(
+                entry.name.removesuffix(SUFFIX), entry.path, status.st_size, status.st_mtime
+            )
+            try:
+                with opened(entry.path) as save:
+                    row = row._replace(env=save.manifest.env, session=save.manifest.session)
+            except (SaveError, OSError) as error:
+                row = row._replace(problem=str(error))
+            rows.append(row)
+    return sorted(rows, key=lambda row: row.made_at, reverse=True)
+
+
+def remove(name: str) -> None:
+    """Remove a save.
+
+    Raises:
+        SaveError: there is none of that name.
+    """
+    try:
+        os.unlink(path_of(name))
+    except FileNotFoundError:
+        hint = "`nsm save ls` lists your saves."
+        raise SaveError(f"there is no save {name!r:.80}", hint=hint) from None
+
+
+def used_bytes() -> int:
+    """Bytes of all saves."""
+    return sum(entry.stat().st_size for entry in os.scandir(directory()))

@@ -1,0 +1,364 @@
+"""Saves of sessions, made and restored. Blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from importlib import resources, util
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+
+from nsm._version import program_version
+from nsm.saves import kept
+from nsm.saves.reports import NotSaved, Restored, RestoredRow, Saved, SaveError
+from nsm.saves.save_file import Manifest, SaveReader, SaveWriter, opened
+from nsm.wire.decode import DecodeError, decode
+from nsm.wire.errors import FileError, NsmError
+from nsm.wire.transcripts import SessionStart, entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsm.client.blocking import Client
+    from nsm.client.sandbox import Sandbox
+    from nsm.client.session_files import SessionFiles
+    from nsm.wire.messages import Event
+    from nsm.wire.results import RunResult
+
+T = TypeVar("T")
+
+PLACE = "/tmp/.nsm-save"  # noqa: S108  # in the session
+"""Directory in the session for what is on its way into a save, or out of one."""
+
+DIRECTORIES = (("workspace.tar", "/workspace"), ("tmp.tar", "/tmp"))  # noqa: S108  # likewise
+"""Parts that are directories of the session."""
+
+MAX_MB = 10 * 1024
+"""Largest size of a save, and of all saves in nsm's directory together, unless more is allowed."""
+
+VARIABLE_S = 10.0
+"""Time for pickling one variable."""
+
+RESERVE_S = 3.0
+"""Part of the time of an execution that is not for pickling."""
+
+USUAL_TIMEOUT_S = 30.0
+"""Time for an execution where the environment's limit is not known."""
+
+MAX_REPORT_BYTES = 64 * 1024 * 1024
+
+JAIL_VARIABLES = ("HOME", "LANG", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHLVL", "TMPDIR", "USER")
+"""Variables that are the jail's, beside those that its policy names."""
+
+_RUNNER = """
+import sys, types
+state = sys.modules['_nsm_state'] = types.ModuleType('_nsm_state')
+try:
+    path = directory + '/python_' + action + '.py'
+    exec(compile(open(path).read(), path, 'exec'), state.__dict__)
+    getattr(state, action)(directory)
+finally:
+    sys.modules.pop('_nsm_state', None)
+"""
+"""Code that runs a program of `in_session` in the session, and leaves no name there."""
+
+
+class _Source(NamedTuple):
+    """The session that is saved."""
+
+    id: str
+    name: str
+    env: str
+    interpreter: str
+    project: str | None
+    executions: int
+    variables: tuple[str, ...]
+    timeout_s: float
+
+
+class Saves:
+    """Operations on saves.
+
+    Args:
+        client: its connection passes descriptors, as one to the supervisor's own socket does.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    # Sessions to files.
+
+    def save(
+        self,
+        target: str,
+        path: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        max_mb: int = MAX_MB,
+    ) -> Saved:
+        """Write what is in a session into a file. The session goes on as it was.
+
+        Args:
+            target: an id, a name, or ``SCOPE/NAME``.
+            path: of the file; None for nsm's directory, under the session's name. An older save
+                there is replaced.
+            timeout_s: time for pickling all variables; None for the environment's limit.
+            max_mb: largest size of the file; in nsm's directory, of all saves.
+
+        Raises:
+            SaveError: the session cannot be saved. No file is left.
+            NsmError: there is no such session, or it has ended.
+            OSError: the file cannot be written.
+        """
+        transcript: list[str] = []
+        source = self._source(target, transcript)
+        room = max_mb << 20
+        if path is None:
+            path = kept.path_of(source.name)
+            older = os.path.getsize(path) if os.path.exists(path) else 0
+            room = max(0, room - kept.used_bytes() + older)
+        files = self._client.files(source.id)
+        with SaveWriter(path, room) as writer:
+            try:
+                state = self._write_state(files, source, timeout_s)
+                writer.add("state.tar", lambda write: files.archive(PLACE, write))
+            finally:
+                with suppress(NsmError):
+                    files.remove(PLACE, recursive=True)
+            notes = list[str]()
+            for name, directory in DIRECTORIES:
+
+                def archive(write: Callable[[bytes], object], of: str = directory) -> None:
+                    report = files.archive(of, write)
+                    notes.extend(f"{of}/{each.path}: {each.why}" for each in report.skipped)
+
+                writer.add(name, archive)
+            writer.add(
+                "transcript.jsonl", lambda write: [write(line.encode()) for line in transcript]
+            )
+            if self._source(source.id, []).executions != source.executions + 1:
+                notes.append("code ran meanwhile: files may be newer than variables")
+            size = writer.finish(
+                Manifest(
+                    made_at=time.time(),
+                    nsm=program_version(),
+                    session=source.name,
+                    env=source.env,
+                    interpreter=source.interpreter,
+                    project=source.project,
+                    parts={},
+                )
+            )
+        return Saved(path, size, state.names, state.failed, tuple(notes))
+
+    def _source(self, target: str, transcript: list[str]) -> _Source:
+        starts: list[SessionStart] = []
+
+        def on_event(event: Event) -> None:
+            if event.event == "session":
+                transcript.clear()  # it starts again if the connection was lost
+            transcript.append(json.dumps({"event": event.event, **event.data}) + "\n")
+            found = entry(event.event, event.data)
+            if isinstance(found, SessionStart):
+                starts[:] = [found]
+
+        inspection = self._client.inspect(target)
+        row = inspection.session
+        self._client.call("logs", {"target": row.id, "follow": False}, on_event=on_event)
+        if inspection.policy is None or not starts:
+            raise SaveError(f"the session {target} has ended, or has only begun")
+        if starts[0].interpreter != "python":
+            raise SaveError(
+                f"{row.name or row.id} is a session of {starts[0].interpreter}",
+                hint="Only Python sessions can be saved.",
+            )
+        limits = [env.timeout_s for env in self._client.envs() if env.name == row.env]
+        return _Source(
+            row.id,
+            row.name or row.id,
+            row.env,
+            starts[0].interpreter,
+            row.project,
+            row.executions,
+            tuple(inspection.policy.get("variables", ())),
+            limits[0] if limits else USUAL_TIMEOUT_S,
+        )
+
+    def _write_state(self, files: SessionFiles, source: _Source, timeout_s: float | None) -> _State:
+        limit = min(timeout_s or source.timeout_s, source.timeout_s)
+        options = {
+            "seconds": max(1.0, limit - RESERVE_S),
+            "variable_s": VARIABLE_S,
+            "not_saved": [*source.variables, *JAIL_VARIABLES],
+        }
+        with suppress(FileError):
+            files.remove(PLACE, recursive=True)  # of a save that was killed
+        files.write(f"{PLACE}/cloudpickle.py", _cloudpickle(), parents=True)
+        _put_program(files, "save")
+        files.write(f"{PLACE}/options.json", json.dumps(options))
+        result = self._client.run_in(source.id, _code("save"), timeout_s=limit)
+        _check(result, "saved")
+        files.remove(f"{PLACE}/options.json")
+        return _read(_State, files, f"{PLACE}/state.json")
+
+    # Files to sessions.
+
+    def restore(
+        self,
+        save: str,
+        name: str | None = None,
+        *,
+        env: str = "",
+        timeout_s: float | None = None,
+        replay: bool = False,
+    ) -> Restored:
+        """Make a session of a save.
+
+        The save may come from anywhere: nothing of it is unpacked or loaded outside of the new
+        session.
+
+        Args:
+            save: a path, or the name of a save in nsm's directory.
+            name: of the new session; None for that of the saved one.
+            env: its environment; empty for that of the saved one.
+            timeout_s: time for loading all variables; None for the environment's limit.
+            replay: what cannot be restored is made again by running the cell that made it.
+
+        Raises:
+            SaveError: it is no save, or was changed; the session that was begun is gone.
+            NsmError: the session cannot be made, for example since there is one of that name.
+        """
+        with opened(kept.found(save)) as reader:
+            manifest = reader.manifest
+            if manifest.interpreter != "python":
+                raise SaveError(
+                    f"this nsm cannot restore a session of {manifest.interpreter!r:.20}"
+                )
+            sandbox = self._client.sandbox(
+                env=env or manifest.env, name=manifest.session if name is None else name
+            )
+            try:
+                outcomes = self._fill(sandbox, reader, timeout_s)
+            except BaseException:
+                sandbox.close()
+                raise
+        rows = [_replayed(sandbox, each) if replay else each.row for each in outcomes]
+        return Restored(sandbox.id, sandbox.name, sandbox.env, tuple(rows))
+
+    def _fill(
+        self, sandbox: Sandbox, reader: SaveReader, timeout_s: float | None
+    ) -> list[_Outcome]:
+        files = sandbox.files
+        left_out = list[_Outcome]()
+        for name, directory in (*DIRECTORIES, ("state.tar", PLACE)):
+
+            def unpack(read: Callable[[int], bytes], into: str = directory) -> None:
+                for each in files.unpack(into, read).skipped:
+                    row = RestoredRow(f"{into}/{each.path}", "file", each.why)
+                    left_out.append(_Outcome(row))
+
+            reader.read_part(name, unpack)
+        reader.read_part("transcript.jsonl", lambda _: None)
+        _put_program(files, "restore")
+        try:
+            _check(sandbox.run(_code("restore"), timeout_s=timeout_s), "restored")
+            report = _read(_Report, files, f"{PLACE}/report.json")
+        finally:
+            with suppress(NsmError):
+                files.remove(PLACE, recursive=True)
+        return [*report.rows, *left_out]
+
+
+def _replayed(sandbox: Sandbox, outcome: _Outcome) -> RestoredRow:
+    """Run the cell that made something, if that was not restored."""
+    row = outcome.row
+    if row.restored or outcome.again is None:
+        return row
+    result = sandbox.run(outcome.again)
+    if result.exit_code == 0:
+        return row._replace(replayed=True)
+    lines = result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"]
+    return row._replace(why=f"{row.why}; its cell failed: {lines[-1]}")
+
+
+def _code(action: str) -> str:
+    names = {"action": action, "directory": PLACE}
+    return f"# nsm {action}\nexec({_RUNNER!r}, {names!r})\n"
+
+
+def _put_program(files: SessionFiles, action: str) -> None:
+    name = f"python_{action}.py"
+    program = resources.files("nsm.saves.in_session").joinpath(name).read_bytes()
+    files.write(f"{PLACE}/{name}", program, parents=True)
+
+
+def _cloudpickle() -> bytes:
+    """Source of cloudpickle, which is one file."""
+    try:
+        found = util.find_spec("cloudpickle.cloudpickle")
+    except ModuleNotFoundError:
+        found = None
+    if found is None or found.origin is None:
+        raise SaveError("the Python package cloudpickle is missing", hint="Install nsm again.")
+    with open(found.origin, "rb") as file:
+        return file.read()
+
+
+def _check(result: RunResult, done: str) -> None:
+    """Check that code that is ours got to its end in the session.
+
+    Raises:
+        SaveError: it did not.
+    """
+    if result.exit_code == 0:
+        return
+    why = (result.stderr.strip().splitlines() or ["it failed without a word"])[-1]
+    if result.timed_out:
+        why = f"it took longer than {result.timeout_s:g} s"
+    if result.interpreter_restarted:
+        why += f". Its interpreter was restarted: {result.restart_reason}"
+    raise SaveError(f"the session was not {done}: {why}")
+
+
+class _Named(NamedTuple):
+    name: str
+
+
+class _Group(NamedTuple):
+    names: tuple[str, ...]
+
+
+class _State(NamedTuple):
+    """Facts about the saved state, as the session tells them."""
+
+    imports: dict[str, str]
+    definitions: tuple[_Named, ...]
+    groups: tuple[_Group, ...]
+    failed: tuple[NotSaved, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all that is saved."""
+        definitions = [each.name for each in self.definitions]
+        variables = [name for group in self.groups for name in group.names]
+        return (*self.imports, *definitions, *variables)
+
+
+class _Outcome(NamedTuple):
+    """Outcome of one thing, as the session tells it; `again` is code that could make it again."""
+
+    row: Annotated[RestoredRow, ""]
+    again: str | None = None
+
+
+class _Report(NamedTuple):
+    rows: tuple[_Outcome, ...]
+
+
+def _read(kind: type[T], files: SessionFiles, path: str) -> T:
+    """Read what the session says of itself. It may be anything."""
+    try:
+        return decode(kind, json.loads(files.read(path, max_bytes=MAX_REPORT_BYTES)))
+    except (ValueError, RecursionError, DecodeError, FileError) as error:
+        raise SaveError(f"the session gave no account of its state: {error}") from error

@@ -1,0 +1,469 @@
+"""Sessions saved in files, and made of files again, by a real supervisor."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import Supervisor, program, supervisor
+from nsm.saves import RestoredRow, SaveError, Saves, kept, saves
+from nsm.saves.save_file import PARTS
+from nsm.wire.errors import BadRequestError, NsmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+pytestmark = pytest.mark.jail
+
+STATE = """
+import math, os
+from functools import lru_cache
+
+shared = [1, 2]
+first, second = {"list": shared}, [shared]
+x = 5
+
+def add(y=1):
+    return x + y + math.floor(math.pi)
+
+@lru_cache
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+class Base:
+    def hello(self):
+        return f"hello {x}"
+
+class Derived(Base):
+    count = 0
+
+    def hello(self):
+        return super().hello() + "!"
+
+Derived.count = 7
+thing = Derived()
+things = [thing]
+square = lambda v: v * v + x
+os.environ["MINE"] = "mine"
+os.makedirs("below/deep", exist_ok=True)
+os.chdir("below")
+log = open("log.txt", "w")
+log.write("one ")
+open("/tmp/note", "w").write("of tmp")
+"""
+"""Code that makes state of all kinds that a save has."""
+
+CHECKS = """
+import sys
+log.write("two")
+log.flush()
+shared.append(3)
+assert first == {"list": [1, 2, 3]} and second == [[1, 2, 3]], (first, second)
+assert add() == 9 and fib(20) == 6765 and square(2) == 9
+assert thing.hello() == "hello 5!" and things[0] is thing and isinstance(thing, Base)
+assert Derived.count == 7
+x = 10
+assert add() == 14 and square(2) == 14 and thing.hello() == "hello 10!"
+assert os.getcwd() == "/workspace/below" and os.path.isdir("deep")
+assert open("log.txt").read() == "one two" and open("/tmp/note").read() == "of tmp"
+assert os.environ["MINE"] == "mine"
+assert not os.path.exists("/tmp/.nsm-save")
+assert not [name for name in sys.modules if name.startswith("_nsm")]
+"""
+
+
+@pytest.fixture
+def client(
+    shared: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[nsm.Client]:
+    """A client of the module's supervisor, with a directory of its own for saves."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with shared.client() as client:
+        yield client
+        client.kill_all()
+
+
+def run(client: nsm.Client, code: str, session: str = "work") -> str:
+    """Run code that is not to fail; returns what it printed."""
+    result = client.run(code, env="python", session=session)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def outcomes(rows: tuple[RestoredRow, ...]) -> dict[str, str]:
+    return {row.name: row.why for row in rows}
+
+
+def rewrite(path: str, change: Callable[[str, bytes], bytes]) -> None:
+    """Write a save again with other parts, and right hashes, as whoever made it could."""
+    with zipfile.ZipFile(path) as old:
+        parts = {name: change(name, old.read(name)) for name in PARTS}
+        manifest = json.loads(old.read("manifest.json"))
+    with zipfile.ZipFile(path, "w") as new:
+        for name, content in parts.items():
+            import hashlib
+
+            digest = hashlib.sha256(content).hexdigest()
+            manifest["parts"][name] = {"size": len(content), "sha256": digest}
+            new.writestr(name, content)
+        new.writestr("manifest.json", json.dumps(manifest))
+
+
+def retarred(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
+    """A tar archive with other files."""
+    out = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(content)) as old,
+        tarfile.open(fileobj=out, mode="w") as new,
+    ):
+        for member in old:
+            data = old.extractfile(member)
+            if data is None:
+                new.addfile(member)
+                continue
+            changed = change(member.name, data.read())
+            member.size = len(changed)
+            new.addfile(member, io.BytesIO(changed))
+    return out.getvalue()
+
+
+def test_a_session_outlives_its_supervisor_and_goes_on_under_another_one(
+    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables, definitions, files and the rest are in one file, which is enough."""
+    one, other = short_dir / "1", short_dir / "2"
+    one.mkdir()
+    other.mkdir()
+    path = tmp_path / "work.nsmsave"
+    with supervisor(one) as first, first.client() as client:
+        run(client, STATE)
+        saved = Saves(client).save("work", str(path))
+        assert saved.not_saved == ()
+        assert saved.notes == ()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        run(client, CHECKS)  # the original, which goes on
+    with supervisor(other) as second, second.client() as client:
+        restored = Saves(client).restore(str(path))
+        assert [row for row in restored.rows if not row.restored] == []
+        assert {row.name for row in restored.rows} == set(saved.names)
+        run(client, CHECKS)
+        run(client, "assert __builtins__.__name__ == 'builtins'")
+
+
+def test_what_cannot_be_pickled_spoils_nothing(
+    client: nsm.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Generators, a variable that takes a minute, one that ends the process."""
+    monkeypatch.setattr(saves, "VARIABLE_S", 0.2)
+    run(
+        client,
+        """
+import os, time
+class Slow:
+    def __reduce__(self):
+        time.sleep(60)
+class Crash:
+    def __reduce__(self):
+        os.kill(os.getpid(), 11)
+class Patches:
+    def __reduce__(self):
+        globals()["before"] = "patched"
+        os.environ["PATCHED"] = "1"
+        return list, ()
+before, slow, crash, patches, after = 1, Slow(), Crash(), Patches(), 2
+steps = (i for i in range(3))
+next(steps)
+""",
+    )
+    saved = Saves(client).save("work")
+    assert {each.name: each.why for each in saved.not_saved} == {
+        "slow": "it took longer than 0.2 s",
+        "crash": "pickling it ended the process",
+        "steps": "TypeError: cannot pickle 'generator' object",
+    }
+    # The original is as it was: another process has pickled.
+    run(client, "assert before == 1 and next(steps) == 1 and 'PATCHED' not in os.environ")
+    restored = Saves(client).restore("work", "again")
+    whys = outcomes(restored.rows)
+    assert whys["before"] == whys["after"] == ""
+    assert whys["steps"] == "TypeError: cannot pickle 'generator' object"
+    run(client, "assert (before, after) == (1, 2)", "again")
+
+
+def test_a_cell_makes_again_what_could_not_be_saved(client: nsm.Client) -> None:
+    """Only if that is asked for."""
+    run(client, "steps = (i for i in range(3))")
+    run(client, "import threading\nlock = threading.Lock()")
+    Saves(client).save("work")
+    restored = Saves(client).restore("work", "again", replay=True)
+    assert {row.name for row in restored.rows if row.replayed} == {"steps", "lock"}
+    run(client, "assert next(steps) == 0 and lock.acquire(False)", "again")
+
+
+def test_variables_of_nsm_are_not_in_a_save(client: nsm.Client) -> None:
+    """Values of an environment may be secrets; what code has set is saved."""
+    with client.sandbox(env="python", environ={"TOKEN": "s3cret-value"}) as sandbox:
+        sandbox.run("import os\nos.environ['OWN'] = os.environ['TOKEN'][:3]")
+        saved = Saves(client).save(sandbox.id)
+        with zipfile.ZipFile(saved.path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        assert not [name for name, part in parts.items() if b"s3cret-value" in part]
+        assert b'"OWN"' in parts["state.tar"]
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "empty"])
+def test_a_damaged_save_leaves_no_session(client: nsm.Client, harm: str) -> None:
+    """Each byte is checked before anything is loaded."""
+    run(client, "import os\nnoise = os.urandom(100_000)")
+    path = Path(Saves(client).save("work").path)
+    content = bytearray(path.read_bytes())
+    if harm == "changed":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content[: {"changed": None, "cut": len(content) // 2, "empty": 0}[harm]])
+    with pytest.raises(SaveError):
+        Saves(client).restore("work", "again")
+    assert [row.name for row in client.sessions()] == ["work"]
+
+
+def test_a_save_for_a_newer_nsm_is_refused(client: nsm.Client) -> None:
+    run(client, "x = 1")
+    path = Saves(client).save("work").path
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    parts["manifest.json"] = json.dumps(
+        {**json.loads(parts["manifest.json"]), "format": 99}
+    ).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    with pytest.raises(SaveError, match="newer"):
+        Saves(client).restore("work", "again")
+
+
+def test_a_hostile_save_acts_in_its_session_only(client: nsm.Client, tmp_path: Path) -> None:
+    """A pickle runs code, but in the jail; names that lead out of a directory are left out."""
+    run(client, "x = 1")
+    saved = Saves(client).save("work")
+    marker = tmp_path / "marker"
+
+    class Attack:
+        def __reduce__(self) -> tuple[object, ...]:
+            code = f"import os; open('/tmp/was-here', 'w'); open({str(marker)!r}, 'w')"
+            return exec, (code,)
+
+    def change(name: str, content: bytes) -> bytes:
+        if name == "state.tar":
+            return retarred(
+                content,
+                lambda file, data: pickle.dumps({"x": Attack()}) if ".pickle" in file else data,
+            )
+        if name == "workspace.tar":
+            out = io.BytesIO()
+            with tarfile.open(fileobj=out, mode="w") as archive:
+                for outside in ("../outside", "/absolute", "fine"):
+                    archive.addfile(tarfile.TarInfo(outside))
+            return out.getvalue()
+        return content
+
+    rewrite(saved.path, change)
+    restored = Saves(client).restore(saved.path, "again")
+    whys = outcomes(restored.rows)
+    assert "FileNotFoundError" in whys["x"]
+    assert not marker.exists()
+    assert "leads out" in whys["/workspace/../outside"]
+    assert "absolute" in whys["/workspace//absolute"]
+    listed = {entry.name for entry in client.files("again").list()}
+    assert listed == {"fine"}
+    assert client.files("again").exists("/tmp/was-here")
+    assert run(client, "print(x)") == "1\n"  # another session, which notices nothing
+
+
+def test_another_python_gets_functions_from_their_source(client: nsm.Client) -> None:
+    """Say of what has other code in it that it is not restored."""
+    run(client, STATE)
+    path = Saves(client).save("work").path
+
+    def other(file: str, data: bytes) -> bytes:
+        if file != "state.json":
+            return data
+        return json.dumps({**json.loads(data), "tag": "cpython-39", "version": "3.9.1"}).encode()
+
+    rewrite(path, lambda name, part: retarred(part, other) if name == "state.tar" else part)
+    whys = outcomes(Saves(client).restore(path, "again").rows)
+    assert {name: why for name, why in whys.items() if why} == {
+        "square": "it has code of Python 3.9.1 in it"
+    }
+    run(client, "assert add() == 9 and fib(9) == 34 and thing.hello() == 'hello 5!'", "again")
+
+
+def test_a_session_of_that_name_stays(client: nsm.Client) -> None:
+    run(client, "x = 1")
+    Saves(client).save("work")
+    with pytest.raises(BadRequestError, match="already"):
+        Saves(client).restore("work")
+    run(client, "assert x == 1")
+
+
+def test_saves_have_a_largest_size(client: nsm.Client) -> None:
+    """Nothing is left of one that would be larger, and all saves together have it, too."""
+    run(client, "import os\nnoise = os.urandom(3_000_000)")
+    with pytest.raises(SaveError, match="larger than 2 MiB"):
+        Saves(client).save("work", max_mb=2)
+    assert os.listdir(kept.directory()) == []
+    Saves(client).save("work", max_mb=4)
+    Saves(client).save("work", max_mb=4)  # in place of the older one
+    run(client, "import os\nnoise = os.urandom(3_000_000)", "other")
+    with pytest.raises(SaveError, match="larger"):
+        Saves(client).save("other", max_mb=4)
+    assert [row.name for row in kept.listed()] == ["work"]
+
+
+def test_other_interpreters_are_refused_by_name(client: nsm.Client) -> None:
+    client.run("x=1", env="bash", session="shell")
+    with pytest.raises(SaveError, match="session of bash"):
+        Saves(client).save("shell")
+
+
+def variables(shared: Supervisor, tmp_path: Path) -> dict[str, str]:
+    return {**shared.variables, "XDG_DATA_HOME": str(tmp_path / "data")}
+
+
+def test_the_command_line_saves_lists_restores_and_removes(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path
+) -> None:
+    def command(*words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [program("nsm"), *words],
+            env=variables(shared, tmp_path),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    command("run", "-e", "python", "-s", "mine", "x = 6; g = (i for i in ())")
+    said = command("save", "mine")
+    assert "saved: x" in said
+    assert "not saved: g: TypeError" in said
+    assert "mine" in command("save", "ls")
+    assert json.loads(command("save", "ls", "--json"))[0]["env"] == "python"
+    command("kill", "mine")
+    said = command("restore", "mine", "again")
+    assert "x: restored" in said
+    assert "g: not restored: TypeError" in said
+    assert command("run", "-e", "python", "-s", "again", "x * 7") == "42\n"
+    command("save", "rm", "mine")
+    assert "no save" in command("restore", "mine", code=1)
+    assert "no save" in command("save", "rm", "mine", code=1)
+    # A full disk, as far as an ordinary user can have one.
+    limited = f"ulimit -f 16; exec '{program('nsm')}' save again"
+    command("run", "-e", "python", "-s", "again", "import os; noise = os.urandom(1_000_000)")
+    done = subprocess.run(
+        ["bash", "-c", limited],
+        env=variables(shared, tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert os.listdir(tmp_path / "data/nsm/saves") == []
+    assert command("run", "-e", "python", "-s", "again", "x * 7") == "42\n"
+
+
+WAITING = """
+import os, time
+class Waiting:
+    def __reduce__(self):
+        open("/workspace/begun", "w").close()
+        time.sleep(8)
+        return list, ()
+waiting, x = Waiting(), 1
+"""
+"""A variable that is being pickled until the test has seen it."""
+
+
+def begun(client: nsm.Client) -> None:
+    """Return when the variable is being pickled."""
+    with client.files("work").watch() as watch:
+        while not client.files("work").exists("begun"):
+            next(watch)
+
+
+def test_a_killed_client_leaves_no_file_and_the_session_goes_on(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path
+) -> None:
+    run(client, WAITING)
+    process = subprocess.Popen(
+        [program("nsm"), "save", "work"],
+        env=variables(shared, tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    begun(client)
+    process.kill()
+    process.wait()
+    assert os.listdir(tmp_path / "data/nsm/saves") == []
+    run(client, "assert x == 1; del waiting")
+    assert "x" in Saves(client).save("work").names
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "interpreter", "agent"])
+def test_a_kill_amid_a_save_leaves_nothing_half_made(
+    short_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    """The save fails, and a session whose processes live goes on.
+
+    A client that connects again after the end of its supervisor gets its save all the same.
+    """
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with supervisor(short_dir, keep=True) as it, it.client() as client:
+        run(client, WAITING)
+        outcome: list[object] = []
+
+        def save() -> None:
+            try:
+                with nsm.Client(socket_path=it.socket, scope="test", reconnect=False) as own:
+                    outcome.append(Saves(own).save("work"))
+            except (NsmError, OSError) as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=save)
+        thread.start()
+        begun(client)
+        [row] = client.sessions()
+        processes = client.inspect("work").processes
+        pids = {
+            "supervisor": it.pid,
+            "agent": row.pid,
+            "interpreter": next(p.pid for p in processes if p.inside != 1),
+        }
+        os.kill(pids[victim], signal.SIGKILL)
+        if victim == "supervisor":
+            it.process.wait()
+        thread.join(30)
+        assert isinstance(outcome[0], NsmError | OSError), outcome
+        assert os.listdir(tmp_path / "data/nsm/saves") == []
+        if victim == "supervisor":
+            with supervisor(short_dir) as next_one, next_one.client() as again:
+                run(again, "assert x == 1")
+        else:
+            run(client, "y = 1")
