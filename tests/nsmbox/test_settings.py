@@ -51,6 +51,7 @@ WRONG = {
     b"[box]\nbridge = ['Deploy']": "box.bridge: found 'Deploy', expected names of the bridge's",
     b"[box]\nbridge = ['a.b']": "box.bridge: found 'a.b', expected names of the bridge's",
     b"[box]\nadd = ['lib']": "box.add: found 'lib', expected an absolute path",
+    b'[box]\nhide = ["a\\u0000b"]': "box.hide: found ['a\\x00b'], expected",
     b"[box]\nhide = ['']": "box.hide: found [''], expected a list of texts",
     b"[box]\npersist = ['/x']": "box.persist: found '/x', expected a directory below ~/",
     b"[box]\npersist = ['~/']": "box.persist: found '~/', expected a directory below ~/",

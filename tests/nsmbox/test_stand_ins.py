@@ -172,7 +172,7 @@ wanted = [stand_ins.StandIn(f"{project}/n{number}") for number in range(9)]
 try:
     stand_ins.begin(wanted, leftovers.before(project, [project]))
 except BoxError as error:
-    print(error.message, error.hint)
+    print(error.message, error.hint, sep="\\n")
 print(os.listdir(project), stand_ins.abandoned())
 """
 
@@ -186,7 +186,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(project: Path) -> None:
         [*command, ON_FULL], capture_output=True, text=True, check=False, env=dict(os.environ)
     )
     assert done.stdout.splitlines() == [
-        f"the box cannot be kept from making {project}/n3: No space left on device. "
+        f"the box cannot be kept from making {project}/n3: No space left on device.",
         "Free space on that disk (`df -h`, `df -i`), and start the box again.",
         "[] []",
     ], done.stderr

@@ -68,6 +68,10 @@ def why_no_project() -> str:
         directory = os.getcwd()
     except OSError:
         return "the current directory is not there any more"
+    try:
+        directory.encode()
+    except UnicodeEncodeError:
+        return f"the name {directory!r} is not UTF-8; rename the directory, or go to another one"
     return (
         f"{directory} is your home directory or one above it, which code is not shown; go to a "
         "project, or name one with --project DIR"

@@ -277,7 +277,7 @@ def _check_box(box: BoxDefaults) -> Iterator[str]:
         for path in paths:
             if not os.path.expanduser(path).startswith("/"):
                 yield f"box.{key}: found {path!r:.80}, expected an absolute path, or one below ~"
-    if not all(box.hide):
+    if not all(box.hide) or any("\0" in path for path in box.hide):
         yield f"box.hide: found {list(box.hide)!r:.80}, expected texts that are not empty"
     for path in box.persist:
         if not path.startswith("~/") or not path.strip("~/") or {"..", "."} & {*path.split("/")}:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 64 * 1024
 """Largest size of a request's first line and headers; cookies and tokens make some long."""
 
+MAX_QUOTED = 200
+"""Characters of h11's reasons that the client gets: they quote headers whole."""
+
 _DROPPED = frozenset(
     (
         b"connection",
@@ -208,6 +211,6 @@ def _split_url(target: bytes) -> tuple[Host, int, bytes]:
 def _bad(why: str) -> RefusedError:
     return RefusedError(
         "bad-request",
-        f"nsm's proxy does not accept this request: {why}. It takes CONNECT HOST:PORT, "
+        f"nsm's proxy does not accept this request: {why:.{MAX_QUOTED}}. It takes CONNECT HOST:PORT, "
         "http:// URLs and SOCKS 5.",
     )

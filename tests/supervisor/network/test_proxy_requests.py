@@ -152,6 +152,13 @@ def test_a_request_whose_end_is_in_doubt_is_refused(request_of_odd_form: bytes) 
         web(request_of_odd_form)
 
 
+def test_a_long_header_is_not_sent_back() -> None:
+    with pytest.raises(RefusedError) as refused:
+        web(b"GET http://example.org/ HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 50_000 + b"\0\r\n\r\n")
+    assert "nsm's proxy does not accept this request: illegal header" in refused.value.detail
+    assert len(refused.value.detail) < 500
+
+
 def test_lengths_that_are_given_twice_and_agree_go_on_once() -> None:
     proxy, _ = web(
         b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\n"

@@ -304,8 +304,10 @@ def hash_of(values: Sequence[bytes] | Iterator[bytes]) -> str:
 
 def why_unreadable(error: OSError) -> str:
     """Why something could not be read, as a clause."""
-    if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return "it is a link or no directory, and nsm follows no links in a project"
+    if error.errno == errno.ELOOP:
+        return "a link leads to it, and nsm follows no links in a project"
+    if error.errno == errno.ENOTDIR:
+        return "a part of its path is a link or no directory, and nsm follows no links in a project"
     if error.errno == errno.ENOENT:
         return "it is not there"
     return (error.strerror or str(error)).lower()
