@@ -27,6 +27,7 @@ variables   ANTHROPIC_API_KEY=********  EDITOR=vim  HOME=/home/mia
             TMPDIR=/tmp  USER=mia  XDG_RUNTIME_DIR=/tmp
 can read    ~/.nvm/v20  /usr  5 of /etc
 hidden      all else in ~  keys  4 programs (age, gpg, ssh, ...)
+limits      memory 12 GiB  HOME 2 GiB  /tmp 2 GiB  4096 processes
 
 """
 

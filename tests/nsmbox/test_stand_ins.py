@@ -389,6 +389,26 @@ def test_opencode_has_a_directory_of_its_own(world: World) -> None:
 
 @pytest.mark.jail
 @needs_bwrap
+def test_an_opencode_directory_that_is_there_is_kept_and_can_be_written(world: World) -> None:
+    there = f"{PROJECT}/.opencode"
+    world.write(f"{there}/package.json", "{}")
+    world.write(f"{there}/agent/review.md", "a")
+    world.link(f"{there}/link", "/etc/passwd")
+    script = """
+    cd .opencode; ls -A; echo x >.gitignore && echo y >package.json && mkdir node_modules
+    echo evil >agent/review.md; mv agent aside; cat agent/review.md; rmdir ../.opencode
+    """
+    done = world.box("sh", "-c", script)
+    assert done.stdout == "agent\npackage.json\na", done.stderr
+    assert sorted(os.listdir(world.host(there))) == ["agent", "link", "package.json"]
+    assert world.host(f"{there}/package.json").read_text() == "{}"
+    assert world.host(f"{there}/agent/review.md").read_text() == "a"
+    assert "before you go on" not in done.stderr
+    assert ".opencode" in world.box("cat", "/run/nsm/rules.md").stdout.partition("cannot change")[2]
+
+
+@pytest.mark.jail
+@needs_bwrap
 def test_whenever_a_box_is_killed_the_next_one_tidies(world: World) -> None:
     """At any step: before its record, while stand-ins are made, as it runs, at its end."""
     for step in range(12):

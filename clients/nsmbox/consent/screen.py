@@ -18,6 +18,7 @@ from nsmbox.consent.summary import Outline, SummaryItem, outline
 from nsmbox.model.plan import RUN_DIRECTORY
 
 if TYPE_CHECKING:
+    from nsmbox.model.limits import BoxLimits
     from nsmbox.model.plan import Mount, Network, Plan, Variable
 
 MIN_COLUMNS, MAX_COLUMNS = 30, 110
@@ -97,6 +98,7 @@ def details(plan: Plan, *, home: str) -> str:
     lines += ["", f"network: {_reach(plan.network)}"]
     if plan.programs:
         lines += ["", f"can start on this computer, outside of the box: {_listed(plan.programs)}"]
+    lines += ["", f"limits: {', '.join(_limits(plan.limits, all_of_them=True))}"]
     lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
     if plan.notes:
         lines += ["", *(f"note: {sentence(note)}" for note in plan.notes)]
@@ -208,6 +210,7 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
         _Section(label="variables", items=_variables(plan.variables), least=2),
         _Section(label="can read", items=_read(found.read, home)),
         _Section(label="hidden", items=_hidden(hidden, plan, home)),
+        _Section(label="limits", items=_limits(plan.limits)),
         _Section(
             label="note",
             items=tuple(word for note in plan.notes for word in sentence(note).split()),
@@ -219,7 +222,17 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
 
 
 _KEEPS = (
-    *("runs", "note", "cannot make", "hidden", "can read", "variables", "protected", "network"),
+    *(
+        "runs",
+        "note",
+        "limits",
+        "cannot make",
+        "hidden",
+        "can read",
+        "variables",
+        "protected",
+        "network",
+    ),
 )
 """Sections in the order in which they are shortened; those that are not named come last."""
 
@@ -290,6 +303,27 @@ def _cut_short(
         if columns(text) <= width or not kept:
             return [*before, text]
         shown, on_last = shown - 1, on_last - 1
+
+
+def _limits(limits: BoxLimits, *, all_of_them: bool = False) -> tuple[str, ...]:
+    told = (
+        f"memory {_size(limits.memory_mb)}",
+        f"HOME {_size(limits.home_mb)}",
+        f"/tmp {_size(limits.tmp_mb)}",
+        f"{limits.processes} processes",
+    )
+    if not all_of_them:
+        return told
+    return (
+        *told,
+        f"/dev/shm {_size(limits.shm_mb)}",
+        f"{limits.descriptors} descriptors",
+        f"processor weight {limits.cpu_weight}",
+    )
+
+
+def _size(megabytes: int) -> str:
+    return f"{megabytes / 1024:.3g} GiB" if megabytes >= 1024 else f"{megabytes} MiB"
 
 
 def _command(plan: Plan, home: str) -> tuple[str, ...]:

@@ -88,6 +88,8 @@ def only_guards_more(old: Plan, new: Plan) -> bool:
 
 def _access(mount: Mount, ground: Mount | None) -> Access | None:
     """Return the access that a mount gives or takes, over the mount below it."""
+    if ground is not None and _is_own(ground):
+        return None  # what it holds is of the directory in whose place it is
     over_host = ground is not None and ground.kind in ("bind", "ro-bind")
     match mount.kind:
         case "bind" | "ro-bind":
@@ -99,13 +101,18 @@ def _access(mount: Mount, ground: Mount | None) -> Access | None:
         case "mask":
             return "hidden"
         case "tmpfs" if over_host:
-            return "hidden"
+            return "protected" if _is_own(mount) else "hidden"
         case "ro-file" if over_host:
             return "protected"
         case "file" | "symlink" if ground is not None and ground.kind == "bind":
             return "change"  # bwrap makes it in what it lies on
         case _:
             return None
+
+
+def _is_own(mount: Mount) -> bool:
+    """Return whether a box has this directory in the place of one that is there."""
+    return mount.kind == "tmpfs" and mount.linkless and not mount.stand_in
 
 
 def _ground(earlier: Sequence[Mount], target: str) -> Mount | None:

@@ -18,12 +18,14 @@ from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import guarded_git
 from nsmbox.protection.git_repository import GitFacts
-from nsmbox.protection.search import Search, names_in, protect, way_to
+from nsmbox.protection.search import OwnDirectory, Search, names_in, protect, way_to
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.stand_ins import StandIn
 
 _PRIVATE_MB = 64
 """Size of what a box has of its own in the place of a directory."""
+
+_RUN = "protected: the host would run it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Guarded:
         made: those of `read_only` that are to be made at launch, with their content; None stands
             for an empty directory.
         stand_ins: for what is not there, while a box runs.
+        own: directories in whose place the box has one of its own.
         notes: sentences for people.
     """
 
@@ -44,6 +47,7 @@ class Guarded:
     read_only: tuple[str, ...] = ()
     made: tuple[tuple[str, bytes | None], ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
+    own: tuple[OwnDirectory, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -55,6 +59,7 @@ def joined(parts: Iterable[Guarded]) -> Guarded:
         read_only=tuple(dict.fromkeys(path for part in each for path in part.read_only)),
         made=tuple(dict.fromkeys(made for part in each for made in part.made)),
         stand_ins=tuple(dict.fromkeys(one for part in each for one in part.stand_ins)),
+        own=tuple(dict.fromkeys(one for part in each for one in part.own)),
         notes=tuple(dict.fromkeys(note for part in each for note in part.notes)),
     )
 
@@ -70,25 +75,39 @@ def mounts(guarded: Guarded) -> tuple[Mount, ...]:
             source=path,
             linkless=True,
             made=path in made,
-            why="protected: the host would run it" if read_only else "cannot be renamed",
+            why=_RUN if read_only else "cannot be renamed",
         )
         for path, read_only in sorted(kinds.items())
     ]
-    return (*protected, *map(_stand_in, guarded.stand_ins))
+    own = (mount for each in guarded.own for mount in _own(each))
+    return (*protected, *own, *map(_stand_in, guarded.stand_ins))
+
+
+def _own(each: OwnDirectory) -> Iterator[Mount]:
+    yield _memory(each.path)
+    for name, data in each.copies:
+        yield Mount(kind="file", target=f"{each.path}/{name}", data=data, mode=0o644, why="a copy")
+    for name in each.shown:
+        path = f"{each.path}/{name}"
+        yield Mount(kind="ro-bind", target=path, source=path, linkless=True, why=_RUN)
+
+
+def _memory(path: str, *, stand_in: bool = False) -> Mount:
+    return Mount(
+        kind="tmpfs",
+        target=path,
+        size_mb=_PRIVATE_MB,
+        linkless=True,
+        made=stand_in,
+        stand_in=stand_in,
+        why="the box's own: the host would run it",
+    )
 
 
 def _stand_in(each: StandIn) -> Mount:
     why = "cannot be made: the host would run it"
     if each.private:
-        return Mount(
-            kind="tmpfs",
-            target=each.path,
-            size_mb=_PRIVATE_MB,
-            linkless=True,
-            made=True,
-            stand_in=True,
-            why="the box's own: the host would run it",
-        )
+        return _memory(each.path, stand_in=True)
     if each.kind == "directory":
         return Mount(
             kind="ro-bind",
@@ -200,13 +219,15 @@ def look(
     for repository in guarded_git.nested(search, directory):
         worktree = os.path.dirname(repository) if repository.endswith("/.git") else repository
         guarded_git.repository(search, repository, worktree)
-    all_paths = (*search.held, *search.read_only, *search.stand_ins)
+    own = (each.path for each in search.own)
+    all_paths = (*search.held, *search.read_only, *search.stand_ins, *own)
     held = {above for path in all_paths for above in way_to(search, path)}
     return Guarded(
         held=tuple(sorted({*search.held, *held} - {search.directory, *search.shown})),
         read_only=tuple(sorted(set(search.read_only))),
         made=tuple(sorted(search.made.items())),
         stand_ins=tuple(search.stand_ins[path] for path in sorted(search.stand_ins)),
+        own=tuple(search.own),
         notes=tuple(dict.fromkeys(search.notes)),
     )
 

@@ -16,6 +16,28 @@ MAX_ENTRIES = 2048
 """Largest number of entries, in all directories that are searched for repositories."""
 
 
+MAX_OWN_ENTRIES = 200
+"""Largest number of entries of a directory in whose place a box has one of its own."""
+
+MAX_OWN_BYTES = 1024 * 1024
+"""Largest file of which that directory has a copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDirectory:
+    """Directory of a box's own in the place of one that is there: its programs fail where they
+    cannot make files.
+
+    Attributes:
+        copies: names and content of its small files, of which the box has copies.
+        shown: names of the rest, which the box sees read-only.
+    """
+
+    path: str
+    copies: tuple[tuple[str, bytes], ...] = ()
+    shown: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Search:
     """Paths found so far.
@@ -23,6 +45,7 @@ class Search:
     Attributes:
         standing: stand-ins of other boxes.
         unprotected: paths that the box may change and make; absolute.
+        own: directories in whose place the box has one of its own.
         wait_s: for git to read the configuration of one. Each could have it wait to the end.
     """
 
@@ -35,6 +58,7 @@ class Search:
     made: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
     standing: Collection[str] = ()
     unprotected: tuple[str, ...] = ()
+    own: list[OwnDirectory] = field(default_factory=list[OwnDirectory])
     stand_ins: dict[str, StandIn] = field(default_factory=dict[str, StandIn])
     notes: list[str] = field(default_factory=list[str])
     repositories: int = 0
@@ -77,6 +101,9 @@ def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> 
             _keep_from_being_made(search, path, entry)
         return
     if kind in ("file", "directory") and os.path.realpath(path) == path:
+        if entry is not None and entry.private and (own := _own_directory(path)) is not None:
+            search.own.append(own)
+            return
         search.read_only.append(path)
         return
     shown = printable(os.path.relpath(path, search.directory))
@@ -87,6 +114,27 @@ def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> 
             f"{shown} is reached by a symbolic link, which cannot be protected: the box can "
             "exchange it."
         )
+
+
+def _own_directory(path: str) -> OwnDirectory | None:
+    """Read a directory for one in its place; None if that cannot be."""
+    copies: list[tuple[str, bytes]] = []
+    shown: list[str] = []
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return None
+    if len(names) > MAX_OWN_ENTRIES:
+        return None
+    for name in names:
+        inner = os.path.join(path, name)
+        kind = kind_of(inner)
+        data = git_repository.small_file(inner, MAX_OWN_BYTES) if kind == "file" else None
+        if data is not None:
+            copies.append((name, data))
+        elif kind in ("file", "directory"):
+            shown.append(name)
+    return OwnDirectory(path=path, copies=tuple(copies), shown=tuple(shown))
 
 
 def _keep_from_being_made(search: Search, path: str, entry: autorun.Autorun) -> None:
