@@ -38,6 +38,7 @@ class WantedPackages:
         project: absolute path of a pyproject.toml, whose dependencies are wanted; empty for none.
         npm: packages of npm, such as ``zod@^4``.
         package_lock: absolute path of a package-lock.json; empty for none.
+        conda: absolute path of a list of conda packages, such as environment.yml; empty for none.
         interpreter: absolute path of the interpreter; empty for the preset's.
         allow_builds: packages that are not ready to use are built, which runs their code in the
             build's jail.
@@ -49,6 +50,7 @@ class WantedPackages:
     project: str = ""
     npm: tuple[str, ...] = ()
     package_lock: str = ""
+    conda: str = ""
     interpreter: str = ""
     allow_builds: bool = False
     preload: tuple[str, ...] = ()
@@ -61,7 +63,7 @@ class WantedPackages:
     @property
     def file(self) -> str:
         """Path of the file that names them; empty if there is none."""
-        return self.requirements or self.project or self.package_lock
+        return self.requirements or self.project or self.package_lock or self.conda
 
     @property
     def text(self) -> str:
@@ -79,6 +81,8 @@ class WantedPackages:
             yield f"npm: {', '.join(self.npm)}"
         if self.package_lock:
             yield f"package_lock: {self.package_lock}"
+        if self.conda:
+            yield f"conda: {self.conda}"
 
 
 def shown(packages: WantedPackages) -> str:
@@ -115,7 +119,7 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
         for each in named:
             if why := why_not(each):
                 yield key, f"{each!r:.100} {why}"
-    for key in ("requirements", "project", "package_lock", "interpreter"):
+    for key in ("requirements", "project", "package_lock", "conda", "interpreter"):
         path: str = getattr(packages, key)
         if path and not path.startswith("/"):
             yield key, f"found {path!r:.100}, expected an absolute path"

@@ -25,6 +25,7 @@ _LISTS = {
     "yarn.lock": "lock of Yarn",
     "pyproject.toml": "dependencies of a Python project",
     "pixi.lock": "lock of pixi",
+    "conda-lock.yml": "lock of conda",
     "pixi.toml": "packages of conda",
     "environment.yml": "packages of conda",
     "environment.yaml": "packages of conda",

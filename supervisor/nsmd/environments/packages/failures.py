@@ -1,4 +1,4 @@
-"""Reasons why pip, uv or npm failed, from what it printed, and what to do next. Pure."""
+"""Reasons why a tool such as pip failed, from what it printed, and what to do next. Pure."""
 
 from __future__ import annotations
 
@@ -116,4 +116,5 @@ _READERS: Mapping[str, Callable[[Sequence[str]], str]] = {
     "uv": _of_uv,
     "pip": _of_pip,
     "npm": _of_npm,
+    "py-rattler": _of_pip,
 }

@@ -1,6 +1,6 @@
 """The installer: a process of its own that makes one environment from packages.
 
-It is trusted, and runs none of the packages' code: pip, uv or npm runs in a jail.
+It is trusted, and runs none of the packages' code: pip, uv, npm or py-rattler runs in a jail.
 `installer_protocol` says how it is asked, and what it answers.
 """
 
@@ -23,6 +23,7 @@ from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import BuildJail, JailOutcome, Serve
+from nsmd.environments.packages.conda_packages import CondaPackages
 from nsmd.environments.packages.failures import InstallError, why_failed
 from nsmd.environments.packages.index_proxy import IndexProxy, open_index_proxy
 from nsmd.environments.packages.index_proxy.proxy_urls import shortened
@@ -45,6 +46,7 @@ from nsmd.environments.packages.store import (
 from nsmd.environments.packages.tools import PackageTool
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap
+from nsmd.model.host_rules import AllowList
 
 TELL_INTERVAL_S = 0.5
 
@@ -74,6 +76,7 @@ class Packages(Protocol):
         facts: what else distinguishes environments with the same packages.
         wanted_hash: hash of what is wanted.
         lock_file: name of the lock's file.
+        channels: channels of conda to ask, as for `read_indexes`.
     """
 
     @property
@@ -84,6 +87,8 @@ class Packages(Protocol):
     def wanted_hash(self) -> str: ...
     @property
     def lock_file(self) -> str: ...
+    @property
+    def channels(self) -> Sequence[str] | None: ...
 
     def own_lock(self) -> tuple[PackageLock, str, str] | None:
         """Read the user's own lock of these packages, such as a `uv.lock`.
@@ -104,7 +109,7 @@ class Packages(Protocol):
         """
         ...
 
-    def tool(self) -> PackageTool:
+    def tool(self, indexes: Indexes) -> PackageTool:
         """Find what installs them.
 
         Raises:
@@ -120,7 +125,7 @@ class Packages(Protocol):
         """Return the directories and files of the host that the jail shows."""
         ...
 
-    def prepare(self, staging: Staging) -> None:
+    def prepare(self, staging: Staging, indexes: Indexes) -> None:
         """Make an empty environment, and the files to resolve from."""
         ...
 
@@ -164,8 +169,11 @@ class Installer:
         Raises:
             InstallError, OSError, NsmError: it cannot be made.
         """
-        of = (NodePackages if self._request.wanted.preset == "node" else PythonPackages).of
-        packages: Packages = of(self._request, self._launcher.user.why_unreadable)
+        wanted = self._request.wanted
+        of = PythonPackages.of if wanted.preset == "python" else NodePackages.of
+        packages: Packages = (CondaPackages.of if wanted.conda else of)(
+            self._request, self._launcher.user.why_unreadable
+        )
         if (own := packages.own_lock()) is not None:
             lock, where, note = own
             path = self._there(packages, lock)
@@ -210,10 +218,10 @@ class Installer:
         request, builds = self._request, self._request.wanted.allow_builds
         if (bwrap := self._launcher.bwrap_path) is None:
             raise missing_bwrap()
-        tool = packages.tool()
         indexes = self._indexes(packages)
+        tool = packages.tool(indexes)
         with self._store.building(alone=builds) as staging:
-            packages.prepare(staging)
+            packages.prepare(staging, indexes)
             async with AsyncExitStack() as stack:
                 self._proxy = proxy = await stack.enter_async_context(
                     open_index_proxy(indexes, key=self._store.key(), hosts=request.hosts)
@@ -254,7 +262,13 @@ class Installer:
     def _indexes(self, packages: Packages) -> Indexes:
         program = packages.python.program
         prefix = os.path.dirname(os.path.dirname(program))
-        indexes = read_indexes(self._environ, self._request.home, prefix=prefix)
+        indexes = read_indexes(
+            self._environ,
+            self._request.home,
+            prefix=prefix,
+            channels=packages.channels,
+            permits=AllowList.of(self._request.hosts).permits,
+        )
         for note in indexes.notes:
             write_line(f"nsm: {note}")
         if problems := packages.problems(indexes):

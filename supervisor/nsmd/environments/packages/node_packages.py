@@ -77,6 +77,10 @@ class NodePackages:
     def lock_file(self) -> str:
         return f"{self.request.name}.{node_locks.FILE}"
 
+    @property
+    def channels(self) -> None:
+        return None
+
     def own_lock(self) -> tuple[NodeLock, str, str] | None:
         path = self.request.wanted.package_lock
         if not path:
@@ -100,7 +104,8 @@ class NodePackages:
     def read_lock(self, path: str) -> NodeLock | None:
         return locks.read(path, node_locks.parse)
 
-    def tool(self) -> Npm:
+    def tool(self, indexes: Indexes) -> Npm:
+        del indexes
         found = find_npm(self.node, self.request.search_path)
         if found is None:
             raise InstallError(
@@ -116,7 +121,8 @@ class NodePackages:
         del indexes
         return tuple(dict.fromkeys((*self.node.prefixes, *self.python.prefixes)))
 
-    def prepare(self, staging: Staging) -> None:
+    def prepare(self, staging: Staging, indexes: Indexes) -> None:
+        del indexes
         wanted = dict(map(npm_versions, self.request.wanted.npm))
         for folder in (staging.environment, os.path.join(staging.place, RESOLVED)):
             os.makedirs(folder)

@@ -82,6 +82,10 @@ class PythonPackages:
     def lock_file(self) -> str:
         return f"{self.request.name}.txt"
 
+    @property
+    def channels(self) -> None:
+        return None
+
     def own_lock(self) -> tuple[Lock, str, str] | None:
         if self.given is None:
             return None
@@ -92,7 +96,8 @@ class PythonPackages:
     def read_lock(self, path: str) -> Lock | None:
         return locks.read(path, locks.parse)
 
-    def tool(self) -> PackageTool:
+    def tool(self, indexes: Indexes) -> PackageTool:
+        del indexes
         found = find_python_tool(self.python, self.request.search_path, self.request.tool)
         if found is None:
             raise InstallError(
@@ -107,7 +112,8 @@ class PythonPackages:
     def shown(self, indexes: Indexes) -> Sequence[str]:
         return *self.python.prefixes, *indexes.directories, *indexes.constraints
 
-    def prepare(self, staging: Staging) -> None:
+    def prepare(self, staging: Staging, indexes: Indexes) -> None:
+        del indexes
         staging.write("wanted.txt", self.lines)
         _make_venv(staging.environment, self.python)
 

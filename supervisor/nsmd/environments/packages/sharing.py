@@ -54,6 +54,8 @@ def share_files(store: EnvironmentStore, made: str, library: str, tag: str) -> f
     folders = functools.cache(_folders)
     others: dict[str, str] = {}
     for name in store.names():
+        if os.path.isdir(os.path.join(store.path(name), "conda-meta")):
+            continue  # its compiled modules come from packages, and need not be of their sources
         for entry in listed(os.path.join(store.path(name), library)):
             if _INSTALLED.fullmatch(entry):
                 others.setdefault(entry, store.path(name))

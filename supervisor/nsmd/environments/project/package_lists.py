@@ -38,30 +38,32 @@ MAX_FILES = 32
 
 MAX_ENTRIES = 4096
 
-_CONDA = (
-    "nsm cannot install packages of conda yet: make the environment outside the project with "
-    "micromamba, conda or pixi, and name its Python as `interpreter` of an environment in "
-    "config.toml"
-)
 _NPM = (
     "nsm reads npm's lock only: `npm install --package-lock-only` makes a package-lock.json from "
     "the same package.json"
 )
-UNREADABLE = {
-    **dict.fromkeys(("environment.yml", "environment.yaml", "pixi.lock", "pixi.toml"), _CONDA),
-    **dict.fromkeys(("pnpm-lock.yaml", "yarn.lock"), _NPM),
-}
+UNREADABLE = dict.fromkeys(("pnpm-lock.yaml", "yarn.lock"), _NPM)
 """Lists from which nsm makes no environment, with what to do instead."""
 
 _PYTHON_LOCKS = ("uv.lock", "poetry.lock")
 _NODE_LOCK = "package-lock.json"
-_LOCKS = (*_PYTHON_LOCKS, _NODE_LOCK)
-_BESIDE = {
+_CONDA_LOCKS = ("pixi.lock", "conda-lock.yml")
+_LOCKS = (*_PYTHON_LOCKS, _NODE_LOCK, *_CONDA_LOCKS)
+_CONDA = ("environment.yml", "environment.yaml", "pixi.toml", *_CONDA_LOCKS)
+_BESIDE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(_CONDA, ()),
+    "pixi.toml": ("pixi.lock",),
     **dict.fromkeys(_PYTHON_LOCKS, (PYPROJECT,)),
     PYPROJECT: _PYTHON_LOCKS,
     _NODE_LOCK: ("package.json",),
 }
 """Files that belong to a list, in its directory, if they are there."""
+
+_ENTRY = {
+    **dict.fromkeys(_PYTHON_LOCKS, b"\n[[package]]"),
+    _NODE_LOCK: b'"node_modules/',
+}
+"""Beginnings of packages in locks; not of locks that have other platforms' packages, too."""
 
 _USUAL = frozenset((*_BESIDE, *UNREADABLE))
 _DEPENDENCIES = re.compile(rb"^\s*dependencies\s*=", re.MULTILINE)
@@ -100,8 +102,7 @@ class PackageList:
     def count(self) -> int:
         """Number of packages in a lock; 0 for other lists."""
         name = os.path.basename(self.path)
-        entry = b"\n[[package]]" if name in _PYTHON_LOCKS else b'"node_modules/'
-        return self.files[self.path].count(entry) if name in _LOCKS else 0
+        return self.files[self.path].count(_ENTRY[name]) if name in _ENTRY else 0
 
     def wanted(self, folder: str) -> WantedPackages:
         """Return what the installer has to install for this list.
@@ -112,6 +113,8 @@ class PackageList:
         path = os.path.join(folder, self.path)
         if path.endswith((".txt", ".in")):
             return WantedPackages(requirements=path)
+        if os.path.basename(path) in _CONDA:
+            return WantedPackages(conda=path)
         if os.path.basename(path) == _NODE_LOCK:
             return WantedPackages(package_lock=path)
         return WantedPackages(project=os.path.join(os.path.dirname(path), PYPROJECT))

@@ -358,14 +358,14 @@ async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path
 async def test_a_list_of_packages_stays_as_it_was(tmp_path: Path, project: Path) -> None:
     (project / "uv.lock").write_text("[[package]]\n" * 3)
     (project / "pyproject.toml").touch()
-    (project / "environment.yml").touch()
+    (project / "yarn.lock").touch()
     async with opened(tmp_path) as used:
         rows = {row.path: row for row in await used.find(mount(project))}
-        assert list(rows) == [".venv", "environment.yml", "uv.lock"]
+        assert list(rows) == [".venv", "uv.lock", "yarn.lock"]
         assert (rows["uv.lock"].kind, rows["uv.lock"].name) == ("packages", None)
-        assert "conda" in rows["environment.yml"].problem
-        with pytest.raises(BadRequestError, match="conda"):
-            await used.use(mount(project), "environment.yml", None, ())
+        assert "npm" in rows["yarn.lock"].problem
+        with pytest.raises(BadRequestError, match="npm"):
+            await used.use(mount(project), "yarn.lock", None, ())
         row = await used.use(mount(project), "uv.lock", None, ())
         assert (row.name, row.package_count) == ("uv", 2)
         (environment,) = used.environments(client(project))

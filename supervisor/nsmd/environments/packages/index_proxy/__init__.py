@@ -12,7 +12,7 @@ fetching        requests to indexes: TLS, credentials, redirects
 page_reading    pages of indexes, read with a bound
 page_rewriting  pages of indexes, rewritten with links to the proxy
 connection      one connection from the jail
-variables       variables for pip, uv and npm in a jail
+variables       variables for pip, uv, npm and py-rattler in a jail
 handler         handler of a jail's requests
 proxy           the proxy of one build
 """

@@ -27,6 +27,7 @@ from nsmd.environments.packages.index_proxy.page_rewriting import (
 from nsmd.environments.packages.index_proxy.proxy_urls import (
     BASE,
     LISTED,
+    CondaFile,
     LinkedFile,
     LinkPage,
     NpmFile,
@@ -75,7 +76,7 @@ class KnownIndex:
     Attributes:
         name: name for errors.
         slug: its name in URLs of jails.
-        kind: part of a jail's URL: ``python``, ``links`` or ``npm``.
+        kind: part of a jail's URL: ``python``, ``links``, ``npm`` or ``conda``.
     """
 
     name: str
@@ -137,7 +138,7 @@ class RequestHandler:
             raise FetchError(
                 HTTPStatus.NOT_FOUND, "the proxy for packages has nothing under this URL"
             )
-        if isinstance(request, LinkedFile | NpmFile):
+        if isinstance(request, LinkedFile | NpmFile | CondaFile):
             await self._file(head, reply, request, target)
         else:
             await self._page(head, reply, request, target)
@@ -159,11 +160,11 @@ class RequestHandler:
                 return index.url
             case NpmPage():
                 return index.url.with_suffix(request.package)
-            case NpmFile():
+            case NpmFile() | CondaFile():
                 return index.url.with_suffix(request.path)
 
     def _index_of(self, slug: str) -> KnownIndex | None:
-        found = (self._known.get((kind, slug)) for kind in ("python", "links", "npm"))
+        found = (self._known.get((kind, slug)) for kind in ("python", "links", "npm", "conda"))
         return next((index for index in found if index is not None), None)
 
     async def _page(
@@ -251,7 +252,11 @@ class RequestHandler:
         )
 
     async def _file(
-        self, head: RequestHead, reply: Reply, request: LinkedFile | NpmFile, target: WebUrl
+        self,
+        head: RequestHead,
+        reply: Reply,
+        request: LinkedFile | NpmFile | CondaFile,
+        target: WebUrl,
     ) -> None:
         index = self._index_of(request.index)
         is_npm = index is not None and index.kind == "npm"
@@ -277,6 +282,7 @@ _KINDS: Mapping[type, str] = {
     LinkPage: "links",
     NpmPage: "npm",
     NpmFile: "npm",
+    CondaFile: "conda",
 }
 
 
@@ -305,7 +311,7 @@ def _what(request: ProxyRequest) -> str:
             return "such page"
         case NpmPage():
             return unquote(request.package)
-        case NpmFile():
+        case NpmFile() | CondaFile():
             return request.path.rpartition("/")[2]
         case LinkedFile():
             return request.url.file_name or "such file"

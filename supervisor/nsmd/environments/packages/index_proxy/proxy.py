@@ -19,6 +19,7 @@ from nsmd.environments.packages.index_proxy.handler import KnownIndex, RequestHa
 from nsmd.environments.packages.index_proxy.proxy_urls import BASE, LISTED, ProxyUrls
 from nsmd.environments.packages.index_proxy.rules import FetchRules
 from nsmd.environments.packages.index_proxy.variables import (
+    conda_variables,
     npm_variables,
     proxy_variables,
     python_variables,
@@ -50,6 +51,7 @@ class IndexProxy:
         python_index_urls: indexes as the jail has to name them, the default first; a ``file:``
             index has its own URL.
         link_page_urls: pages for `--find-links`.
+        conda_channels: channels of conda as the jail has to name them.
         npm_registries: registries by scope; the default one has an empty scope.
         environment: variables for pip, uv and npm in the jail. Local directories
             (`Indexes.directories`) have to be at their own paths there.
@@ -71,13 +73,17 @@ class IndexProxy:
         self.npm_registries: Mapping[str, str] = {
             each.scope: self._add(each, "npm") for each in indexes.npm
         }
+        self.conda_channels = tuple(self._add(each, "conda") for each in indexes.conda)
         self.environment: Mapping[str, str] = {
             **proxy_variables(PORT),
             **python_variables(indexes, self.python_index_urls, self.link_page_urls),
             **npm_variables(indexes, self.npm_registries),
+            **conda_variables(self.conda_channels),
         }
         self._rules = FetchRules(
-            (*indexes.python, *indexes.link_pages, *indexes.npm), listed, indexes.logins
+            (*indexes.python, *indexes.link_pages, *indexes.npm, *indexes.conda),
+            listed,
+            indexes.logins,
         )
         self._fetchers = [
             Fetcher(access, self._rules, resolve, self._received)
@@ -174,7 +180,10 @@ class IndexProxy:
         try:
             parsed, _ = parse_url(url)
             for known in self._known:
-                if known.kind == "npm" and parsed.below(known.url) is not None:
+                below = parsed.below(known.url)
+                if known.kind == "conda" and below is not None:
+                    return known.proxy_url + below
+                if known.kind == "npm" and below is not None:
                     return self._urls.npm_file(known.slug, known.url, parsed)
             self._rules.check(parsed, source=None)
         except (BadUrlError, FetchError):

@@ -40,8 +40,9 @@ _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")
 _PACKAGE = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]{0,213}/)?[A-Za-z0-9~_-][A-Za-z0-9._~-]{0,213}"
 _NPM_PAGE = re.compile(_PACKAGE)
 _NPM_FILE = re.compile(rf"{_PACKAGE}/-/(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~-][A-Za-z0-9._~+-]*")
-_BEFORE_FILE = re.compile(rf"{BASE}/(?:files/[^/\s]+/[^/\s]+|npm/[^/\s]+)/")
-_PARTS = re.compile(r"/(python|links|npm|files)/([a-z0-9_.-]+)/(.*)", re.DOTALL)
+_CONDA_FILE = re.compile(r"[a-z0-9]+(?:-[a-z0-9_]+)?/[A-Za-z0-9_][A-Za-z0-9._+!~-]*")
+_BEFORE_FILE = re.compile(rf"{BASE}/(?:files/[^/\s]+/[^/\s]+|(?:npm|conda)/[^/\s]+)/")
+_PARTS = re.compile(r"/(python|links|npm|conda|files)/([a-z0-9_.-]+)/(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,14 @@ class NpmFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CondaFile:
+    """Request for a file of a channel of conda, such as its list of packages."""
+
+    index: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class LinkedFile:
     """Request for something that a page links to."""
 
@@ -83,7 +92,7 @@ class LinkedFile:
     url: WebUrl
 
 
-ProxyRequest = PythonPage | LinkPage | NpmPage | NpmFile | LinkedFile
+ProxyRequest = PythonPage | LinkPage | NpmPage | NpmFile | CondaFile | LinkedFile
 
 
 class ProxyUrls:
@@ -137,6 +146,8 @@ class ProxyUrls:
             return LinkPage(index) if not rest else None
         if kind == "npm":
             return _npm(index, rest)
+        if kind == "conda":
+            return CondaFile(index, unquote(rest)) if _CONDA_FILE.fullmatch(unquote(rest)) else None
         return self._linked(index, rest)
 
     def _linked(self, index: str, rest: str) -> LinkedFile | None:

@@ -1,4 +1,4 @@
-"""Variables for pip, uv and npm in a jail; pure."""
+"""Variables for pip, uv, npm and py-rattler in a jail; pure."""
 
 from __future__ import annotations
 
@@ -78,6 +78,15 @@ def npm_variables(indexes: Indexes, registries: Mapping[str, str]) -> dict[str, 
     if (retries := indexes.npm_access.retries) is not None:
         variables["npm_config_fetch_retries"] = str(retries)
     return variables
+
+
+def conda_variables(channels: Sequence[str]) -> dict[str, str]:
+    """Return the variable of nsm's own program for conda.
+
+    Args:
+        channels: channels as the jail names them.
+    """
+    return {"NSM_CONDA_CHANNELS": " ".join(channels)} if channels else {}
 
 
 def _link(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The user's indexes of packages, as pip's, uv's and npm's configuration names them.
+"""The user's indexes of packages, as pip's, uv's, npm's and conda's configuration names them.
 
 A project's own configuration is not read: it may come from anybody, and would send builds, and
 variables of the user, to hosts of its choice. No module imports a later one.
@@ -9,6 +9,7 @@ user_proxy    the user's own proxy, from variables
 pip_files     pip's configuration files and variables
 uv_files      uv's configuration files and variables
 npm_files     npm's configuration files and variables
+conda_channels  conda's configuration files, and channels
 netrc_logins  credentials in netrc
 local_links   local directories that ``file:`` indexes lead to
 reading       all of them together

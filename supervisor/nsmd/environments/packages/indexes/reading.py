@@ -6,10 +6,11 @@ import binascii
 import os
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from nsmd.environments.packages.indexes.conda_channels import ChannelReader, read_conda_settings
 from nsmd.environments.packages.indexes.files import TRUE, expand, to_count, to_seconds
 from nsmd.environments.packages.indexes.local_links import linked_directories, local_path
 from nsmd.environments.packages.indexes.netrc_logins import read_netrc
@@ -19,7 +20,7 @@ from nsmd.environments.packages.indexes.user_proxy import no_proxy_of, proxies_o
 from nsmd.environments.packages.indexes.uv_files import UvIndex, read_uv_settings
 from nsmd.environments.packages.indexes.values import Index, IndexAccess, IndexCredentials, Indexes
 from nsmd.environments.packages.web_urls import BadUrlError, WebUrl, parse_url
-from nsmd.model.host_rules import show_host
+from nsmd.model.host_rules import Host, show_host
 
 PYPI = "https://pypi.org/simple/"
 NPM = "https://registry.npmjs.org/"
@@ -36,9 +37,15 @@ Number = TypeVar("Number", int, float)
 
 
 def read_indexes(
-    environ: Mapping[str, str], home: str, *, prefix: str | None = None, etc: str = "/etc"
+    environ: Mapping[str, str],
+    home: str,
+    *,
+    prefix: str | None = None,
+    etc: str = "/etc",
+    channels: Sequence[str] | None = None,
+    permits: Callable[[Host, int], bool] = lambda _host, _port: False,
 ) -> Indexes:
-    """Read the configuration of pip, uv and npm, and netrc. Reads files, so it may block.
+    """Read the configuration of pip, uv, npm and conda, and netrc. Reads files, so it may block.
 
     If uv's configuration names an index, uv's indexes are used, else pip's. That holds for both
     programs, so that both get packages from the same places.
@@ -48,12 +55,22 @@ def read_indexes(
         home: the user's home directory.
         prefix: prefix of the Python interpreter, where pip has a file, too.
         etc: the machine's directory of configuration.
+        channels: channels of conda that a build asks; an empty list for the user's own, and None
+            if it asks none.
+        permits: whether the user lists a host and port for builds.
     """
     python = _Python(environ, home, etc=etc, prefix=prefix)
     npm = _Npm(environ, home, etc=etc)
+    conda: list[Index] = []
+    conda_problems: list[str] = []
+    if channels is not None:
+        settings = read_conda_settings(environ, home, etc=etc, problems=conda_problems)
+        reader = ChannelReader(settings, python.logins, permits, conda_problems)
+        conda = reader.read(channels or settings.channels)
     return Indexes(
         python=tuple(python.indexes),
         npm=tuple(npm.registries()),
+        conda=tuple(conda),
         link_pages=tuple(python.link_pages),
         find_links=tuple(dict.fromkeys(python.find_links)),
         directories=tuple(python.directories()),
@@ -64,6 +81,7 @@ def read_indexes(
         logins=python.logins,
         python_problems=tuple(python.problems),
         npm_problems=tuple(npm.problems),
+        conda_problems=tuple(conda_problems),
         notes=tuple(python.notes),
     )
 

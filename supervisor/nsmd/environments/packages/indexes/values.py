@@ -80,6 +80,7 @@ class Indexes:
     Attributes:
         python: the first one is the default; those with a ``file:`` URL need no proxy.
         npm: the one without a scope is the default.
+        conda: places of the channels of conda that a build asks, the first one preferred.
         link_pages: pages with links to Python packages (`--find-links URL`).
         find_links: absolute local directories with wheels, or pages with links.
         directories: all local directories that a build has to see: those of `find_links` and of
@@ -91,11 +92,13 @@ class Indexes:
             read. A build must not begin then: it might take packages from elsewhere than the user
             has chosen.
         npm_problems: the same for npm.
+        conda_problems: the same for channels of conda.
         notes: sentences about what is left out and does no harm.
     """
 
     python: tuple[Index, ...] = ()
     npm: tuple[Index, ...] = ()
+    conda: tuple[Index, ...] = ()
     link_pages: tuple[Index, ...] = ()
     find_links: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
@@ -108,4 +111,5 @@ class Indexes:
     )
     python_problems: tuple[str, ...] = ()
     npm_problems: tuple[str, ...] = ()
+    conda_problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,0 +1,294 @@
+"""Environments of conda packages, with a Python among them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import trio
+
+from nsm.dataclass import dataclass, replace
+from nsmd.environments.host_presets import MINIMUM_PYTHON, Unreadable, find_python
+from nsmd.environments.interpreters import FoundInterpreter, modules_of
+from nsmd.environments.packages import conda_lists, conda_locks, conda_program, locks
+from nsmd.environments.packages.build_jail import ENV, BuildJail
+from nsmd.environments.packages.conda_lists import CondaWanted
+from nsmd.environments.packages.conda_locks import FILE_NAME, PLATFORM, CondaLock
+from nsmd.environments.packages.failures import InstallError, why_failed
+from nsmd.environments.packages.index_proxy import IndexProxy
+from nsmd.environments.packages.indexes import Index, Indexes
+from nsmd.environments.packages.installer_protocol import InstallRequest
+from nsmd.environments.packages.locks import LockError, hash_of_wanted
+from nsmd.environments.packages.sharing import uncompiled
+from nsmd.environments.packages.store import (
+    BUILD,
+    EnvironmentDetails,
+    EnvironmentStore,
+    Staging,
+    listed,
+    read_left,
+)
+from nsmd.environments.packages.tools import PLACE, PYTHON
+
+META = "conda-meta"
+"""Directory with a file for each installed package."""
+
+_CACHE = f"{BUILD}/cache/conda"
+_FETCHED = "/run/nsm/packages"
+"""Directory of fetched packages while they are linked; nobody can change them there."""
+
+_PROGRAM = f"{PLACE}/conda_program.py"
+_WANTED, _RESOLVED, _FILES = "wanted.json", "resolved.json", "files.json"
+MAX_RESOLVED_BYTES = 16 * 1024 * 1024
+
+_INSTALLED = re.compile(FILE_NAME.replace(r"\.(?:conda|tar\.bz2)", r"\.json"))
+
+
+class PyRattler:
+    """py-rattler, which is the library of pixi.
+
+    Args:
+        package: directory of its package.
+        python: Python that runs it.
+        indexes: channels, the first one preferred.
+    """
+
+    name = "py-rattler"
+    offline = ("--offline",)
+    prefers_cache = True
+
+    def __init__(self, package: str, python: str, indexes: Sequence[Index]) -> None:
+        self.shown = (
+            (package, f"{PLACE}/rattler"),
+            (os.path.abspath(conda_program.__file__), _PROGRAM),
+        )
+        self.variables: Mapping[str, str] = {"XDG_CACHE_HOME": f"{BUILD}/cache"}
+        self._command = (python, "-I", _PROGRAM)
+        self._channels = [index.url.removesuffix("/") for index in indexes]
+
+    def __repr__(self) -> str:
+        return f"<PyRattler {self.shown[0][0]}>"
+
+    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
+        del constraints, builds
+        return [*self._command, "resolve", f"{work}/{_WANTED}", f"{work}/{_RESOLVED}"]
+
+    def resolved(self, place: str, wanted_hash: str) -> CondaLock:
+        found: list[tuple[int, str, str]] = json.loads(
+            read_left(f"{place}/{_RESOLVED}", MAX_RESOLVED_BYTES)
+        )
+        pins = [
+            conda_locks.pin(f"{self._channels[number]}/{path.lstrip('/')}", sha256)
+            for number, path, sha256 in found
+        ]
+        return conda_locks.lock(pins, wanted_hash)
+
+    def install(self, work: str, *, builds: bool) -> list[str]:
+        del builds
+        return [*self._command, "fetch", f"{work}/{_FILES}", f"{_CACHE}/packages"]
+
+    def link(self) -> list[str]:
+        """Make the command that links what was fetched, in a jail of its own."""
+        return [*self._command, "link", f"{BUILD}/{_FILES}", _FETCHED, BUILD]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondaPackages:
+    """Conda packages that are wanted; see `installer.Packages`.
+
+    Attributes:
+        request: what to make.
+        python: Python of the host, which runs py-rattler.
+        given: what the list says.
+    """
+
+    request: InstallRequest
+    python: FoundInterpreter
+    given: CondaWanted | CondaLock
+
+    @staticmethod
+    def of(request: InstallRequest, unreadable: Unreadable) -> CondaPackages:
+        """Read the list.
+
+        Raises:
+            InstallError: it cannot be used.
+        """
+        wanted = request.wanted
+        if wanted.interpreter:
+            raise InstallError(
+                "An environment of conda has a Python of its own",
+                "Leave out `--python`, and name its version in the list: `python=3.12`.",
+            )
+        found = find_python(None, request.search_path, home=request.home, unreadable=unreadable)
+        if isinstance(found, str):
+            raise InstallError(f"There is no Python to build it with: {found}")
+        try:
+            given = conda_lists.read(wanted.conda)
+        except LockError as error:
+            raise InstallError(f"{wanted.conda} cannot be used: {error}") from error
+        return CondaPackages(request=request, python=found, given=given)
+
+    @property
+    def facts(self) -> Sequence[str]:
+        return (PyRattler.name,)
+
+    @property
+    def wanted_hash(self) -> str:
+        given = self.given
+        if isinstance(given, CondaLock):
+            return given.digest
+        return hash_of_wanted(
+            {"channels": given.channels, "conda": sorted(given.specs), "platform": PLATFORM}
+        )
+
+    @property
+    def lock_file(self) -> str:
+        return f"{self.request.name}.conda.txt"
+
+    @property
+    def channels(self) -> Sequence[str] | None:
+        """Channels to fetch from; empty for the user's own."""
+        if isinstance(self.given, CondaLock):
+            return tuple(dict.fromkeys(pin.channel for pin in self.given.pins))
+        return self.given.channels
+
+    def own_lock(self) -> tuple[CondaLock, str, str] | None:
+        if isinstance(self.given, CondaWanted):
+            return None
+        names = ", ".join(self.given.left_out)[:200]
+        note = f"directories are not installed as packages: {names}" if names else ""
+        return self.given, self.request.wanted.conda, note
+
+    def read_lock(self, path: str) -> CondaLock | None:
+        return locks.read(path, conda_locks.parse)
+
+    def tool(self, indexes: Indexes) -> PyRattler:
+        spec = importlib.util.find_spec("rattler")
+        if spec is None or spec.origin is None:
+            raise InstallError(
+                "There is no py-rattler to install packages of conda with",
+                "Install it beside nsm, as its extra `conda`: `pip install 'nsm-sessions[conda]'`.",
+            )
+        return PyRattler(os.path.dirname(spec.origin), self.python.program, indexes.conda)
+
+    def problems(self, indexes: Indexes) -> Sequence[str]:
+        return indexes.conda_problems
+
+    def shown(self, indexes: Indexes) -> Sequence[str]:
+        del indexes
+        return self.python.prefixes
+
+    def prepare(self, staging: Staging, indexes: Indexes) -> None:
+        os.makedirs(staging.environment)
+        if isinstance(self.given, CondaWanted):
+            numbers: dict[str, int] = {}
+            for number, index in enumerate(indexes.conda):
+                numbers.setdefault(index.name, number)
+            wanted = {
+                "order": list(range(len(indexes.conda))),
+                "specs": [_in_channel(spec, numbers) for spec in self.given.specs],
+                "platform": PLATFORM,
+                "cache": f"{_CACHE}/channels",
+            }
+            staging.write(_WANTED, [json.dumps(wanted)])
+
+    def write_lock(self, staging: Staging, lock: CondaLock, proxy: IndexProxy) -> None:
+        files: list[tuple[str, str, str]] = []
+        for pin in lock.pins:
+            url = proxy.proxy_url(pin.url)
+            if url is None:
+                raise InstallError(
+                    f"The lock has a package from {pin.channel}, which is no channel of the list",
+                    f"`nsm env update {self.request.name}` makes the lock again.",
+                )
+            files.append((url, pin.place, pin.sha256))
+        staging.write(_FILES, [json.dumps(files)])
+
+    async def finish(
+        self,
+        staging: Staging,
+        jail: BuildJail,
+        store: EnvironmentStore,
+        lock: CondaLock,
+    ) -> EnvironmentDetails:
+        del store  # other environments have no files of these packages
+        staging.check("")
+        fetched = os.path.join(staging.mount, _CACHE.removeprefix(f"{BUILD}/"), "packages")
+        # From here on code of the packages may run, so this jail can change no cache.
+        alone = replace(jail, directory=staging.place, shown=[*jail.shown, (fetched, _FETCHED)])
+        alone = replace(alone, variables={**jail.variables, "TMPDIR": os.path.join(BUILD, "tmp")})
+        ran = await alone.run(PyRattler("", self.python.program, ()).link())
+        if ran.status != 0:
+            raise InstallError(*why_failed(ran, PyRattler.name, (), done="linked"))
+        staging.check(META)
+        made = staging.environment
+        versions = await trio.to_thread.run_sync(_installed, made)
+        version = _check_python(made, versions)
+        library = f"lib/python{'.'.join(map(str, version[:2]))}/site-packages"
+        with suppress(FileNotFoundError):  # a Python alone may have no such directory
+            staging.check(library)
+            await self._compile(staging, alone, library, version)
+        return EnvironmentDetails(
+            interpreter="python",
+            program=PYTHON,
+            agent_python=PYTHON,
+            prefixes=(),
+            version=".".join(map(str, version)),
+            lock=lock.digest,
+            versions=versions,
+            modules=modules_of(made, version),
+        )
+
+    async def _compile(
+        self, staging: Staging, jail: BuildJail, library: str, version: Sequence[int]
+    ) -> None:
+        """Compile what packages bring as source only. What cannot be compiled cannot be imported
+        either: no failure here.
+        """
+        tag = f"cpython-{version[0]}{version[1]}"
+        place = os.path.join(staging.environment, library)
+        sources = await trio.to_thread.run_sync(uncompiled, place, tag)
+        staging.write("sources.txt", [f"{ENV}/{library}/{path}" for path in sources])
+        if sources:
+            await jail.run(
+                [
+                    *(PYTHON, "-I", "-S", "-m", "compileall", "-q", "-q", "-j", "0"),
+                    *("--invalidation-mode", "unchecked-hash", "-i", f"{BUILD}/sources.txt"),
+                ]
+            )
+
+
+def _in_channel(spec: str, numbers: Mapping[str, int]) -> tuple[int | None, str]:
+    """Split a package from its channel's number; None if any will do."""
+    channel, named, rest = spec.rpartition("::")
+    return (numbers.get(channel), rest) if named else (None, spec)
+
+
+def _installed(made: str) -> dict[str, str]:
+    """Versions of the installed packages, by name."""
+    found = map(_INSTALLED.fullmatch, listed(os.path.join(made, META)))
+    return {match["name"]: match["version"] for match in found if match is not None}
+
+
+def _check_python(made: str, versions: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the version of the environment's Python.
+
+    Raises:
+        InstallError: it has none that sessions can use.
+    """
+    hint = f"Add `python>={'.'.join(map(str, MINIMUM_PYTHON))}` to its packages."
+    if "python" not in versions:
+        raise InstallError("The environment has no Python, which sessions run in", hint)
+    version = tuple(int(number) for number in re.findall(r"\d+", versions["python"])[:3])
+    if version < MINIMUM_PYTHON:
+        raise InstallError(f"Its Python is {versions['python']}, which is too old", hint)
+    program = os.path.realpath(os.path.join(made, "bin", "python"))
+    inside = program.startswith(f"{os.path.realpath(made)}/")
+    if not inside or not stat.S_ISREG(os.lstat(program).st_mode):
+        raise InstallError("Its Python is no program of the environment itself")
+    return version

@@ -1,0 +1,206 @@
+"""Environments of conda packages, made by py-rattler in real jails, from a channel of the test."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from conda_channel import Channel
+from nsm.dataclass import replace
+from nsm.wire.errors import PackagesFailedError
+from nsmd.environments.packages.conda_locks import PLATFORM
+from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
+from nsmd.model.packages import WantedPackages
+from package_world import installation
+
+pytest.importorskip("rattler", reason="py-rattler is missing: make installs it")
+pytestmark = pytest.mark.jail
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *_args: object) -> None:
+        """Say nothing."""
+
+
+class CondaWorld:
+    """A channel that is served, and an installation that may reach it.
+
+    Attributes:
+        url: URL of the channel.
+        version: version of its Python.
+    """
+
+    def __init__(self, folder: Path, served: Path, channel: Channel, version: str) -> None:
+        self.folder, self.channel, self.version = folder, channel, version
+        handler = partial(_Handler, directory=str(served))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{self.host}/mine"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.store = EnvironmentStore(str(folder / "envs"))
+        self.list = folder / "environment.yml"
+
+    def close_server(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def write(self, *packages: str, channel: str = "") -> None:
+        lines = "".join(f"  - {each}\n" for each in packages)
+        text = f"name: x\nchannels:\n  - {channel or self.url}\ndependencies:\n{lines}"
+        self.list.write_text(text)
+
+    async def make(
+        self, *, hosts: tuple[str, ...] | None = None, path: Path | None = None
+    ) -> Installed:
+        run = replace(installation(self.folder), hosts=(self.host,) if hosts is None else hosts)
+        with (self.folder / "log").open("ab") as log:
+            return await run.make(
+                "science",
+                WantedPackages(conda=str(path or self.list)),
+                refresh=False,
+                on_progress=lambda _progress, _size: None,
+                log_fd=log.fileno(),
+            )
+
+    async def why_not(self, *, hosts: tuple[str, ...] | None = None) -> str:
+        with pytest.raises(PackagesFailedError) as caught:
+            await self.make(hosts=hosts)
+        assert self.store.names() == []
+        assert not list((self.folder / "envs/.builds").glob("*/build*"))
+        return f"{caught.value} {caught.value.hint}"
+
+    def details(self, made: Installed) -> EnvironmentDetails:
+        details = self.store.details(made.path)
+        assert details is not None
+        return details
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Channel, str]:
+    folder = tmp_path_factory.mktemp("channels")
+    channel = Channel(folder / "mine")
+    return folder, channel, channel.add_python()
+
+
+@pytest.fixture
+def world(served: tuple[Path, Channel, str], tmp_path: Path) -> Iterator[CondaWorld]:
+    world = CondaWorld(tmp_path, *served)
+    yield world
+    with suppress(OSError):
+        world.close_server()
+
+
+async def test_an_environment_is_made_from_an_environment_yml(world: CondaWorld) -> None:
+    world.channel.add_module("tiny", "1.2")
+    newer = world.channel.add_module("tiny", "2.0")
+    world.write("python", "tiny <2")
+    made = await world.make()
+    details = world.details(made)
+    assert details.versions == {"python": world.version, "tiny": "1.2"}
+    assert details.program == "/env/bin/python"
+    assert "tiny" in details.modules
+    place = Path(made.path)
+    assert (place / "bin/tiny").read_text().startswith("#!/env/bin/python")
+    library = next(place.glob("lib/python3*/site-packages"))
+    assert list(library.glob("__pycache__/tiny.*.pyc")), "a package without compiled modules"
+    lock = Path(made.lock).read_text()
+    assert f"{world.url}/noarch/tiny-1.2-0.conda#sha256:" in lock
+
+    world.write("python", "tiny")
+    again = await world.make()
+    assert world.details(again).versions["tiny"] == "2.0"
+    assert world.channel.hashes[newer] in Path(again.lock).read_text()
+
+
+async def test_a_lock_gives_the_same_packages_without_network(world: CondaWorld) -> None:
+    world.channel.add_module("calm", "1.0")
+    world.write("python", "calm")
+    first = await world.make()
+    world.channel.add_module("calm", "2.0")
+    world.close_server()
+    shutil.rmtree(first.path)
+    again = await world.make()
+    assert again == first
+    assert world.details(again).versions["calm"] == "1.0"
+
+
+async def test_a_lock_of_a_project_is_used_as_it_is(world: CondaWorld) -> None:
+    world.channel.add_module("fixed", "1.0")
+    world.channel.add_module("fixed", "2.0")
+    paths = (f"{PLATFORM}/python-{world.version}-0.conda", "noarch/fixed-1.0-0.conda")
+    urls = [(f"{world.url}/{path}", world.channel.hashes[path]) for path in paths]
+    lock = world.folder / "pixi.lock"
+    wanted = "".join(f"      - conda: {url}\n" for url, _ in urls)
+    hashes = "".join(f"- conda: {url}\n  sha256: {sha256}\n" for url, sha256 in urls)
+    lock.write_text(
+        f"version: 6\nenvironments:\n  default:\n    packages:\n      {PLATFORM}:\n{wanted}"
+        f"packages:\n{hashes}"
+    )
+    made = await world.make(path=lock)
+    assert world.details(made).versions["fixed"] == "1.0"
+    assert made.lock == str(lock)
+
+
+async def test_a_file_that_is_not_the_locked_one_is_refused(world: CondaWorld) -> None:
+    path = world.channel.add_module("swapped", "1.0")
+    (world.channel.folder / path).write_bytes(b"another")
+    world.write("python", "swapped")
+    assert "swapped-1.0-0.conda is not what the lock names" in await world.why_not()
+
+
+async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: CondaWorld) -> None:
+    world.write("python")
+    why = await world.why_not(hosts=())
+    assert f"is on {world.host}, which neither ~/.condarc nor `[packages] hosts`" in why
+    (world.folder / "home").mkdir()
+    (world.folder / "home/.condarc").write_text(f"channel_alias: http://{world.host}\n")
+    world.write("python", channel="mine")
+    assert world.version in world.details(await world.make(hosts=())).version
+
+
+@pytest.mark.parametrize(
+    ("packages", "words"),
+    [
+        (("python", "no-such-thing"), "no-such-thing"),
+        (("python >=99",), "python >=99"),
+        (("lonely",), "has no Python"),
+        (("python", "{pip: [requests]}"), "packages of PyPI, too (requests)"),
+        (("python", "--hostile"), "is not a package of conda"),
+        (("python", "https://example.org/x.conda"), "is not a package of conda"),
+        (("python", "&a [*a]"), "has an anchor"),
+    ],
+)
+async def test_what_cannot_be_made(
+    world: CondaWorld, packages: tuple[str, ...], words: str
+) -> None:
+    world.channel.add("lonely", "1.0", {"share/lonely": b"x"})
+    world.write(*packages)
+    assert words in await world.why_not()
+
+
+async def test_a_hostile_package_changes_nothing_outside(world: CondaWorld) -> None:
+    world.channel.add("leaving", "1.0", {"../../../../leaving": b"x"})
+    world.channel.add("replacing", "1.0", {}, links={"bin": "/etc"})
+    script = b"#!/bin/sh\necho ran > $PREFIX/ran\n"
+    world.channel.add("scripted", "1.0", {"bin/.scripted-post-link.sh": script})
+    world.write("python", "scripted")
+    made = await world.make()
+    assert not (Path(made.path) / "ran").exists()
+    shutil.rmtree(made.path)
+    world.write("python", "replacing")
+    made = await world.make()
+    assert not (Path(made.path) / "bin").is_symlink()
+    shutil.rmtree(made.path)
+    world.write("python", "leaving")
+    await world.why_not()
+    assert not list(world.folder.rglob("leaving"))
