@@ -24,6 +24,10 @@ REPEAT_S = 0.1
 JOB_S = 0.1
 """How long a shell may take to stop before the job is interrupted that it seems to wait for."""
 
+AGAIN_S = 0.1
+"""Time until an interrupt is sent again to an interpreter that may have missed it; twice as long
+before each further one."""
+
 
 class Stopper:
     """Stops the running execution, at its time limit or on request."""
@@ -48,6 +52,16 @@ class Stopper:
         if execution.interpreter.has_jobs:
             self._agent.poller.at("job", now + JOB_S, lambda: self._signal_job(execution))
         self._signal(execution, wide=False)
+        self._send_again(execution, AGAIN_S)
+
+    def _send_again(self, execution: CurrentExecution, after_s: float) -> None:
+        """Have the interpreter interrupted again, and again, while the code has not ended."""
+
+        def send() -> None:
+            execution.interpreter.interrupt_again()
+            self._send_again(execution, 2 * after_s)
+
+        self._agent.poller.at("again", time.monotonic() + after_s, send)
 
     def _repeat(self) -> None:
         if self._agent.running is not None:
@@ -137,5 +151,5 @@ class Stopper:
             self._signal(execution, wide=False)
 
     def cancel_timers(self) -> None:
-        for timer in ("stop", "repeat", "early", "job"):
+        for timer in ("stop", "repeat", "early", "job", "again"):
             self._agent.poller.cancel(timer)

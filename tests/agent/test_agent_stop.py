@@ -227,6 +227,39 @@ def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
     assert not reply.interpreter_restarted
 
 
+HOLDS = "trap '' INT; echo up >&2; read x < go"
+"""Ignores an interrupt, and ends when it is told to."""
+
+
+def test_a_one_shot_is_interrupted_again_if_it_looks_for_traps_no_more(agent: AgentProcess) -> None:
+    """Bash expands the words of `read` between its last look for traps and the wait."""
+    (agent.workspace / "holds").write_text(HOLDS)
+    code = "mkfifo go; exec 7<> <(:); read -u 7 $(bash holds); echo ran on"
+    options = {"stream": True, "timeout_s": 60, "grace_s": LONG_GRACE_S, "one_shot": True}
+    request = agent.begin(code, "bash", **options)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    agent.send(type="status")
+    agent.expect("status")
+    (agent.workspace / "go").write_text("\n")
+    reply = agent.result(request)
+    assert (reply.exit_code, reply.interrupted) == (130, True)
+    assert "ran on" not in reply.stdout
+    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+
+
+def test_a_one_shots_own_trap_of_an_interrupt_runs_once(agent: AgentProcess) -> None:
+    """Even while it reads, where a trap of ours could have been missed."""
+    code = (
+        "trap 'echo clean; read -t 1 -u 7 x; echo done; exit 3' INT\n"
+        "exec 7<> <(:); sleep 0.1; echo up; read -u 7 x"  # not so early that all is repeated
+    )
+    request = agent.begin(code, "bash", stream=True, grace_s=20, one_shot=True)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    assert agent.result(request).stdout == "up\nclean\ndone\n"
+
+
 @pytest.mark.parametrize("code", ["sleep 60", "(sleep 60)", "trap 'sleep 60' ERR; false"])
 def test_set_e_stops_code_after_an_interrupt_too(agent: AgentProcess, code: str) -> None:
     """Its trap of ERR is not left in a state in which bash runs it no more."""

@@ -147,6 +147,12 @@ class Interpreter:
     def send_interrupt(self, number: int) -> None:
         """Do what it takes besides a signal to interrupt execution `number`."""
 
+    def interrupt_again(self) -> None:
+        """Interrupt code once more if it may have missed the interrupt, and if that does no harm.
+
+        What it waits for, or runs to clean up, must not be interrupted twice.
+        """
+
     def hold(self) -> None:
         """Called before its processes are looked at to be signalled."""
 

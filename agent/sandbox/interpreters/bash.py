@@ -103,6 +103,7 @@ class BashInterpreter(Interpreter):
     SETS_ERRTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*E|\berrtrace\b")
     SETS_FUNCTRACE = re.compile(r"\bset\s(?:[^\n;&|]*\s)?[-+]\w*T|\bfunctrace\b")
     SETS_TRAP = re.compile(r"\btrap\s+(?!-(?:[lp]|\s))")
+    MAY_TRAP_INT = re.compile(r"\btrap\b.*(?:INT\b|\b2\b)", re.DOTALL | re.IGNORECASE)
     COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
     RESUMES = re.compile(r"(?:^|[;&|({]|\b(?:do|then|else|if|while|!))\s*(?:fg|bg)\b", re.MULTILINE)
     CONFIRMATIONS = 3
@@ -121,6 +122,7 @@ class BashInterpreter(Interpreter):
         self._options = b""
         self._added_options = b""
         self._has_traps = False
+        self._may_trap_int = False
         self._unparsed: str | None = None
         self._held = ""
         self._link_folder = ""
@@ -207,6 +209,7 @@ class BashInterpreter(Interpreter):
         self.ends_with_code = one_shot and not self.setup
         self.resumes_jobs = bool(self.RESUMES.search(code))
         self._has_traps = self._has_traps or bool(self.SETS_TRAP.search(code))
+        self._may_trap_int = bool(self.MAY_TRAP_INT.search(code))
         self._confirmations = 0
         self._unparsed = None
         self._added_options = b""
@@ -332,6 +335,15 @@ class BashInterpreter(Interpreter):
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
         return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables.items())
+
+    def interrupt_again(self) -> None:
+        # A shell that is a script looks for traps to run between two commands, and not once more
+        # before `read` or `select` waits. `end_script` ignores what comes after it has begun, but a
+        # trap of code's own would run twice. What the shell waits for has been interrupted.
+        if self.ends_with_code and self.takes_signals and not self._may_trap_int:
+            children = map(read_process, read_children(self.pid))
+            if not any(child is not None and child.alive for child in children):
+                send_signal(self.pid, signal.SIGINT)
 
     def hold(self) -> None:
         """Stop the shell, so that what it is starting is there to be seen, and set up."""
