@@ -309,14 +309,14 @@ def _limits(limits: BoxLimits, *, all_of_them: bool = False) -> tuple[str, ...]:
     told = (
         f"memory {_size(limits.memory_mb)}",
         f"HOME {_size(limits.home_mb)}",
-        f"/tmp {_size(limits.tmp_mb)}",
+        f"/tmp {_size(limits.tmp_mb)}",  # noqa: S108
         f"{limits.processes} processes",
     )
     if not all_of_them:
         return told
     return (
         *told,
-        f"/dev/shm {_size(limits.shm_mb)}",
+        f"/dev/shm {_size(limits.shm_mb)}",  # noqa: S108
         f"{limits.descriptors} descriptors",
         f"processor weight {limits.cpu_weight}",
     )

@@ -30,21 +30,21 @@ def watch(place: BoxPlace, lost: Callable[[], None], *, name: str) -> None:
         name: the program, for the supervisor's lists.
     """
     from nsm import Client  # noqa: PLC0415  # when the box runs
-    from nsm.startup import start  # noqa: PLC0415
     from nsm.wire.errors import NsmError  # noqa: PLC0415
 
     path = os.path.join(place.sockets, "control.sock")
     shut_down = False
     while True:
-        try:
-            connection = start.connect(path, autostart=False)
-        except (NsmError, OSError):
-            lost()
-            return
-        with connection, suppress(NsmError, OSError):
-            if not shut_down:
-                Client(name=name, project=None).close()  # starts a supervisor if none answers
-            shut_down = _is_shut_down(connection, name)
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(path)
+            except OSError:
+                lost()
+                return
+            with suppress(NsmError, OSError):
+                if not shut_down:
+                    Client(name=name, project=None).close()  # starts a supervisor if none answers
+                shut_down = _is_shut_down(connection, name)
 
 
 def without(plan: Plan, place: BoxPlace) -> str:

@@ -211,6 +211,6 @@ def _split_url(target: bytes) -> tuple[Host, int, bytes]:
 def _bad(why: str) -> RefusedError:
     return RefusedError(
         "bad-request",
-        f"nsm's proxy does not accept this request: {why:.{MAX_QUOTED}}. It takes CONNECT HOST:PORT, "
-        "http:// URLs and SOCKS 5.",
+        f"nsm's proxy does not accept this request: {why:.{MAX_QUOTED}}. It takes "
+        "CONNECT HOST:PORT, http:// URLs and SOCKS 5.",
     )

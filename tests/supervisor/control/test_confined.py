@@ -18,6 +18,7 @@ from nsm.wire.errors import (
 )
 from nsmd.control.call import Right
 from nsmd.control.operations import OPERATIONS
+from nsmd.control.ops import preloading
 from nsmd.control.server import Access
 from nsmd.model.client_limits import ClientLimits
 
@@ -62,6 +63,21 @@ async def test_its_rows_are_its_own(autojump_clock: trio.abc.Clock) -> None:
         assert set(await peer.call("status")) == {"version"}
         rows = (await peer.call("envs"))["environments"]
         assert {row["name"] for row in rows} == {"bash", "node", "python"}
+
+
+async def test_suggestions_of_imports_are_the_users(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [{"module": "pandas", "seconds": 1.2, "sessions": 3, "of": 4}]
+    told = {"templates": [], "slow_imports": slow}
+    monkeypatch.setattr(preloading, "facts_of", lambda *_: told)
+    monkeypatch.setattr(preloading, "slow_imports", lambda *_: slow)
+    async with bench() as it:
+        person, peer = await it.connect(), await _confined(it)
+        for one, expected in ((person, slow), (peer, [])):
+            await one.call("run", env="python", code="1", session="a")
+            rows = (await one.call("envs"))["environments"]
+            assert all(row.get("slow_imports", []) == expected for row in rows)
 
 
 @pytest.mark.parametrize("by", ["id", "name", "scope/name"])
