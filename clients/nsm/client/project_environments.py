@@ -21,6 +21,7 @@ from nsm.wire.errors import BadProjectError
 from nsm.wire.project_environments import FoundRow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from nsm.client.asynchronous import AsyncClient
@@ -51,6 +52,8 @@ class ProjectEnvironments:
         name: str | None = None,
         interpreter: str | None = None,
         allow_builds: bool = False,
+        extras: Iterable[str] = (),
+        groups: Iterable[str] = (),
         wait: bool = True,
         on_progress: OnProgress | None = None,
     ) -> FoundRow:
@@ -64,6 +67,8 @@ class ProjectEnvironments:
             name: for it; None for one that is made from the path.
             interpreter: of a list: absolute path of its Python; None for the one of the preset.
             allow_builds: of a list: build packages that have no wheel.
+            extras, groups: of a project's lock: extras, and groups of dependencies, besides what
+                its own tool installs.
             wait: until it is built, or has failed.
             on_progress: called while it is.
 
@@ -74,7 +79,9 @@ class ProjectEnvironments:
             BadRequestError: there is none, or the name cannot be used.
             EnvironmentUnavailableError: it cannot be used here.
         """
-        arguments = _use_arguments(self._project, path, name, interpreter, allow_builds, wait)
+        arguments = _use_arguments(
+            self._project, path, name, interpreter, allow_builds, extras, groups, wait
+        )
         wire = self._client.call(
             "env_use", arguments, on_event=rows_to(on_progress), interruptible=wait
         )
@@ -109,11 +116,15 @@ class AsyncProjectEnvironments:
         name: str | None = None,
         interpreter: str | None = None,
         allow_builds: bool = False,
+        extras: Iterable[str] = (),
+        groups: Iterable[str] = (),
         wait: bool = True,
         on_progress: OnProgress | None = None,
     ) -> FoundRow:
         """Agree to use one, as `ProjectEnvironments.use`."""
-        arguments = _use_arguments(self._project, path, name, interpreter, allow_builds, wait)
+        arguments = _use_arguments(
+            self._project, path, name, interpreter, allow_builds, extras, groups, wait
+        )
         wire = await self._client.call("env_use", arguments, on_event=rows_to(on_progress))
         return read(FoundRow, wire, "found")
 
@@ -135,12 +146,16 @@ def _use_arguments(
     name: str | None,
     interpreter: str | None,
     allow_builds: bool,  # as `use` has it
+    extras: Iterable[str],
+    groups: Iterable[str],
     wait: bool,
 ) -> dict[str, Any]:
     given = {
         "name": name,
         "interpreter": interpreter,
         "allow_builds": allow_builds,
+        "extras": list(extras),
+        "groups": list(groups),
         "wait": wait,
     }
     chosen = {key: value for key, value in given.items() if value}

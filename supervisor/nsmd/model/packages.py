@@ -39,6 +39,7 @@ class WantedPackages:
         npm: packages of npm, such as ``zod@^4``.
         package_lock: absolute path of a package-lock.json; empty for none.
         conda: absolute path of a list of conda packages, such as environment.yml; empty for none.
+        extras, groups: of `project`: further extras, and groups of dependencies.
         interpreter: absolute path of the interpreter; empty for the preset's.
         allow_builds: packages that are not ready to use are built, which runs their code in the
             build's jail.
@@ -51,6 +52,8 @@ class WantedPackages:
     npm: tuple[str, ...] = ()
     package_lock: str = ""
     conda: str = ""
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     interpreter: str = ""
     allow_builds: bool = False
     preload: tuple[str, ...] = ()
@@ -77,6 +80,10 @@ class WantedPackages:
             yield f"requirements: {self.requirements}"
         if self.project:
             yield f"project: {self.project}"
+        if self.extras:
+            yield f"extras: {', '.join(self.extras)}"
+        if self.groups:
+            yield f"groups: {', '.join(self.groups)}"
         if self.npm:
             yield f"npm: {', '.join(self.npm)}"
         if self.package_lock:
@@ -112,6 +119,13 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
         yield "npm", "an environment has either Python packages or Node packages"
     if packages.npm and packages.package_lock:
         yield "package_lock", "names all packages, so `npm` cannot add some"
+    for key in ("extras", "groups"):
+        names: tuple[str, ...] = getattr(packages, key)
+        if names and not packages.project:
+            yield key, "is for uv.lock, poetry.lock and pyproject.toml only"
+        for each in names:
+            if len(each) > MAX_REQUIREMENT_CHARS or not re.fullmatch(_NAME, each):
+                yield key, f"{each!r:.100} is no name of one"
     for key, why_not in (("pip", why_no_requirement), ("npm", why_no_npm_package)):
         named: tuple[str, ...] = getattr(packages, key)
         if len(named) > MAX_PACKAGES:

@@ -113,12 +113,25 @@ def parser() -> Parser:
         "path",
         metavar="PATH",
         help="a .venv, a node_modules, or a list of packages such as uv.lock, poetry.lock, "
-        "requirements.txt, pyproject.toml or package-lock.json; relative to the project",
+        "requirements.txt, pyproject.toml, package-lock.json or environment.yml; relative to the "
+        "project",
     )
     use.add_argument("--name", metavar="NEW", help="name to use instead of one made from PATH")
     use.add_argument("--forget", action="store_true", help="stop using it; PATH may be its name")
     _add_project(use)
     _add_installing(use, "Python", "Node")
+    use.add_argument(
+        "--extra",
+        action="append",
+        metavar="NAME",
+        help="of a Python project: an extra, besides what its tool installs; may be repeated",
+    )
+    use.add_argument(
+        "--group",
+        action="append",
+        metavar="NAME",
+        help="of a Python project: a further group of dependencies; may be repeated",
+    )
     _add_no_wait(use)
     use.add_json("the environment")
     gc = actions.add(
@@ -361,6 +374,8 @@ def _use(client: Client, options: argparse.Namespace) -> int:
             name=options.name,
             interpreter=_absolute(options.interpreter),
             allow_builds=options.allow_builds,
+            extras=options.extra or (),
+            groups=options.group or (),
             wait=not options.no_wait,
             on_progress=progress.show,
         )

@@ -46,6 +46,8 @@ async def env_use(call: Call) -> dict[str, Any]:
         ListOptions(
             interpreter=arguments.optional_text(call.args, "interpreter") or "",
             allow_builds=arguments.flag(call.args, "allow_builds"),
+            extras=tuple(arguments.texts(call.args, "extras")),
+            groups=tuple(arguments.texts(call.args, "groups")),
         ),
     )
     if (building := _building(call, project, row)) is not None:

@@ -61,7 +61,8 @@ def read(wanted: WantedPackages, python: FoundInterpreter) -> ProjectLock | None
             if os.path.lexists(wanted.project):
                 project = _toml(wanted.project)
             try:
-                pins, left_out = read_one(locked, project, _Target(python))
+                target = _Target(python, wanted.extras, wanted.groups)
+                pins, left_out = read_one(locked, project, target)
                 return ProjectLock(path=path, lock=_lock(pins), left_out=tuple(left_out))
             except LockError as error:
                 raise LockError(f"{path} cannot be used: {error}") from error
@@ -85,9 +86,15 @@ class _Target:
 
     Args:
         python: the Python; this machine is its platform.
+        extras: extras of the project that are wanted.
+        groups: groups of dependencies that are wanted besides the usual ones.
     """
 
-    def __init__(self, python: FoundInterpreter) -> None:
+    def __init__(
+        self, python: FoundInterpreter, extras: Iterable[str], groups: Iterable[str]
+    ) -> None:
+        self.extras = frozenset(map(normal_name, extras))
+        self.groups = frozenset(map(normal_name, groups))
         self._python = python
         self._variables = {
             "implementation_name": "cpython",
@@ -101,7 +108,6 @@ class _Target:
             "python_full_version": python.version_text,
             "python_version": ".".join(map(str, python.version[:2])),
             "sys_platform": "linux",
-            "extra": "",
         }
 
     def check(self, versions: object) -> None:
@@ -129,9 +135,25 @@ class _Target:
         if not marker:
             return True
         try:
-            return Marker(str(marker)).evaluate(self._variables)
+            parsed = Marker(str(marker))
+            return any(
+                parsed.evaluate({**self._variables, "extra": extra}) for extra in ("", *self.extras)
+            )
         except (InvalidMarker, UndefinedEnvironmentName, RecursionError, ValueError) as error:
             raise LockError(f"{str(marker)!r:.100} is not an environment marker") from error
+
+
+def _check_known(wanted: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Check that a lock has what was named.
+
+    Raises:
+        LockError: it has not.
+    """
+    there = {normal_name(name) for name in known}
+    for name in wanted:
+        if name not in there:
+            has = ", ".join(sorted(there))[:200] or "none"
+            raise LockError(f"it has no {kind} {name:.100}; it has {has}")
 
 
 # uv.lock
@@ -160,8 +182,15 @@ def _of_uv(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin],
     for root in roots:
         waiting.append((root, ""))
         for group, dependencies in _table(root, "dev-dependencies").items():
-            if groups == "all" or group in groups:
+            if groups == "all" or group in groups or normal_name(group) in target.groups:
                 waiting += _reached(_rows(dependencies), by_name, target)
+        for extra in _table(root, "optional-dependencies"):
+            if normal_name(extra) in target.extras:
+                waiting.append((root, extra))
+    told = [name for root in roots for name in _table(root, "optional-dependencies")]
+    _check_known(target.extras, told, "extra")
+    told = [name for root in roots for name in _table(root, "dev-dependencies")]
+    _check_known(target.groups, told, "group")
     while waiting:
         package, extra = waiting.pop()
         if (id(package), extra) in seen:
@@ -228,13 +257,18 @@ def _pin_of_uv(package: _Table) -> Pin:
 def _of_poetry(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin], list[str]]:
     """Take what `poetry install` installs: all that is in a group that is not optional."""
     metadata = _table(locked, "metadata")
-    if not str(metadata.get("lock-version", "")).startswith("2."):
-        raise LockError("its format is not 2.x; write it again with `poetry lock` of Poetry 2")
+    if not str(metadata.get("lock-version", "")).startswith(("1.", "2.")):
+        raise LockError("its format is not 1.x or 2.x; `poetry lock` of Poetry 2 writes it again")
     target.check(metadata.get("python-versions"))
     groups = _table(_table(_table(project, "tool"), "poetry"), "group")
+    _check_known(target.extras, _table(locked, "extras"), "extra")
+    declared = [*groups, *_table(project, "dependency-groups")]
+    _check_known(target.groups, declared, "group")
     optional = {name for name in groups if _table(groups, name).get("optional") is True}
+    optional = {name for name in optional if normal_name(name) not in target.groups}
+    chosen = _of_extras(locked, target)
     packages = [
-        each for each in _tables(locked, "package") if _is_installed(each, optional, target)
+        each for each in _tables(locked, "package") if _is_installed(each, optional, chosen, target)
     ]
     # Poetry 2 says of each package in which groups it is, and on which platforms.
     told = any("groups" in each for each in packages)
@@ -250,12 +284,35 @@ def _of_poetry(locked: _Table, project: _Table, target: _Target) -> tuple[list[P
         elif kind != "legacy":
             raise _elsewhere(package, str(kind))
         else:
-            pins.append(_pin(package, (each.get("hash") for each in _tables(package, "files"))))
+            # Until Poetry 1.2, the hashes of all packages were in a table of their own.
+            files = _tables(package, "files") or _tables(
+                _table(metadata, "files"), str(package.get("name"))
+            )
+            pins.append(_pin(package, (each.get("hash") for each in files)))
     return pins, left_out
 
 
-def _is_installed(package: _Table, optional: set[str], target: _Target) -> bool:
-    if package.get("optional") is True:
+def _of_extras(locked: _Table, target: _Target) -> set[str]:
+    """Names of the packages of the wanted extras, with all that these need."""
+    needs = {_name(each): _table(each, "dependencies") for each in _tables(locked, "package")}
+    waiting = [
+        normal_name(match[0])
+        for extra, names in _table(locked, "extras").items()
+        if normal_name(extra) in target.extras and isinstance(names, list)
+        for each in cast("list[object]", names)
+        if (match := re.match(r"[A-Za-z0-9._-]+", str(each)))
+    ]
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += map(normal_name, needs.get(name, {}))
+    return found
+
+
+def _is_installed(package: _Table, optional: set[str], chosen: set[str], target: _Target) -> bool:
+    if package.get("optional") is True and _name(package) not in chosen:
         return False
     groups = [str(group) for group in _list(package, "groups")] or ["main"]
     markers: object = package.get("markers", "")

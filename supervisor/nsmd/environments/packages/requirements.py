@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from nsmd.environments.packages.locks import hash_of_wanted
 from nsmd.environments.packages.text_files import TextFileError, read_text
-from nsmd.model.packages import WantedPackages, why_no_requirement
+from nsmd.model.packages import WantedPackages, normal_name, why_no_requirement
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 8
@@ -33,7 +33,7 @@ def read(wanted: WantedPackages) -> list[str]:
     if wanted.requirements:
         found += _of_file(wanted.requirements, 0)
     if wanted.project:
-        found += _of_project(wanted.project)
+        found += _of_project(wanted)
     if not found:
         raise RequirementsError(f"{wanted.text} names no package")
     return list(dict.fromkeys(found))
@@ -74,7 +74,8 @@ def _of_file(path: str, depth: int) -> Iterator[str]:
         yield line
 
 
-def _of_project(path: str) -> Iterator[str]:
+def _of_project(wanted: WantedPackages) -> Iterator[str]:
+    path = wanted.project
     try:
         table = tomllib.loads(_read(path))
     except (ValueError, RecursionError) as error:
@@ -82,12 +83,27 @@ def _of_project(path: str) -> Iterator[str]:
     project: object = table.get("project", {})
     if not isinstance(project, dict):
         raise RequirementsError(f"{path}: project is no table")
-    found: object = cast("dict[str, Any]", project).get("dependencies", [])
+    head = cast("dict[str, Any]", project)
+    yield from _requirements(head.get("dependencies", []), f"{path}: project.dependencies")
+    for key, tables, names in (
+        ("project.optional-dependencies", head.get("optional-dependencies"), wanted.extras),
+        ("dependency-groups", table.get("dependency-groups"), wanted.groups),
+    ):
+        known = cast("dict[str, Any]", tables) if isinstance(tables, dict) else {}
+        by_name = {normal_name(name): each for name, each in known.items()}
+        for name in map(normal_name, names):
+            if name not in by_name:
+                has = ", ".join(sorted(by_name))[:200] or "nothing"
+                raise RequirementsError(f"{path}: {key} has no {name:.100}; it has {has}")
+            yield from _requirements(by_name[name], f"{path}: {key}.{name}")
+
+
+def _requirements(found: object, where: str) -> Iterator[str]:
     if not isinstance(found, list):
-        raise RequirementsError(f"{path}: project.dependencies is no list")
+        raise RequirementsError(f"{where} is no list")
     for each in cast("list[object]", found):
         if not isinstance(each, str) or why_no_requirement(each):
-            raise RequirementsError(f"{path}: project.dependencies: {each!r:.80} is no requirement")
+            raise RequirementsError(f"{where}: {each!r:.80} is no requirement")
         yield each
 
 

@@ -44,11 +44,13 @@ class ListOptions:
     """Options for an environment that is made from a list of packages.
 
     Attributes:
-        interpreter, allow_builds: as in `WantedPackages`.
+        interpreter, allow_builds, extras, groups: as in `WantedPackages`.
     """
 
     interpreter: str = ""
     allow_builds: bool = False
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 class ProjectEnvironmentManager:
@@ -238,7 +240,7 @@ class ProjectEnvironmentManager:
                 if options not in (None, ListOptions()):
                     raise BadRequestError(
                         f"{shown_path(path)} is not a list of packages, so nothing is installed.",
-                        hint="Leave out --python, --node and --allow-builds.",
+                        hint="Leave out --python, --node, --allow-builds, --extra and --group.",
                     )
                 agreement, row = await self._agree(project, path)
             agreements = [each for each in self._all() if not _means(each, project, row.path)]
@@ -297,6 +299,8 @@ class ProjectEnvironmentManager:
             found.wanted(folder),
             interpreter=options.interpreter,
             allow_builds=options.allow_builds,
+            extras=options.extras,
+            groups=options.groups,
         )
         agreement = UseAgreement(
             project=project.path,

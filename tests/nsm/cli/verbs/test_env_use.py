@@ -185,12 +185,15 @@ def test_a_list_is_built(supervisor: FakeSupervisor, capsys: pytest.CaptureFixtu
 
     supervisor.handlers["env_use"] = use
     options = ["--no-wait", "--python", "/opt/python3", "--allow-builds"]
+    options += ["--extra", "fast", "--extra", "docs", "--group", "test"]
     assert env.main(["use", "uv.lock", *options]) == 0
     assert asked[0] == {
         "project": os.getcwd(),
         "path": "uv.lock",
         "interpreter": "/opt/python3",
         "allow_builds": True,
+        "extras": ["fast", "docs"],
+        "groups": ["test"],
     }
     assert "is uv now: `nsm run -e uv CODE`" in capsys.readouterr().out
     build |= {"state": "failed", "error": "No such package.", "hint": "Look."}

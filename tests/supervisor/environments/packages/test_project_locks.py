@@ -42,18 +42,23 @@ class Project:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
-    def read(self, version: str = "3.11.2") -> ProjectLock:
-        wanted = WantedPackages(project=str(self.folder / "pyproject.toml"))
+    def read(
+        self, version: str = "3.11.2", extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()
+    ) -> ProjectLock:
+        path = str(self.folder / "pyproject.toml")
+        wanted = WantedPackages(project=path, extras=extras, groups=groups)
         lock = read(wanted, python(version))
         assert lock is not None
         return lock
 
-    def pins(self, version: str = "3.11.2") -> dict[str, str]:
-        return {pin.name: pin.version for pin in self.read(version).lock.pins}
+    def pins(
+        self, version: str = "3.11.2", extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()
+    ) -> dict[str, str]:
+        return {pin.name: pin.version for pin in self.read(version, extras, groups).lock.pins}
 
-    def why_not(self) -> str:
+    def why_not(self, extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()) -> str:
         with pytest.raises(LockError) as caught:
-            self.read()
+            self.read(extras=extras, groups=groups)
         return str(caught.value)
 
 
@@ -153,6 +158,56 @@ def test_a_lock_of_poetry_1_has_no_packages_of_other_platforms(it: Project) -> N
     assert it.pins() == {"a": "1.0", "helper": "1.0", "wanted": "1.0"}
 
 
+def test_extras_and_groups_of_a_lock_of_uv_can_be_chosen(it: Project) -> None:
+    packages = map(package, ("a", "b", "dev", "docs", "helper"))
+    root = (
+        'dependencies = [{ name = "a" }]\n[package.optional-dependencies]\n'
+        'Fast_IO = [{ name = "b", marker = "extra == \'fast-io\'" }]\n'
+        '[package.dev-dependencies]\ndev = [{ name = "dev" }]\ndocs = [{ name = "docs" }]\n'
+    )
+    it.write("uv.lock", uv_lock(*packages, root=root))
+    assert list(it.pins()) == ["a", "dev"]
+    assert list(it.pins(extras=("fast.io",))) == ["a", "b", "dev"]
+    assert list(it.pins(groups=("docs",))) == ["a", "dev", "docs"]
+    assert "no extra slow; it has fast-io" in it.why_not(extras=("slow",))
+    assert "no group test; it has dev, docs" in it.why_not(groups=("test",))
+
+
+def test_extras_and_groups_of_a_lock_of_poetry_can_be_chosen(it: Project) -> None:
+    optional = 'groups = ["main"]\noptional = true\n'
+    packages = (
+        poetry_package("a", 'groups = ["main"]'),
+        poetry_package("b", f'{optional}[package.dependencies]\nc = ">=1"\n'),
+        poetry_package("c", f"{optional}markers = \"extra == 'fast'\"\n"),
+        poetry_package("other", optional),
+        poetry_package("docs", 'groups = ["docs"]'),
+    )
+    end = '[extras]\nfast = ["b"]\nslow = ["other"]\n[metadata]\nlock-version = "2.1"\n'
+    it.write("poetry.lock", "".join(packages) + end)
+    it.write("pyproject.toml", "[tool.poetry.group.docs]\noptional = true")
+    assert list(it.pins()) == ["a"]
+    assert list(it.pins(extras=("fast",))) == ["a", "b", "c"]
+    assert list(it.pins(groups=("docs",))) == ["a", "docs"]
+    assert "no extra best; it has fast, slow" in it.why_not(extras=("best",))
+    assert "no group test; it has docs" in it.why_not(groups=("test",))
+
+
+def test_a_lock_of_an_old_poetry_has_its_hashes_elsewhere(it: Project) -> None:
+    packages = "".join(
+        f'[[package]]\nname = "{name}"\nversion = "1.0"\ncategory = "{category}"\n'
+        f'optional = {"true" if category == "extra" else "false"}\npython-versions = "*"\n'
+        for name, category in (("A_b", "main"), ("dev", "dev"), ("left", "extra"))
+    )
+    files = "".join(
+        f'{name} = [{{file = "x.whl", hash = "{HASH}"}}]\n' for name in ("A_b", "dev", "left")
+    )
+    end = f'[metadata]\nlock-version = "1.1"\npython-versions = "^3.8"\n[metadata.files]\n{files}'
+    it.write("poetry.lock", packages + end)
+    assert it.pins() == {"a-b": "1.0", "dev": "1.0"}
+    it.write("poetry.lock", packages + end.replace(HASH, "md5:abc"))
+    assert "no plain version and hashes" in it.why_not()
+
+
 A = package("a")
 OF_A = 'dependencies = [{ name = "a" }]'
 
@@ -202,8 +257,8 @@ def test_a_lock_that_nobody_should_install_is_refused(it: Project, text: str, wh
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "not 2.x"),
-        ('[metadata]\nlock-version = "1.1"', "`poetry lock` of Poetry 2"),
+        ("", "not 1.x or 2.x"),
+        ('[metadata]\nlock-version = "3.0"', "`poetry lock` of Poetry 2"),
         ('[metadata]\nlock-version = "2.1"\npython-versions = ">=3.12"', "it is for Python >=3.12"),
         ('[metadata]\nlock-version = "2.1"', "no packages"),
     ]

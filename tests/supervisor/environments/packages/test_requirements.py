@@ -47,3 +47,23 @@ def test_no_hash_is_dropped(tmp_path: Path, line: str) -> None:
     file.write_text(f"humanize\n{line}\n")
     with pytest.raises(requirements.RequirementsError, match="line 2 has a hash; then each line"):
         requirements.read(WantedPackages(requirements=str(file)))
+
+
+def test_extras_and_groups_of_a_project_can_be_chosen(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(
+        '[project]\ndependencies = ["a"]\n[project.optional-dependencies]\nFast_IO = ["b>=1"]\n'
+        '[dependency-groups]\ntest = ["c"]\nall = [{include-group = "test"}]\n'
+    )
+
+    def chosen(*extras: str, groups: tuple[str, ...] = ()) -> list[str]:
+        return requirements.read(
+            WantedPackages(project=str(file), extras=extras, groups=groups),
+        )
+
+    assert chosen() == ["a"]
+    assert chosen("fast-io", groups=("test",)) == ["a", "b>=1", "c"]
+    with pytest.raises(requirements.RequirementsError, match="has no slow; it has fast-io"):
+        chosen("slow")
+    with pytest.raises(requirements.RequirementsError, match="is no requirement"):
+        chosen(groups=("all",))
