@@ -348,6 +348,18 @@ def put(path: Path, text: str = "x") -> None:
     path.write_text(text)
 
 
+def test_names_of_language_servers_hooks_and_environments_are_told(project: Path) -> None:
+    was = before(project)
+    for name in (".venv/pyvenv.cfg", ".hg/hgrc", "sub/rust-toolchain.toml", ".Rprofile"):
+        put(project / name)
+    assert lines(was) == [
+        ".Rprofile (added): R, when it starts in the directory",
+        ".hg/hgrc (added): Mercurial, at its next call, whatever the call is for",
+        ".venv/pyvenv.cfg (added): editors and uv, when they start the python beside it",
+        "sub/rust-toolchain.toml (added): rustup, at its next call, whatever the call is for",
+    ]
+
+
 def test_files_that_would_be_run_are_told_with_who_runs_them(project: Path) -> None:
     put(project / "had/.vscode/tasks.json")
     put(project / "same/.mcp.json")

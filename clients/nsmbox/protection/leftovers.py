@@ -190,7 +190,10 @@ def _of_the_table(was: Before, found: Survey) -> Iterator[str]:
         entry = autorun.find(relative)
         if entry is None:
             continue
-        inside = next((part for part in relative.split("/") if _holds_packages(part)), None)
+        above = relative.split("/")
+        if entry.path == "pyvenv.cfg":  # a virtual environment is no project in one
+            above = above[:-2]
+        inside = next((part for part in above if _holds_packages(part)), None)
         if inside is not None:
             packages[inside] = packages.get(inside, 0) + 1
             continue
