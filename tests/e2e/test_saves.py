@@ -19,7 +19,7 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, program, supervisor
-from nsm.saves import RestoredRow, SaveError, Saves, kept, saves
+from nsm.saves import RestoredRow, SaveError, Saves, kept, languages
 from nsm.saves.save_file import PARTS
 from nsm.wire.errors import BadRequestError, NsmError
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_pickled_spoils_nothing(
     client: nsm.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Generators, a variable that takes a minute, one that ends the process."""
-    monkeypatch.setattr(saves, "VARIABLE_S", 0.2)
+    monkeypatch.setattr(languages, "VARIABLE_S", 0.2)
     run(
         client,
         """
@@ -331,10 +331,76 @@ def test_saves_have_a_largest_size(client: nsm.Client) -> None:
     assert [row.name for row in kept.listed()] == ["work"]
 
 
+@pytest.mark.node
 def test_other_interpreters_are_refused_by_name(client: nsm.Client) -> None:
-    client.run("x=1", env="bash", session="shell")
-    with pytest.raises(SaveError, match="session of bash"):
-        Saves(client).save("shell")
+    client.run("x=1", env="node", session="js")
+    with pytest.raises(SaveError, match="session of node"):
+        Saves(client).save("js")
+
+
+BASH_STATE = r"""
+text=$'two\nlines \'quoted\''
+list=(a "b c"); declare -A map=([k e]=v [']']=w); declare -i number=3; declare -r fixed=1
+declare -n other=text; export EXPORTED=yes
+greet() { echo "hello $1 $text"; }
+twice() { greet "$1"; greet "$1"; }
+export -f twice
+alias ll='ls -l'
+trap 'echo "caught $text"' USR1
+trap 'echo failed' ERR
+shopt -s nullglob; umask 027
+mkdir -p /workspace/below; cd /workspace/below; echo content >file
+set -u
+"""
+
+BASH_CHECKS = r"""
+[[ $text == $'two\nlines \'quoted\'' && ${list[1]} == "b c" && ${map[k e]} == v ]] || echo bad
+[[ ${!map[*]} == *]* ]] || echo bad key
+number+=4; [[ $number == 7 && $other == "$text" ]] || echo bad attributes
+(fixed=2) 2>/dev/null && echo not fixed
+[[ $(greet you) == "hello you $text" ]] || echo bad function
+[[ $(bash -c 'declare -F twice') == twice ]] || echo not exported
+[[ $(env | grep -c ^EXPORTED=yes) == 1 ]] || echo not exported
+[[ ${BASH_ALIASES[ll]} == 'ls -l' && $(umask) == 0027 ]] || echo bad alias or umask
+shopt -q nullglob || echo no nullglob
+[[ $PWD == /workspace/below && $(<file) == content ]] || echo bad directory
+[[ $(trap -p USR1 ERR) == *caught*failed* ]] || echo "bad traps: $(trap -p)"
+[[ $- == *u* ]] || echo bad options
+[[ -z ${nsm_place+x}${nsm_name+x}${nsm_why+x} ]] || echo left variables
+! declare -F nsm_note || echo left a function
+[[ ! -e /tmp/.nsm-save ]] || echo left
+"""
+
+
+def test_a_bash_session_is_saved_and_restored(client: nsm.Client) -> None:
+    """Variables with their attributes, functions, aliases, traps, options."""
+
+    def said(code: str, session: str) -> str:
+        result = client.run(code, env="bash", session=session)
+        return result.stdout + result.stderr
+
+    assert said(BASH_STATE, "shell") == ""
+    saved = Saves(client).save("shell")
+    assert {"text", "list", "greet", "ll", "SIGUSR1"} <= set(saved.names)
+    assert said(BASH_CHECKS, "shell") == ""
+    restored = Saves(client).restore("shell", "again")
+    assert [row for row in restored.rows if not row.restored] == []
+    assert said(BASH_CHECKS, "again") == ""
+    assert said("kill -USR1 $$", "again") == "caught two\nlines 'quoted'\n"
+
+
+@pytest.mark.parametrize(
+    "options", ["set -e", "set -e; trap 'echo own' ERR; trap : EXIT", "set -x"]
+)
+def test_a_strict_bash_session_is_saved_and_restored(client: nsm.Client, options: str) -> None:
+    """Neither the original nor the new session ends of it, and both have the options."""
+    client.run(f"{options}\nx=1", env="bash", session="shell")
+    Saves(client).save("shell")
+    Saves(client).restore("shell", "again")
+    shows = "echo $- $x; trap -p"
+    one, other = (client.run(shows, env="bash", session=s) for s in ("shell", "again"))
+    assert one.stdout == other.stdout
+    assert not other.interpreter_restarted
 
 
 def variables(shared: Supervisor, tmp_path: Path) -> dict[str, str]:

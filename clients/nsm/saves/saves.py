@@ -6,14 +6,13 @@ import json
 import os
 import time
 from contextlib import suppress
-from importlib import resources, util
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsm._version import program_version
-from nsm.saves import kept
-from nsm.saves.reports import NotSaved, Restored, RestoredRow, Saved, SaveError
+from nsm.saves import kept, languages
+from nsm.saves.languages import PLACE, RestoreOutcome, SavedState
+from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError
 from nsm.saves.save_file import Manifest, SaveReader, SaveWriter, opened
-from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import FileError, NsmError
 from nsm.wire.transcripts import SessionStart, entry
 
@@ -26,19 +25,11 @@ if TYPE_CHECKING:
     from nsm.wire.messages import Event
     from nsm.wire.results import RunResult
 
-T = TypeVar("T")
-
-PLACE = "/tmp/.nsm-save"  # noqa: S108  # in the session
-"""Directory in the session for what is on its way into a save, or out of one."""
-
 DIRECTORIES = (("workspace.tar", "/workspace"), ("tmp.tar", "/tmp"))  # noqa: S108  # likewise
 """Parts that are directories of the session."""
 
 MAX_MB = 10 * 1024
 """Largest size of a save, and of all saves in nsm's directory together, unless more is allowed."""
-
-VARIABLE_S = 10.0
-"""Time for pickling one variable."""
 
 RESERVE_S = 3.0
 """Part of the time of an execution that is not for pickling."""
@@ -46,22 +37,8 @@ RESERVE_S = 3.0
 USUAL_TIMEOUT_S = 30.0
 """Time for an execution where the environment's limit is not known."""
 
-MAX_REPORT_BYTES = 64 * 1024 * 1024
-
 JAIL_VARIABLES = ("HOME", "LANG", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHLVL", "TMPDIR", "USER")
 """Variables that are the jail's, beside those that its policy names."""
-
-_RUNNER = """
-import sys, types
-state = sys.modules['_nsm_state'] = types.ModuleType('_nsm_state')
-try:
-    path = directory + '/python_' + action + '.py'
-    exec(compile(open(path).read(), path, 'exec'), state.__dict__)
-    getattr(state, action)(directory)
-finally:
-    sys.modules.pop('_nsm_state', None)
-"""
-"""Code that runs a program of `in_session` in the session, and leaves no name there."""
 
 
 class _Source(NamedTuple):
@@ -168,10 +145,10 @@ class Saves:
         self._client.call("logs", {"target": row.id, "follow": False}, on_event=on_event)
         if inspection.policy is None or not starts:
             raise SaveError(f"the session {target} has ended, or has only begun")
-        if starts[0].interpreter != "python":
+        if starts[0].interpreter not in languages.INTERPRETERS:
             raise SaveError(
                 f"{row.name or row.id} is a session of {starts[0].interpreter}",
-                hint="Only Python sessions can be saved.",
+                hint="Only Python and Bash sessions can be saved.",
             )
         limits = [env.timeout_s for env in self._client.envs() if env.name == row.env]
         return _Source(
@@ -185,22 +162,20 @@ class Saves:
             limits[0] if limits else USUAL_TIMEOUT_S,
         )
 
-    def _write_state(self, files: SessionFiles, source: _Source, timeout_s: float | None) -> _State:
+    def _write_state(
+        self, files: SessionFiles, source: _Source, timeout_s: float | None
+    ) -> SavedState:
         limit = min(timeout_s or source.timeout_s, source.timeout_s)
-        options = {
-            "seconds": max(1.0, limit - RESERVE_S),
-            "variable_s": VARIABLE_S,
-            "not_saved": [*source.variables, *JAIL_VARIABLES],
-        }
         with suppress(FileError):
             files.remove(PLACE, recursive=True)  # of a save that was killed
-        files.write(f"{PLACE}/cloudpickle.py", _cloudpickle(), parents=True)
-        _put_program(files, "save")
-        files.write(f"{PLACE}/options.json", json.dumps(options))
-        result = self._client.run_in(source.id, _code("save"), timeout_s=limit)
-        _check(result, "saved")
-        files.remove(f"{PLACE}/options.json")
-        return _read(_State, files, f"{PLACE}/state.json")
+        languages.put_program(files, source.interpreter, "save")
+        not_saved = (*source.variables, *JAIL_VARIABLES)
+        seconds = max(1.0, limit - RESERVE_S)
+        options = languages.put_options(files, source.interpreter, not_saved, seconds)
+        code = languages.code(source.interpreter, "save")
+        _check(self._client.run_in(source.id, code, timeout_s=limit), "saved")
+        files.remove(options)
+        return languages.read_state(files, source.interpreter)
 
     # Files to sessions.
 
@@ -231,7 +206,7 @@ class Saves:
         """
         with opened(kept.found(save)) as reader:
             manifest = reader.manifest
-            if manifest.interpreter != "python":
+            if manifest.interpreter not in languages.INTERPRETERS:
                 raise SaveError(
                     f"this nsm cannot restore a session of {manifest.interpreter!r:.20}"
                 )
@@ -248,29 +223,31 @@ class Saves:
 
     def _fill(
         self, sandbox: Sandbox, reader: SaveReader, timeout_s: float | None
-    ) -> list[_Outcome]:
+    ) -> list[RestoreOutcome]:
         files = sandbox.files
-        left_out = list[_Outcome]()
+        left_out = list[RestoreOutcome]()
         for name, directory in (*DIRECTORIES, ("state.tar", PLACE)):
 
             def unpack(read: Callable[[int], bytes], into: str = directory) -> None:
                 for each in files.unpack(into, read).skipped:
                     row = RestoredRow(f"{into}/{each.path}", "file", each.why)
-                    left_out.append(_Outcome(row))
+                    left_out.append(RestoreOutcome(row))
 
             reader.read_part(name, unpack)
         reader.read_part("transcript.jsonl", lambda _: None)
-        _put_program(files, "restore")
+        interpreter = reader.manifest.interpreter
+        languages.put_program(files, interpreter, "restore")
         try:
-            _check(sandbox.run(_code("restore"), timeout_s=timeout_s), "restored")
-            report = _read(_Report, files, f"{PLACE}/report.json")
+            code = languages.code(interpreter, "restore")
+            _check(sandbox.run(code, timeout_s=timeout_s), "restored")
+            rows = languages.read_report(files, interpreter)
         finally:
             with suppress(NsmError):
                 files.remove(PLACE, recursive=True)
-        return [*report.rows, *left_out]
+        return [*rows, *left_out]
 
 
-def _replayed(sandbox: Sandbox, outcome: _Outcome) -> RestoredRow:
+def _replayed(sandbox: Sandbox, outcome: RestoreOutcome) -> RestoredRow:
     """Run the cell that made something, if that was not restored."""
     row = outcome.row
     if row.restored or outcome.again is None:
@@ -280,29 +257,6 @@ def _replayed(sandbox: Sandbox, outcome: _Outcome) -> RestoredRow:
         return row._replace(replayed=True)
     lines = result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"]
     return row._replace(why=f"{row.why}; its cell failed: {lines[-1]}")
-
-
-def _code(action: str) -> str:
-    names = {"action": action, "directory": PLACE}
-    return f"# nsm {action}\nexec({_RUNNER!r}, {names!r})\n"
-
-
-def _put_program(files: SessionFiles, action: str) -> None:
-    name = f"python_{action}.py"
-    program = resources.files("nsm.saves.in_session").joinpath(name).read_bytes()
-    files.write(f"{PLACE}/{name}", program, parents=True)
-
-
-def _cloudpickle() -> bytes:
-    """Source of cloudpickle, which is one file."""
-    try:
-        found = util.find_spec("cloudpickle.cloudpickle")
-    except ModuleNotFoundError:
-        found = None
-    if found is None or found.origin is None:
-        raise SaveError("the Python package cloudpickle is missing", hint="Install nsm again.")
-    with open(found.origin, "rb") as file:
-        return file.read()
 
 
 def _check(result: RunResult, done: str) -> None:
@@ -319,46 +273,3 @@ def _check(result: RunResult, done: str) -> None:
     if result.interpreter_restarted:
         why += f". Its interpreter was restarted: {result.restart_reason}"
     raise SaveError(f"the session was not {done}: {why}")
-
-
-class _Named(NamedTuple):
-    name: str
-
-
-class _Group(NamedTuple):
-    names: tuple[str, ...]
-
-
-class _State(NamedTuple):
-    """Facts about the saved state, as the session tells them."""
-
-    imports: dict[str, str]
-    definitions: tuple[_Named, ...]
-    groups: tuple[_Group, ...]
-    failed: tuple[NotSaved, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all that is saved."""
-        definitions = [each.name for each in self.definitions]
-        variables = [name for group in self.groups for name in group.names]
-        return (*self.imports, *definitions, *variables)
-
-
-class _Outcome(NamedTuple):
-    """Outcome of one thing, as the session tells it; `again` is code that could make it again."""
-
-    row: Annotated[RestoredRow, ""]
-    again: str | None = None
-
-
-class _Report(NamedTuple):
-    rows: tuple[_Outcome, ...]
-
-
-def _read(kind: type[T], files: SessionFiles, path: str) -> T:
-    """Read what the session says of itself. It may be anything."""
-    try:
-        return decode(kind, json.loads(files.read(path, max_bytes=MAX_REPORT_BYTES)))
-    except (ValueError, RecursionError, DecodeError, FileError) as error:
-        raise SaveError(f"the session gave no account of its state: {error}") from error

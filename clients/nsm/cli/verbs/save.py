@@ -11,11 +11,12 @@ from nsm.saves.reports import SaveError
 from nsm.saves.saves import MAX_MB, Saves
 
 _EPILOG = """\
-A save has the variables, functions, classes and imports of a Python session, its working directory,
-its environment variables, /workspace, /tmp and its transcript. `nsm restore` makes a session of it.
-The session goes on as it was.
+A save has the variables, functions, classes and imports of a Python session, or the variables,
+functions, aliases, traps and options of a Bash session; its working directory, its environment
+variables, /workspace, /tmp and its transcript. `nsm restore` makes a session of it. The session
+goes on as it was.
 
-Variables are pickled one by one; those that share objects keep them. What cannot be pickled, or
+Variables of Python are pickled one by one; those that share objects keep them. What cannot be pickled, or
 takes longer than 10 s, is listed with the reason, and the rest is saved. Variables of the
 environment that nsm gave the session are not saved. What a variable holds is: saves may hold
 secrets, and only you can read them (mode 0600).

@@ -1,0 +1,14 @@
+# shellcheck shell=bash
+# Brings the state of a Bash session back from files, and writes down what came of it. The session's
+# own shell reads it. What it makes would be local to a function, so there is none.
+
+nsm_place=/tmp/.nsm-save
+builtin cd -- "$(<"$nsm_place/cwd")" 2>/dev/null \
+  || builtin printf '%s\0' "directory the working directory" "it is not there" >>"$nsm_place/rows"
+while IFS= builtin read -r -d '' nsm_name && IFS= builtin read -r -d '' nsm_text; do
+  nsm_why=
+  { builtin eval "$nsm_text"; } 2>"$nsm_place/stderr" || nsm_why=$(<"$nsm_place/stderr")
+  case $nsm_name in options*) continue ;; esac
+  builtin printf '%s\0' "$nsm_name" "${nsm_why:0:300}" >>"$nsm_place/rows"
+done <"$nsm_place/entries" || builtin :
+builtin unset nsm_place nsm_name nsm_text nsm_why
