@@ -109,14 +109,13 @@ class Workshop:
 
 UV = shutil.which("uv", path=os.path.dirname(sys.executable))
 needs_uv = pytest.mark.skipif(UV is None, reason="uv is missing: make installs it")
-TOOLS = ["pip", pytest.param("uv", marks=needs_uv)]
-BOTH = pytest.mark.parametrize("it", TOOLS, indirect=True)
+UV_PARAMETER = pytest.param("uv", marks=needs_uv)
+SLOW_PIP = pytest.param("pip", marks=pytest.mark.slow)
+BOTH = pytest.mark.parametrize("it", ["pip", UV_PARAMETER], indirect=True)
 
 
 # pip takes twice as long.
-@pytest.fixture(
-    params=[pytest.param("uv", marks=needs_uv), pytest.param("pip", marks=pytest.mark.slow)]
-)
+@pytest.fixture(params=[UV_PARAMETER, SLOW_PIP])
 def it(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workshop]:
     with index_server(None) as index:
         yield Workshop(tmp_path, index, request.param)
@@ -158,8 +157,17 @@ async def test_other_packages_make_another_lock(it: Workshop) -> None:
     assert "demo==1.0" in Path(second.lock).read_text()
 
 
-@pytest.mark.parametrize("kind", [HTML, JSON])
-@BOTH
+# nsm reads the pages where pip resolves, else uv does.
+@pytest.mark.parametrize(
+    ("it", "kind"),
+    [
+        ("pip", HTML),
+        ("pip", JSON),
+        pytest.param("uv", HTML, marks=needs_uv),
+        pytest.param("uv", JSON, marks=[needs_uv, pytest.mark.slow]),
+    ],
+    indirect=["it"],
+)
 async def test_a_lock_has_the_files_of_all_platforms(it: Workshop, kind: str) -> None:
     plain, data, _ = wheel("demo", "1.0")
     better, data_of_better, _ = wheel("demo", "1.0", more={"more.py": b""})
@@ -227,7 +235,6 @@ async def test_environments_share_equal_files(it: Workshop) -> None:
     assert not Path(one.path).exists()
 
 
-@BOTH
 async def test_what_cannot_be_had(it: Workshop) -> None:
     it.index.add_project("demo", "1.0", requires="helper<2")
     it.index.add_project("helper", "1.0", "2.0")
@@ -308,7 +315,7 @@ async def test_two_builds_of_the_same_at_once(it: Workshop) -> None:
     assert it.leftovers() == []
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", [UV_PARAMETER, SLOW_PIP])
 async def test_without_network_the_cache_is_used_or_the_reason_told(
     tmp_path: Path, tool: str
 ) -> None:
@@ -353,7 +360,9 @@ async def test_compiled_modules_come_from_sources_alone(it: Workshop) -> None:
 
 
 @pytest.mark.parametrize("it", ["pip"], indirect=True)  # uv refuses some by itself
-@pytest.mark.parametrize("path", ["scripts/python", "data/pyvenv.cfg"])
+@pytest.mark.parametrize(
+    "path", ["scripts/python", pytest.param("data/pyvenv.cfg", marks=pytest.mark.slow)]
+)
 async def test_no_package_takes_the_place_of_python(it: Workshop, path: str) -> None:
     it.index.add_project("demo", "1.0", more={f"demo-1.0.data/{path}": b"#!/bin/sh\n"})
     why = await it.why_not("demo")
@@ -449,7 +458,6 @@ def locked_by_uv(it: Workshop, text: str) -> Path:
 
 
 @needs_uv
-@BOTH
 async def test_the_lock_of_a_project_is_used(it: Workshop) -> None:
     it.index.add_project("helper", "1.5")
     it.index.add_project("windows", "1.0")
