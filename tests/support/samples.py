@@ -344,6 +344,7 @@ def session_start(**changes: Any) -> dict[str, Any]:
         "scope": "cli",
         "started_at": 1_700_000_000.5,
         "dropped": 0,
+        "late": False,
     }
     return start | changes
 
@@ -357,6 +358,8 @@ def execution_start(**changes: Any) -> dict[str, Any]:
         "code": "print(1)",
         "code_omitted": 0,
         "started_at": 1_700_000_001.0,
+        "stdin": False,
+        "reset": False,
     }
     return start | changes
 

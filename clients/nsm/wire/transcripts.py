@@ -22,6 +22,7 @@ class SessionStart(NamedTuple):
         client: the program that the session belongs to; `scope`: the name space of its name.
         started_at: Unix time, seconds, when it was handed out; for display.
         dropped: how many older executions are no longer kept.
+        late: it begins with a restart of the supervisor; what ran before is not in it.
     """
 
     id: str
@@ -32,6 +33,7 @@ class SessionStart(NamedTuple):
     scope: str
     started_at: float
     dropped: int
+    late: bool = False
 
 
 class ExecutionStart(NamedTuple):
@@ -43,6 +45,10 @@ class ExecutionStart(NamedTuple):
         client: the program that sent it.
         code: its beginning where it is long; `code_omitted` characters of its end are left out.
         started_at: Unix time, seconds; for display.
+        stdin: it had standard input, which is not in the transcript.
+        reset: it ran in a fresh interpreter of the session.
+        stdin: it had standard input, which is not in the transcript.
+        reset: it ran in a fresh interpreter of the session.
     """
 
     execution_id: str
@@ -51,6 +57,8 @@ class ExecutionStart(NamedTuple):
     code: str
     code_omitted: int
     started_at: float
+    stdin: bool = False
+    reset: bool = False
 
 
 class OutputPiece(NamedTuple):
@@ -70,7 +78,7 @@ class DisplayedValue(NamedTuple):
     """One displayed value.
 
     Attributes:
-        data: by MIME type; what is not text, and what is long, is left out.
+        data: by MIME type, text and images (base64, but for SVG); what is long is left out.
         omitted: sizes of what is left out by MIME type, in characters as the code gave it (binary
             data is base64).
     """

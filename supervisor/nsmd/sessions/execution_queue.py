@@ -201,6 +201,8 @@ class ExecutionQueue:
             execution.request.client.name,
             execution.request.code,
             streamed=self._streamed,
+            stdin=execution.request.stdin,
+            reset=execution.request.reset,
         )
         execution.note_sent()
         self._events.publish("execution_started", session=owner.id, subject=execution)
@@ -271,6 +273,8 @@ class ExecutionQueue:
             request.client.name,
             request.code,
             streamed=False,
+            stdin=request.stdin,
+            reset=request.reset,
             sent_at=execution.sent_at,
         )
         execution.note_sent()

@@ -130,6 +130,8 @@ def session(start: SessionStart) -> str:
     )
     if start.dropped:
         text += f"({formats.count(start.dropped, 'older execution')} no longer kept)\n"
+    if start.late:
+        text += "(what ran before the supervisor was restarted is not kept)\n"
     return text
 
 
@@ -179,10 +181,12 @@ def job_outcome(end: JobEnd) -> str:
 
 
 def display(shown: DisplayedValue) -> str:
-    """A displayed value: its plainest text, and what was left out of the transcript."""
-    kind = next((kind for kind in ("text/plain", *shown.data) if kind in shown.data), None)
+    """A displayed value: its plainest text, and sizes of its images and of what was left out."""
+    texts = [kind for kind in shown.data if not kind.startswith("image/")]
+    kind = "text/plain" if "text/plain" in texts else next(iter(texts), None)
     text = "" if kind is None else _marked(STDOUT, harmless(shown.data[kind]))
-    for omitted, chars in shown.omitted.items():
+    images = {kind: len(data) for kind, data in shown.data.items() if kind not in texts}
+    for omitted, chars in (images | shown.omitted).items():
         if omitted.startswith("image/") or kind is None:
             text += f"{STDOUT}[{one_line(omitted)}, {chars:,} characters]\n"
     return text

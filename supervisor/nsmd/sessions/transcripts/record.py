@@ -28,7 +28,12 @@ MAX_STREAM_CHARS = 256 * 1024
 """Kept head and tail of each stream of one execution."""
 
 MAX_SHOWN_CHARS = 64 * 1024
-"""Kept size of one execution's displayed values together."""
+"""Kept text of one execution's displayed values together."""
+
+MAX_IMAGE_CHARS = 512 * 1024
+"""Kept images of one execution together, as base64: some ten plots."""
+
+_IMAGE_KINDS = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 
 _MAX_SHOWN = 100
 _MAX_KINDS = 20
@@ -81,17 +86,29 @@ class TranscriptRecord:
         "_code",
         "_code_omitted",
         "_execution_id",
+        "_reset",
         "_seconds",
         "_shown",
         "_skipped",
         "_started_at",
+        "_stdin",
         "live",
         "number",
         "place",
         "size_bytes",
     )
 
-    def __init__(self, place: int, number: int, execution_id: str, client: str, code: str) -> None:
+    def __init__(
+        self,
+        place: int,
+        number: int,
+        execution_id: str,
+        client: str,
+        code: str,
+        *,
+        stdin: bool,
+        reset: bool,
+    ) -> None:
         self.place = place
         self.number = number
         self.live: LiveOutput | None = None
@@ -100,6 +117,8 @@ class TranscriptRecord:
         self._client = client
         self._code = code[:MAX_CODE_CHARS]  # the code itself if it is short
         self._code_omitted = len(code) - len(self._code)
+        self._stdin = stdin
+        self._reset = reset
         self._started_at = time.time()
         self._answer: Outcome | NsmError | None = None
         self._seconds = 0.0
@@ -160,7 +179,26 @@ class TranscriptRecord:
             code=self._code,
             code_omitted=self._code_omitted,
             started_at=self._started_at,
+            stdin=self._stdin,
+            reset=self._reset,
         )
+
+    def drop_images(self) -> int:
+        """Drop the images that its code displayed, and count them as left out.
+
+        Returns:
+            The size of what was dropped, bytes.
+        """
+        before = sum(map(_shown_size, self._shown))
+        self._shown = tuple(_without_images(shown) for shown in self._shown)
+        freed = before - sum(map(_shown_size, self._shown))
+        self.size_bytes -= freed
+        return freed
+
+    @property
+    def has_images(self) -> bool:
+        """True while it keeps images."""
+        return any(kind in _IMAGE_KINDS for shown in self._shown for kind in shown.data)
 
     def piece(self, stream: StreamName, text: str, skipped: int = 0) -> OutputPiece:
         """Make an entry for printed output."""
@@ -226,8 +264,8 @@ class TranscriptRecord:
 
 
 def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[DisplayedValue]:
-    """Yield displayed values, without long ones and those that are no text."""
-    room = MAX_SHOWN_CHARS
+    """Yield displayed values, without long ones and those that are neither text nor images."""
+    room = {"text": MAX_SHOWN_CHARS, "image": MAX_IMAGE_CHARS}
     for display in displays[:_MAX_SHOWN]:
         data: dict[str, str] = {}
         omitted: dict[str, int] = {}
@@ -237,12 +275,20 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[DisplayedValue]:
                 continue
             if place is not None and not kind.startswith("image/"):
                 continue  # its text is in stdout
-            if kind.startswith("text/") and isinstance(value, str) and len(value) <= room:
+            sort = kind.partition("/")[0]
+            kept = sort == "text" or kind in _IMAGE_KINDS
+            if kept and isinstance(value, str) and len(value) <= room[sort]:
                 data[kind] = value
-                room -= len(value)
+                room[sort] -= len(value)
             else:
                 omitted[kind] = len(value) if isinstance(value, str) else len(repr(value))
         yield DisplayedValue(data, omitted)
+
+
+def _without_images(shown: DisplayedValue) -> DisplayedValue:
+    images = {kind: len(data) for kind, data in shown.data.items() if kind in _IMAGE_KINDS}
+    data = {kind: text for kind, text in shown.data.items() if kind not in images}
+    return DisplayedValue(data, shown.omitted | images)
 
 
 # Code chooses these texts, too, and may run a thousand times: all of them count.

@@ -75,6 +75,10 @@ class TranscriptStore:
             oldest, owner = next(iter(self._items.items()))
             owner.drop(oldest)
 
+    def freed(self, size_bytes: int) -> None:
+        """Part of an item was dropped."""
+        self.size_bytes -= size_bytes
+
     def shrunk(self, item: Item) -> None:
         """An item was dropped."""
         del self._items[item]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from nsmd.sessions.transcripts.live import LiveOutput, ReaderPosition
 from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, JobEntry, TranscriptRecord
 
 MAX_TRANSCRIPT_BYTES = 4 * 1024 * 1024
-"""Kept size of one session; its oldest executions and notes go first."""
+"""Kept size of one session; its oldest images go first, then its oldest executions and notes."""
 
 MAX_COMMAND_CHARS = 1000
 """Kept beginning of a job's arguments at its end. They are kept longer at its start."""
@@ -56,6 +57,9 @@ class TranscriptBudget(Protocol):
     def grown(self, transcript: Transcript, item: Item) -> None:
         """An item has its final size."""
 
+    def freed(self, size_bytes: int) -> None:
+        """Part of an item was dropped."""
+
     def shrunk(self, item: Item) -> None:
         """An item was dropped."""
 
@@ -74,12 +78,14 @@ class Transcript:
     __slots__ = (
         "_budget",
         "_changed",
+        "_illustrated",
         "_items",
         "_kept",
         "_places",
         "_running",
         "_running_since_s",
         "_started_at",
+        "_started_late",
         "end_reason",
         "ended_s",
         "executions",
@@ -97,9 +103,11 @@ class Transcript:
         self.end_reason = ""
         self.followers = 0
         self._started_at = time.time()
+        self._started_late = False
         self._budget = budget
         self._items: dict[int, Item] = {}  # by place, in order, with gaps
         self._places = 0
+        self._illustrated: deque[int] = deque()  # places of executions that keep images
         self._kept = 0  # executions
         self.size_bytes = 0
         self._running: TranscriptRecord | None = None
@@ -120,6 +128,7 @@ class Transcript:
         """Note that the session began that long ago, under an earlier supervisor."""
         self.started_s -= age_s
         self._started_at -= age_s
+        self._started_late = True
 
     def begin(
         self,
@@ -128,15 +137,18 @@ class Transcript:
         code: str,
         *,
         streamed: bool,
+        stdin: bool = False,
+        reset: bool = False,
         sent_at: float | None = None,
     ) -> None:
         """Add an execution that is sent to the agent.
 
         Args:
             streamed: its output comes while it runs.
+            stdin: it has standard input; `reset`: in a fresh interpreter.
             sent_at: Unix time, if an earlier supervisor sent it.
         """
-        self._running = self._add(execution_id, client, code)
+        self._running = self._add(execution_id, client, code, stdin=stdin, reset=reset)
         if sent_at is not None:
             # Code may have changed what its agent says.
             self._running.began(min(max(sent_at, self._started_at), time.time()))
@@ -217,6 +229,7 @@ class Transcript:
             scope=subject.scope,
             started_at=self._started_at,
             dropped=self.executions - self._kept,
+            late=self._started_late,
         )
 
     def item(self, place: int) -> Item | None:
@@ -253,6 +266,8 @@ class Transcript:
     def drop(self, item: Item) -> None:
         """Drop a note, or an execution that has ended."""
         del self._items[item.place]
+        if self._illustrated and self._illustrated[0] == item.place:
+            self._illustrated.popleft()
         if isinstance(item, TranscriptRecord):
             self._kept -= 1
         self.size_bytes -= item.size_bytes
@@ -263,13 +278,24 @@ class Transcript:
         for item in list(self._items.values()):
             self.drop(item)
 
-    def _add(self, execution_id: str, client: str, code: str) -> TranscriptRecord:
+    def _add(
+        self, execution_id: str, client: str, code: str, *, stdin: bool = False, reset: bool = False
+    ) -> TranscriptRecord:
         self.executions += 1
         self._kept += 1
         self._places += 1
-        record = TranscriptRecord(self._places, self.executions, execution_id, client, code)
+        record = TranscriptRecord(
+            self._places, self.executions, execution_id, client, code, stdin=stdin, reset=reset
+        )
         self._items[record.place] = record
         return record
+
+    def _drop_images(self, item: Item | None) -> None:
+        """Drop the images of an execution; None if it was dropped as a whole."""
+        if isinstance(item, TranscriptRecord):
+            freed = item.drop_images()
+            self.size_bytes -= freed
+            self._budget.freed(freed)
 
     def _note(self, entry: JobStart | JobEnd) -> None:
         self._places += 1
@@ -278,9 +304,14 @@ class Transcript:
 
     def _finished(self, item: Item) -> None:
         self.size_bytes += item.size_bytes
+        if isinstance(item, TranscriptRecord) and item.has_images:
+            self._illustrated.append(item.place)
         self._budget.grown(self, item)
         while self.size_bytes > MAX_TRANSCRIPT_BYTES:
-            self.drop(next(item for item in self._items.values() if item.ended))
+            if self._illustrated:
+                self._drop_images(self._items.get(self._illustrated.popleft()))
+            else:
+                self.drop(next(item for item in self._items.values() if item.ended))
         self.wake_readers()
 
 

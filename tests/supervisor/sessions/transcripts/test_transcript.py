@@ -28,7 +28,12 @@ from nsmd.agent_link.job_frames import JobFacts
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, store, transcript
 from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, ReaderPosition
-from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, MAX_SHOWN_CHARS, MAX_STREAM_CHARS
+from nsmd.sessions.transcripts.record import (
+    MAX_CODE_CHARS,
+    MAX_IMAGE_CHARS,
+    MAX_SHOWN_CHARS,
+    MAX_STREAM_CHARS,
+)
 
 if TYPE_CHECKING:
     from nsmd.sessions.transcripts import Transcript, TranscriptReader
@@ -342,7 +347,7 @@ async def test_long_code_and_long_output_are_cut(it: Bench) -> None:
     assert error == OutputPiece("e1", "stderr", "short", 0)
 
 
-async def test_displays_keep_their_text_forms(it: Bench) -> None:
+async def test_displays_keep_their_text_and_images(it: Bench) -> None:
     it.begin()
     it.transcript.finish(
         Outcome(
@@ -354,15 +359,47 @@ async def test_displays_keep_their_text_forms(it: Bench) -> None:
                 {"text/plain": "[1]", "application/json": [1]},
                 {"text/html": "x" * (MAX_SHOWN_CHARS + 1), "k" * 1000: "?"},
                 {"text/plain": "<Figure>", "image/png": "A" * 5000, PLACE: 1},
+                {"image/png": "A" * MAX_IMAGE_CHARS, "image/x-icon": "AAAA"},
             ),
         )
     )
     assert end_of(entries(it.transcript.read())).displays == (
-        DisplayedValue({"text/plain": "<Figure>"}, {"image/png": 5000}),
+        DisplayedValue({"text/plain": "<Figure>", "image/png": "A" * 5000}, {}),
         DisplayedValue({"text/plain": "[1]"}, {"application/json": 3}),
         DisplayedValue({}, {"text/html": MAX_SHOWN_CHARS + 1}),
-        DisplayedValue({}, {"image/png": 5000}),
+        DisplayedValue({"image/png": "A" * 5000}, {}),
+        DisplayedValue({}, {"image/png": MAX_IMAGE_CHARS, "image/x-icon": 4}),
     )
+
+
+async def test_images_go_before_executions(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 20_000)
+    picture = {"text/plain": "<Figure>", "image/png": "A" * 5000}
+    for _ in range(8):
+        it.begin()
+        it.transcript.finish(Outcome(stdout="", stderr="", exit_code=0, displays=(picture,)))
+    found = entries(it.transcript.read())
+    ends = [entry for entry in found if isinstance(entry, ExecutionEnd)]
+    assert len(ends) == 8
+    kept = ["image/png" in end.displays[0].data for end in ends]
+    assert kept == sorted(kept)  # of the newest ones
+    assert 1 <= sum(kept) < 4
+    assert ends[0].displays == (DisplayedValue({"text/plain": "<Figure>"}, {"image/png": 5000}),)
+    assert it.store.size_bytes == it.transcript.size_bytes <= 20_000
+
+
+async def test_what_else_an_execution_was_given(it: Bench) -> None:
+    it.transcript.begin("e1", "nsm", "input()", streamed=False, stdin=True)
+    it.transcript.begin("e2", "nsm", "", streamed=False, reset=True)
+    starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
+    assert [(e.stdin, e.reset) for e in starts] == [(True, False), (False, True)]
+
+
+async def test_a_transcript_that_begins_late_says_so(it: Bench) -> None:
+    it.transcript.opened_earlier(60.0)
+    (header,) = entries(it.transcript.read())
+    assert isinstance(header, SessionStart)
+    assert header.late
 
 
 async def test_the_oldest_executions_go_first(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

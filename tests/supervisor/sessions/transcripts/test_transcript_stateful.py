@@ -148,7 +148,10 @@ class Transcripts(RuleBasedStateMachine):
         texts = self.running.pop(which)
         told = not fails or self.streamed[which]
         self.printed[self.ids[which]] = sum(map(len, texts.values())) if told else 0
-        outcome = Outcome(stdout=texts["stdout"], stderr=texts["stderr"], exit_code=0)
+        displays = ({"image/png": "A" * self.count * 100},) if self.count % 3 == 0 else ()
+        outcome = Outcome(
+            stdout=texts["stdout"], stderr=texts["stderr"], exit_code=0, displays=displays
+        )
         self.open[which].finish(SessionEndedError("x") if fails else outcome)
 
     @rule(which=Sessions)
