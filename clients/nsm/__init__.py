@@ -11,6 +11,7 @@ The package:
 
     client/         the clients: blocking, and on trio
     wire/           the control protocol, without I/O
+    transcripts/    transcripts as values: files, comparison, notebooks
     startup/        connect to a supervisor; start one where none listens
     shim/           `nsm-mcp`, the pipe between an MCP client and the supervisor
     cli/            the command `nsm`
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from nsm.client.blocking import Client
     from nsm.client.job_steps import JobResult
     from nsm.client.jobs import Job
+    from nsm.client.replays import ReplayedExecution, ReplayReport
+    from nsm.transcripts.document import SessionTranscript, read_transcript
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.errors import NotRunningError, NsmError
@@ -110,13 +113,17 @@ __all__ = [
     "ProgramResult",
     "ProgramRow",
     "ProgramsReport",
+    "ReplayReport",
+    "ReplayedExecution",
     "RunResult",
     "SessionRow",
     "SessionStart",
+    "SessionTranscript",
     "Skipped",
     "Status",
     "TreeReport",
     "__version__",
+    "read_transcript",
 ]
 
 
@@ -142,6 +149,10 @@ def __getattr__(name: str) -> object:
             module = "nsm.client.job_steps"
         case "AsyncJob":
             module = "nsm.client.async_jobs"
+        case "ReplayedExecution" | "ReplayReport":
+            module = "nsm.client.replays"
+        case "SessionTranscript" | "read_transcript":
+            module = "nsm.transcripts.document"
         case "JobChunk" | "JobInfo" | "JobOutput":
             module = "nsm.wire.jobs"
         case "Inspection":

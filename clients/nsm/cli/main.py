@@ -28,6 +28,7 @@ GROUPS = {
         "ps": "list the sessions",
         "top": "watch the sessions: processor, memory, rates",
         "logs": "show what was run in a session, and what came of it",
+        "replay": "run a transcript again, and show what differs",
         "inspect": "show all that is known of a session",
         "net": "show or change what a session may reach",
         "port": "open, close and list ports of sessions",

@@ -16,6 +16,7 @@ file_steps.py             operations on files, as steps
 transfers.py              transfers of files, as steps
 local_files.py            a local file that is copied: read, or written whole or not at all
 local_trees.py            local directories as tar archives, made and unpacked
+replays.py                ``client.replay(...)``, as steps
 sandbox.py, async_sandbox.py   ``client.sandbox(...)``
 passing.py                descriptors that come with answers
 boxes.py, bridge.py, builds.py, ports.py   ``client.boxes``, ``client.bridge``, ...

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nsm.client.async_standard_input import AsyncInputSource
     from nsm.client.operations import OnOutput, RunSettings
     from nsm.client.projects import ProjectArgument
+    from nsm.client.replays import OnReplayed, ReplayReport, ReplaySettings
+    from nsm.transcripts.document import SessionTranscript
     from nsm.wire.messages import Event, Hello
 
 
@@ -70,6 +72,34 @@ class AsyncRunCalls(AsyncCalls, ProjectCalls):
             call = partial(call_feeding, self, source=stdin, on_event=on_event)
         steps = self.in_project("run", project, settings.get("project_mode"), arguments)
         return read(RunResult, await carry_out(steps, call))
+
+    async def transcript(self, target: str) -> SessionTranscript:
+        """The transcript of a session as a value; see `nsm.Client.transcript`."""
+        from nsm.client import replays  # noqa: PLC0415  # few programs ask
+        from nsm.transcripts.document import Gatherer  # noqa: PLC0415  # likewise
+
+        gatherer = Gatherer()
+        arguments = operations.logs_arguments(target, executions=None, follow=False)
+        await self.call("logs", arguments, on_event=replays.gather(gatherer))
+        return gatherer.transcript()
+
+    async def replay(
+        self,
+        transcript: SessionTranscript,
+        *,
+        on_replayed: OnReplayed | None = None,
+        **settings: Unpack[ReplaySettings],
+    ) -> ReplayReport:
+        """Run the code of a transcript in a new session; see `nsm.Client.replay`.
+
+        `on_replayed` is called in the task of this call. It must not block.
+        """
+        from nsm.client import replays  # noqa: PLC0415  # few programs replay
+
+        operations.check_names(settings, replays.ReplaySettings)
+        inherit = self.server.inherit if self.server else ()
+        steps = replays.replay(self, transcript, settings, inherit=inherit, on_replayed=on_replayed)
+        return await carry_out(steps, self.call)
 
     async def run_in(
         self,

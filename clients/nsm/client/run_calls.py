@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from nsm.client.blocking_connection import BlockingWire
     from nsm.client.operations import OnOutput, RunSettings
     from nsm.client.projects import ProjectArgument
+    from nsm.client.replays import OnReplayed, ReplayReport, ReplaySettings
     from nsm.client.standard_input import InputSource
+    from nsm.transcripts.document import SessionTranscript
     from nsm.wire.messages import Event, Hello
 
 
@@ -111,6 +113,64 @@ class RunCalls(Calls, ProjectCalls):
         with self.feeding(stdin, on_event) as feed:
             call = partial(self.call, on_event=feed, interruptible=True)
             return read(RunResult, carry_out(steps, call))
+
+    def transcript(self, target: str) -> SessionTranscript:
+        """The transcript of a session, live or ended, as a value for `replay`.
+
+        Raises:
+            UnknownSessionError, AmbiguousSessionError: no session is meant, or several.
+        """
+        from nsm.client import replays  # noqa: PLC0415  # few programs ask
+        from nsm.transcripts.document import Gatherer  # noqa: PLC0415  # likewise
+
+        gatherer = Gatherer()
+        arguments = operations.logs_arguments(target, executions=None, follow=False)
+        self.call("logs", arguments, on_event=replays.gather(gatherer))
+        return gatherer.transcript()
+
+    def replay(
+        self,
+        transcript: SessionTranscript,
+        *,
+        on_replayed: OnReplayed | None = None,
+        **settings: Unpack[ReplaySettings],
+    ) -> ReplayReport:
+        """Run the code of a transcript in a new session, and compare what comes of it.
+
+        Ctrl-C interrupts the code that runs and ends the replay; its report says so.
+
+        Example::
+
+            with nsm.Client() as client:
+                client.run("print(6 * 7)", env="python", session="work")
+                report = client.replay(client.transcript("work"), on_replayed=print)
+                assert report.agrees
+
+        Args:
+            transcript: from `transcript`, or from a file (`nsm.read_transcript`).
+            on_replayed: called with each execution.
+            env: environment; None for the recorded one. A file's may only be one that is no more
+                than a preset.
+            until: number of the last execution to replay; None for all.
+            name: name of the new session, which then stays.
+            keep: have it stay under a fresh name.
+            strict: leave no numbers out of the comparison.
+            project, project_mode, network: as in `run`. The default is that of the recorded session
+                if it still lives, else the client's project and no network.
+
+        Raises:
+            NsmError: it could not be replayed to its end; the message says why.
+        """
+        from nsm.client import replays  # noqa: PLC0415  # few programs replay
+
+        def call(op: str, args: dict[str, Any]) -> dict[str, Any]:
+            return self.call(op, args, interruptible=op == "run")
+
+        operations.check_names(settings, replays.ReplaySettings)
+        steps = replays.replay(
+            self, transcript, settings, inherit=self.server.inherit, on_replayed=on_replayed
+        )
+        return carry_out(steps, call)
 
     def run_in(
         self,

@@ -12,6 +12,7 @@ supervisor.py     status and pool
 results.py        notes about a result
 displays.py       what code displays, as text and pictures
 transcript.py     what was run in a session, and what came of it
+replays.py        findings of a replay
 session_rules.py, session_details.py   `nsm inspect`: a session's rules, and its past
 programs.py       programs of the bridge
 patch.py          changes as a patch that `git apply` takes

@@ -150,7 +150,7 @@ def _values(kind: str, current: str) -> list[str]:
             return _beginning(current, _built())
         case "NAME":
             return _beginning(current, [name for name, _ in _sessions() if name])
-        case "SESSION":
+        case "SESSION" | "TRANSCRIPT":
             return _beginning(current, [word for row in _sessions() for word in row if word])
         case _:
             return []

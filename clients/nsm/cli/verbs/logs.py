@@ -31,6 +31,7 @@ examples:
   nsm logs work -n 3
   nsm logs work -f
   nsm logs work --json | jq -r 'select(.event == "execution").code'
+  nsm logs work --ipynb > work.ipynb
 """
 
 
@@ -49,19 +50,26 @@ def parser() -> Parser:
     parser.add_argument(
         "-n", "--executions", type=whole_number, metavar="N", help="only the last N executions"
     )
-    parser.add_json("one object a line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one object a line as JSON")
+    form.add_argument("--ipynb", action="store_true", help="print it as a Jupyter notebook")
     return parser
 
 
 def main(arguments: list[str]) -> int:
     """Show."""
-    options = parser().parse_args(arguments)
+    verb = parser()
+    options = verb.parse_args(arguments)
+    if options.ipynb and options.follow:
+        verb.error("a notebook is written as a whole, so --ipynb does not follow")
     with Client(autostart=False) as client:
         # One that is lost without a word has crashed: sessions may have outlived it.
         client.autostart = True
         found = targets.find(client, options.session)
         if options.json:
             _print_json(client, options, found)
+        elif options.ipynb:
+            _print_notebook(client, options, found)
         else:
             _print_text(client, options, found)
     return EXIT_OK
@@ -99,6 +107,17 @@ def _print_json(client: Client, options: argparse.Namespace, found: TargetSessio
 
     end = _read(client, options, show, found)
     _out(json.dumps({"event": "end", **end}) + "\n", now=True)
+
+
+def _print_notebook(
+    client: Client, options: argparse.Namespace, found: TargetSession | None
+) -> None:
+    from nsm.transcripts.document import Gatherer  # noqa: PLC0415  # only for --ipynb
+    from nsm.transcripts.notebook import notebook  # noqa: PLC0415  # likewise
+
+    gatherer = Gatherer()
+    _read(client, options, operations.entries_to(gatherer.take), found)
+    terminal.out_json(notebook(gatherer.transcript()))
 
 
 def _read(

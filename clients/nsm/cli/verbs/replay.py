@@ -1,0 +1,202 @@
+"""`nsm replay`: run a transcript's code again, and show what differs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from nsm.cli import targets, terminal
+from nsm.cli.options import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_RUN_FAILED,
+    Parser,
+    add_network,
+    whole_number,
+)
+from nsm.cli.render import formats, replays
+from nsm.client.blocking import Client
+from nsm.client.projects import DEFAULT
+from nsm.transcripts.document import TranscriptError, read_transcript
+from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from nsm.client.replays import ReplayedExecution, ReplayReport
+    from nsm.transcripts.document import SessionTranscript
+
+_EPILOG = """\
+TRANSCRIPT is a session, live or ended, or a file that `nsm logs SESSION --json` has written; `-`
+is standard input. Its code runs in a new session, which ends with the replay unless --until or -s
+keeps it. Addresses, times around the run, durations and rates are not compared; a line says where
+they differ.
+
+The new session sees and reaches what the recorded one does, if that still lives; else, and always
+for a file, the current directory as with `nsm run`, and no network. A file chooses no environment
+that you have set up: name it with -e.
+
+exit codes:
+  0    all results are the same
+  1    some differ, or could not be run
+  125  nsm could not replay it to its end
+  130  interrupted
+  2    wrong usage
+
+examples:
+  nsm replay work
+  nsm replay work --until 12 -s debug
+  nsm logs work --json > work.jsonl; nsm replay work.jsonl -e science2
+"""
+
+
+def parser() -> Parser:
+    """The verb's options."""
+    parser = Parser(
+        "replay", "Run a transcript's code in a new session, and show what differs.", _EPILOG
+    )
+    parser.add_argument("transcript", metavar="TRANSCRIPT", help="a session, a file, or `-`")
+    parser.add_argument(
+        "--until",
+        type=whole_number,
+        metavar="N",
+        help="stop after execution N, and leave the new session there to go on in",
+    )
+    parser.add_argument("-e", "--env", metavar="ENV", help="run it in this environment")
+    parser.add_argument("-s", "--session", metavar="NAME", help="keep the new session as NAME")
+    parser.add_argument(
+        "--strict", action="store_true", help="compare all, also addresses, times and durations"
+    )
+    project = parser.add_mutually_exclusive_group()
+    project.add_argument("--project", metavar="DIR", help="mount DIR")
+    project.add_argument("--no-project", action="store_true", help="mount no project")
+    add_network(parser.add_argument, "what it may reach: off, full, or hosts separated by commas")
+    parser.add_json("one object a line")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Replay."""
+    options = parser().parse_args(arguments)
+    try:
+        return _replay(options)
+    except BrokenPipeError:
+        raise
+    except (NsmError, OSError) as error:
+        return terminal.report(error, EXIT_RUN_FAILED)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    given = options.project or (None if options.no_project else DEFAULT)
+    with Client(project=given) as client:
+        transcript = _find(client, options.transcript)
+        screen = _Lines() if options.json else _Text()
+        screen.begin(transcript, options.until)
+        report = client.replay(
+            transcript,
+            on_replayed=screen.show,
+            env=options.env,
+            until=options.until,
+            name=options.session,
+            keep=options.until is not None,
+            strict=options.strict,
+            project=given,
+            network=options.network,
+        )
+        screen.end(report)
+    if report.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_OK if report.agrees else EXIT_FAILED
+
+
+def _find(client: Client, name: str) -> SessionTranscript:
+    """The transcript that a name means: a file's if there is one, else a session's.
+
+    Raises:
+        BadRequestError: it may mean both.
+        UnknownSessionError: it means neither.
+    """
+    if name == "-":
+        if not sys.stdin:  # closed by whoever started us
+            raise TranscriptError("standard input is closed")
+        return read_transcript(sys.stdin.buffer, "standard input")
+    if not os.path.isfile(name):
+        try:
+            targets.tell(client, name)
+            return client.transcript(name)
+        except UnknownSessionError as error:
+            raise UnknownSessionError(
+                f"{error.message.rstrip('.')}, and no file of that name.",
+                hint="`nsm ps --all` lists the sessions whose transcripts are kept.",
+            ) from None
+    if os.sep not in name and targets.find(client, name) is not None:
+        raise BadRequestError(
+            f"{name!r} is a session and a file.",
+            hint=f"Name the file ./{name}, or the session by its id.",
+        )
+    with open(name, "rb") as file:
+        return read_transcript(file, f"the file {name!r}")
+
+
+class _Text:
+    """Findings of a replay, for people."""
+
+    def begin(self, transcript: SessionTranscript, until: int | None) -> None:
+        numbers = [each.start.number for each in transcript.executions]
+        count = len([number for number in numbers if until is None or number <= until])
+        session = transcript.session
+        if session.dropped:
+            terminal.note(
+                f"{formats.count(session.dropped, 'older execution')} no longer in the transcript; "
+                "what follows may need what they did"
+            )
+        if session.late:
+            terminal.note(
+                "the transcript begins with a restart of the supervisor; what ran before is missing"
+            )
+        if not transcript.whole:
+            terminal.note("the file was cut short: its last line is missing")
+        jobs = len(transcript.items) - len(numbers)
+        if jobs:
+            terminal.note(f"{formats.count(jobs, 'job')} of the session not started again")
+        _say(replays.title(transcript, count))
+
+    def show(self, replayed: ReplayedExecution) -> None:
+        _say(replays.execution(replayed))
+
+    def end(self, report: ReplayReport) -> None:
+        if report.interrupted:
+            terminal.note("the replay was interrupted")
+        _say(replays.summary(report))
+        if report.kept:
+            terminal.note(f"the session {report.name} is there: `nsm attach {report.name}`")
+
+
+class _Lines:
+    """Findings of a replay, one JSON object a line."""
+
+    def begin(self, transcript: SessionTranscript, until: int | None) -> None:
+        del until
+        session = transcript.session
+        self._say("replay", session._asdict() | {"whole": transcript.whole})
+
+    def show(self, replayed: ReplayedExecution) -> None:
+        data = replayed._asdict()
+        data["differences"] = [each._asdict() for each in replayed.differences]
+        self._say("execution", data)
+
+    def end(self, report: ReplayReport) -> None:
+        self._say("end", report._asdict() | {"agrees": report.agrees})
+
+    def _say(self, event: str, data: Mapping[str, object]) -> None:
+        import json  # noqa: PLC0415  # 2 ms that only --json pays
+
+        _say(json.dumps({"event": event, **data}))
+
+
+def _say(text: str) -> None:
+    terminal.out(text)
+    sys.stdout.flush()  # the next one may take its time

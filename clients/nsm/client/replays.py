@@ -1,0 +1,358 @@
+"""``client.replay(...)`` as steps, which both clients carry out.
+
+The session of a replay is a new one. Where it comes from decides what it may: a session of the
+supervisor's lends its project and network, a file nothing at all (`_Rules`).
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+from nsm.client import operations
+from nsm.client.projects import DEFAULT
+from nsm.transcripts.comparison import Difference, compare
+from nsm.transcripts.document import Gatherer, RecordedExecution
+from nsm.wire.answers import read
+from nsm.wire.environments import EnvironmentRow
+from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
+from nsm.wire.inspection import Inspection
+from nsm.wire.results import RunResult
+from nsm.wire.sandbox import OpenedSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, TypeAlias
+
+    from nsm.client.projects import ProjectArgument, ProjectCalls
+    from nsm.client.steps import Steps
+    from nsm.transcripts.document import SessionTranscript
+    from nsm.wire.messages import Event
+    from nsm.wire.transcripts import ExecutionEnd, ExecutionStart
+
+    OnReplayed: TypeAlias = Callable[["ReplayedExecution"], object]
+
+IDLE_S = 60.0
+"""Seconds after which the session of a replay ends if its client does not end it."""
+
+SAME, DIFFERS, NOT_COMPARED, SKIPPED = "same", "differs", "not-compared", "skipped"
+
+SHORTEST_LIMIT_S = 0.05
+"""Least time that code gets that was interrupted, seconds."""
+
+
+class ReplaySettings(TypedDict, total=False):
+    """Settings of a replay; `nsm.Client.replay` describes them."""
+
+    env: str | None
+    until: int | None
+    name: str | None
+    keep: bool
+    strict: bool
+    project: ProjectArgument
+    project_mode: str | None
+    network: str | None
+
+
+class ReplayedExecution(NamedTuple):
+    """One execution that was replayed.
+
+    Attributes:
+        number: its number in the transcript.
+        status: ``same``, ``differs``, ``not-compared`` or ``skipped``.
+        why: why it was not compared or skipped, or what to know of the difference; or empty.
+        ignored: kinds of numbers that differ and were left out: ``address``, ``time``,
+            ``duration``, ``rate``.
+        differences: in what it differs.
+        code: its code.
+    """
+
+    number: int
+    status: str
+    why: str
+    ignored: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    code: str
+
+
+class ReplayReport(NamedTuple):
+    """Outcome of a replay.
+
+    Attributes:
+        session: id of the new session; `name`: its name.
+        kept: it is still there.
+        interrupted: somebody stopped the replay before its end.
+        incomplete: executions could not be run, because the transcript has not all of their code.
+        same, differs, not_compared, skipped: numbers of executions.
+    """
+
+    session: str
+    name: str
+    env: str
+    kept: bool
+    interrupted: bool
+    incomplete: int
+    same: int
+    differs: int
+    not_compared: int
+    skipped: int
+
+    @property
+    def agrees(self) -> bool:
+        """True if all ran to the same results."""
+        return not (self.differs or self.incomplete or self.interrupted)
+
+
+class _Rules(NamedTuple):
+    """Rules of a new session: what it may see and reach."""
+
+    project: ProjectArgument
+    mount_point: str | None
+    project_mode: str | None
+    network: str | None
+
+
+def gather(gatherer: Gatherer) -> Callable[[Event], None]:
+    """Make a callback for the events of `logs`."""
+    return operations.entries_to(gatherer.take)
+
+
+def replay(
+    calls: ProjectCalls,
+    transcript: SessionTranscript,
+    settings: ReplaySettings,
+    *,
+    inherit: Iterable[str],
+    on_replayed: OnReplayed | None,
+) -> Steps[ReplayReport]:
+    """Replay a transcript."""
+    _check(transcript, settings.get("until"))
+    env = yield from _environment(transcript, settings.get("env"))
+    rules = yield from _rules(transcript, settings)
+    kept = settings.get("keep", False) or settings.get("name") is not None
+
+    def where(**more: Any) -> dict[str, Any]:
+        return operations.where_arguments(
+            env=env,
+            session=settings.get("name"),
+            mount_point=rules.mount_point,
+            project_mode=rules.project_mode,
+            network=rules.network,
+            inherit=inherit,
+            **more,
+        ) | ({} if kept else {"idle_s": IDLE_S})
+
+    opened = read(
+        OpenedSession,
+        (yield from calls.in_project("session_open", rules.project, rules.project_mode, where)),
+    )
+    run = _Replay(calls, opened, rules, strict=settings.get("strict", False))
+    done = False
+    try:
+        yield from run.carry_out(transcript, settings.get("until"), on_replayed)
+        done = not run.interrupted
+    finally:
+        kept = kept and (done or settings.get("name") is not None)
+        if not kept:
+            with suppress(NsmError):  # it may be gone already
+                yield "kill", operations.kill_arguments(opened.id)
+    return run.report(kept=kept)
+
+
+def _check(transcript: SessionTranscript, until: int | None) -> None:
+    """
+    Raises:
+        BadRequestError: there is nothing to replay.
+    """
+    numbers = [execution.start.number for execution in transcript.executions]
+    if not numbers:
+        raise BadRequestError("The transcript has no executions, so there is nothing to replay.")
+    if until is not None and until < numbers[0]:
+        raise BadRequestError(
+            f"The transcript begins with execution {numbers[0]}; there is none to stop after at "
+            f"{until}."
+        )
+
+
+def _environment(transcript: SessionTranscript, wanted: str | None) -> Steps[str]:
+    """Choose the environment. A file chooses none but those that have nothing of this user's.
+
+    Raises:
+        BadRequestError: it would have to, or the environment is of another interpreter.
+    """
+    session = transcript.session
+    name = wanted or session.env
+    answer = yield "envs", {}
+    rows = read(list[EnvironmentRow], answer, "environments")
+    row = next((row for row in rows if name in (row.name, *row.aliases)), None)
+    if wanted is None and transcript.from_file and (row is None or row.source != "preset"):
+        raise BadRequestError(
+            f"The transcript was made in the environment {name!r}. A file does not choose an "
+            "environment that you have set up, since that may have variables of yours.",
+            hint="Name the environment: `--env`, or `env` in Python.",
+        )
+    if row is not None and row.interpreter not in ("", session.interpreter):
+        raise BadRequestError(
+            f"The transcript is of {session.interpreter}, and the environment {name!r} runs "
+            f"{row.interpreter}.",
+            hint="`nsm env` lists the environments.",
+        )
+    return name
+
+
+def _rules(transcript: SessionTranscript, settings: ReplaySettings) -> Steps[_Rules]:
+    """Find what the new session may see and reach: what was asked for, else the same as the
+    recorded session if that still lives.
+    """
+    project = settings.get("project", DEFAULT)
+    mode, network = settings.get("project_mode"), settings.get("network")
+    mount_point = None
+    if not transcript.from_file:
+        with suppress(UnknownSessionError):
+            answer = yield "inspect", {"target": transcript.session.id}
+            seen = read(Inspection, answer)
+            if seen.policy is not None and seen.session.state != "ended":
+                shown = _shown_project(seen)
+                if project is DEFAULT:
+                    project = seen.session.project
+                    if shown is not None:
+                        mount_point = str(shown["path"])
+                        mode = mode or ("overlay" if shown["mode"] == "cow" else "readonly")
+                network = network or _network(seen)
+    return _Rules(project, mount_point, mode, network or "off")
+
+
+def _shown_project(seen: Inspection) -> dict[str, Any] | None:
+    mounts: list[dict[str, Any]] = (seen.policy or {}).get("mounts", [])
+    source = seen.session.project
+    return next((each for each in mounts if source and each.get("source") == source), None)
+
+
+def _network(seen: Inspection) -> str:
+    now = seen.network or {}
+    mode = str(now.get("mode", "off"))
+    return ",".join(now.get("allow", [])) or "off" if mode == "allow" else mode
+
+
+class _Replay:
+    """Executions of one transcript, one after another in a new session."""
+
+    def __init__(
+        self, calls: ProjectCalls, opened: OpenedSession, rules: _Rules, *, strict: bool
+    ) -> None:
+        self._calls = calls
+        self._opened = opened
+        self._rules = rules
+        self._strict = strict
+        self._counts: dict[str, int] = dict.fromkeys((SAME, DIFFERS, NOT_COMPARED, SKIPPED), 0)
+        self._incomplete = 0
+        self.interrupted = False
+
+    def carry_out(
+        self, transcript: SessionTranscript, until: int | None, on_replayed: OnReplayed | None
+    ) -> Steps[None]:
+        """Run all, up to the one with the number `until`."""
+        for recorded in transcript.executions:
+            if until is not None and recorded.start.number > until:
+                return
+            replayed = yield from self._replay(recorded)
+            if replayed is None:
+                self.interrupted = True
+                return
+            self._counts[replayed.status] += 1
+            if on_replayed is not None:
+                on_replayed(replayed)
+
+    def report(self, *, kept: bool) -> ReplayReport:
+        """Return the outcome."""
+        return ReplayReport(
+            session=self._opened.id,
+            name=self._opened.name,
+            env=self._opened.env,
+            kept=kept,
+            interrupted=self.interrupted,
+            incomplete=self._incomplete,
+            same=self._counts[SAME],
+            differs=self._counts[DIFFERS],
+            not_compared=self._counts[NOT_COMPARED],
+            skipped=self._counts[SKIPPED],
+        )
+
+    def _replay(self, recorded: RecordedExecution) -> Steps[ReplayedExecution | None]:
+        """Replay one; None if it was interrupted now and not then."""
+        start, end = recorded.start, recorded.end
+        done = partial(_replayed, start)
+        if (why := _why_skipped(recorded)) or end is None:
+            self._incomplete += bool(start.code_omitted)
+            return done(SKIPPED, why)
+        began = time.time()
+        result = yield from self._run(start, _limit_s(end))
+        if end.interrupted:
+            why = f"it was interrupted after {end.duration_s:.1f} s; here it ran as long at most"
+            return done(NOT_COMPARED, why)
+        if result.interrupted:
+            return None
+        # How far code gets until its time is up differs from run to run.
+        output = self._strict or not (end.timed_out and result.timed_out)
+        differences, ignored = compare(
+            recorded, result, at=began, strict=self._strict, output=output
+        )
+        if not differences:
+            return done(SAME, "", ignored)
+        why = "it had standard input, which is not in the transcript" if start.stdin else ""
+        return done(DIFFERS, why, ignored, differences)
+
+    def _run(self, start: ExecutionStart, limit_s: float | None) -> Steps[RunResult]:
+        rules = self._rules
+        arguments = partial(
+            operations.run_arguments,
+            start.code,
+            env=self._opened.env,
+            session=self._opened.name,
+            mount_point=rules.mount_point,
+            project_mode=rules.project_mode,
+            timeout_s=limit_s,
+            reset=start.reset,
+            must_exist=True,
+        )
+        return read(
+            RunResult,
+            (
+                yield from self._calls.in_project(
+                    "run", rules.project, rules.project_mode, arguments
+                )
+            ),
+        )
+
+
+def _why_skipped(recorded: RecordedExecution) -> str:
+    """Why an execution is not run again, or empty."""
+    start, end = recorded.start, recorded.end
+    if end is None:
+        return "it had not ended"
+    if end.error is not None:
+        return f"it had no result: {end.error.message}"
+    if end.interrupted and not end.duration_s:
+        return "it was interrupted before it began"
+    if start.code_omitted:
+        return f"the transcript lacks {start.code_omitted:,} characters of its code"
+    return ""
+
+
+def _limit_s(end: ExecutionEnd) -> float | None:
+    """Time limit of code that was stopped: the time that it had."""
+    if end.timed_out or end.interrupted:
+        return max(round(end.duration_s, 1), SHORTEST_LIMIT_S)
+    return None
+
+
+def _replayed(
+    start: ExecutionStart,
+    status: str,
+    why: str,
+    ignored: tuple[str, ...] = (),
+    differences: tuple[Difference, ...] = (),
+) -> ReplayedExecution:
+    return ReplayedExecution(start.number, status, why, ignored, differences, start.code)

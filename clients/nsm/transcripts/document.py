@@ -1,0 +1,257 @@
+"""`SessionTranscript`: what ran in one session, as a value.
+
+`Gatherer` makes it of the entries of `logs`. `read_transcript` makes it of the lines that
+`nsm logs --json` writes; they may come from anywhere, so everything about them is bounded and
+checked, and nothing in them decides where code runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from nsm.wire import transcripts
+from nsm.wire.errors import NsmError
+from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobStart, OutputPiece, SessionStart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO, Any
+
+    from nsm.wire.transcripts import Entry, StreamName
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""A session's kept 4 MiB as JSON, with six bytes for each of its bytes, fit in twice."""
+
+MAX_EXECUTIONS = 20_000
+"""A supervisor keeps 4,000 of a session; who followed it has more."""
+
+MAX_NUMBER = 10**9
+MAX_SECONDS = 1e9
+INTERPRETERS = ("python", "bash", "node")
+
+
+class TranscriptError(NsmError):
+    """A file is no transcript that nsm could read."""
+
+
+class RecordedExecution(NamedTuple):
+    """One execution of a transcript.
+
+    Attributes:
+        end: None if it had not ended.
+    """
+
+    start: ExecutionStart
+    pieces: tuple[OutputPiece, ...]
+    end: ExecutionEnd | None
+
+    def printed(self, stream: StreamName) -> list[str]:
+        """Return what it printed, in as many pieces as there are gaps, and one more."""
+        pieces: list[list[str]] = [[]]
+        for piece in self.pieces:
+            if piece.stream == stream:
+                if piece.skipped:
+                    pieces.append([])
+                pieces[-1].append(piece.text)
+        return ["".join(texts) for texts in pieces]
+
+
+class SessionTranscript(NamedTuple):
+    """Record of one session: what ran in it, and what came of it.
+
+    Attributes:
+        items: its executions and the starts of its jobs, in order.
+        from_file: somebody may have made it up.
+        whole: nothing is missing at its end; a file may have been cut short.
+    """
+
+    session: SessionStart
+    items: tuple[RecordedExecution | JobStart, ...]
+    from_file: bool = False
+    whole: bool = True
+
+    @property
+    def executions(self) -> tuple[RecordedExecution, ...]:
+        """Its executions."""
+        return tuple(item for item in self.items if isinstance(item, RecordedExecution))
+
+
+class Gatherer:
+    """Entries of one transcript, as they come.
+
+    Raises:
+        TranscriptError: by `take` and `transcript`: the entries make no transcript.
+    """
+
+    def __init__(self) -> None:
+        self._session: SessionStart | None = None
+        self._items: list[RecordedExecution | JobStart] = []
+        self._running: ExecutionStart | None = None
+        self._pieces: list[OutputPiece] = []
+
+    def take(self, entry: Entry) -> None:
+        """Add an entry. A session's start begins again: the connection may have been lost."""
+        if isinstance(entry, SessionStart):
+            self._session, self._items = entry, []
+            self._running, self._pieces = None, []
+        elif self._session is None:
+            raise TranscriptError("it does not begin with a session")
+        elif isinstance(entry, ExecutionStart):
+            self._end(None)
+            self._running = entry
+        elif isinstance(entry, JobStart):
+            self._items.append(entry)
+        elif isinstance(entry, OutputPiece | ExecutionEnd):
+            if self._running is None or entry.execution_id != self._running.execution_id:
+                raise TranscriptError("it has output or the end of an execution that did not begin")
+            if isinstance(entry, OutputPiece):
+                self._pieces.append(entry)
+            else:
+                self._end(entry)
+        if len(self._items) > MAX_EXECUTIONS:
+            raise TranscriptError(f"it has more than {MAX_EXECUTIONS:,} executions")
+
+    def transcript(self, *, from_file: bool = False, whole: bool = True) -> SessionTranscript:
+        """Return all that was taken."""
+        if self._session is None:
+            raise TranscriptError("it is empty")
+        self._end(None)
+        return SessionTranscript(self._session, tuple(self._items), from_file, whole)
+
+    def _end(self, end: ExecutionEnd | None) -> None:
+        if self._running is not None:
+            self._items.append(RecordedExecution(self._running, tuple(self._pieces), end))
+        self._running, self._pieces = None, []
+
+
+def read_transcript(source: IO[bytes], name: str = "it") -> SessionTranscript:
+    """Read what `nsm logs --json` wrote.
+
+    Args:
+        name: the file, for errors.
+
+    Raises:
+        TranscriptError: that is something else.
+        OSError: it cannot be read.
+    """
+    data = source.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise _no_transcript(name, f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
+    gatherer = Gatherer()
+    try:
+        whole = _gather(data, gatherer)
+        return gatherer.transcript(from_file=True, whole=whole)
+    except TranscriptError as error:
+        raise _no_transcript(name, error.message) from None
+
+
+def _gather(data: bytes, gatherer: Gatherer) -> bool:
+    """Take the events of a file.
+
+    Returns:
+        True if its last line is there.
+
+    Raises:
+        TranscriptError: a line is no event, or none that may come there.
+    """
+    last = 0
+    ended = False
+    for line, event in _events(data):
+        if ended:
+            raise TranscriptError(f"line {line} follows its end")
+        kind = event["event"]
+        ended = kind == "end"
+        try:
+            entry = transcripts.entry(kind, event) if isinstance(kind, str) else None
+            if entry is not None:  # else it is of a later version
+                last = _check(entry, last)
+                gatherer.take(entry)
+        except (RemoteProtocolError, TranscriptError, ValueError) as error:
+            raise TranscriptError(f"{_why(error)} (line {line})") from None
+    return ended
+
+
+def _events(data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of the lines, each with the number of its line.
+
+    Raises:
+        TranscriptError: a line is no text, no JSON, or no object.
+    """
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line.decode(), parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or "event" not in event:
+            raise TranscriptError(f"line {number} is no event")
+        yield number, cast("dict[str, Any]", event)
+
+
+def _refuse(constant: str) -> float:
+    message = f"{constant} is no number"
+    raise ValueError(message)
+
+
+def _check(entry: Entry, last: int) -> int:
+    """Check what types do not say, and return the number of the last execution.
+
+    Raises:
+        ValueError: a value makes no sense.
+    """
+    match entry:
+        case SessionStart():
+            _check_text(entry.id, entry.name or "", entry.env, entry.client, entry.scope)
+            _check_numbers(entry.dropped, seconds=entry.started_at * 1e-3)
+            if last:
+                raise ValueError("it has two sessions")
+            if entry.interpreter not in INTERPRETERS:
+                message = f"its interpreter is {entry.interpreter[:40]!r}"
+                raise ValueError(message)
+        case ExecutionStart():
+            _check_text(entry.code, entry.client, entry.execution_id)
+            _check_numbers(entry.number, entry.code_omitted, seconds=entry.started_at * 1e-3)
+            if entry.number <= last:
+                raise ValueError("the numbers of its executions do not rise")
+            return entry.number
+        case ExecutionEnd():
+            _check_numbers(abs(entry.exit_code or 0), seconds=entry.duration_s)
+        case OutputPiece():
+            _check_numbers(entry.skipped, seconds=0.0)
+        case JobStart():
+            _check_text(entry.job, entry.command)
+        case _:
+            pass
+    return last
+
+
+def _check_text(*texts: str) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has half a character") from None
+
+
+def _check_numbers(*numbers: int, seconds: float) -> None:
+    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+        raise ValueError("it has a number that cannot be")
+    if not (math.isfinite(seconds) and 0 <= seconds <= MAX_SECONDS):
+        raise ValueError("it has a time that cannot be")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RemoteProtocolError):
+        return error.message.replace("the supervisor sent", "it has", 1)
+    return str(error)
+
+
+def _no_transcript(name: str, why: str) -> TranscriptError:
+    return TranscriptError(
+        f"{name} is no transcript: {why}",
+        hint="`nsm logs SESSION --json > FILE` writes one.",
+    )
