@@ -6,7 +6,7 @@ one from starting and answering.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -103,14 +103,14 @@ async def test_a_hog_does_not_keep_others_from_working(
         assert (await hog.run("print(len(held))")).stdout == f"{pipes}\n"
 
 
-async def unlimited(_: int) -> None:
+async def unlimited(_: int, _inodes: Mapping[str, int]) -> None:
     """Set no limits."""
 
 
 async def test_without_the_limit_a_cold_jail_takes_all_of_inotify(
     known: dict[str, Environment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jail_launcher, "limit_inotify", unlimited)
+    monkeypatch.setattr(jail_launcher, "limit_namespaces", unlimited)
     async with open_session(known["python"], launcher=new_launcher()) as hog:
         assert int((await hog.run(HOG)).stdout.split()[1]) > 16
         async with open_session(known["python"], launcher=new_launcher()) as victim:

@@ -9,6 +9,7 @@ import pytest
 
 from box.attack import IN_BOX, INSTANCES
 from box.world import HOME, PROJECT
+from nsmbox.model.limits import INODES_PER_MB
 from processes import ending
 from realjail import needs_bwrap
 
@@ -189,3 +190,33 @@ def test_lists_show_limits_and_use(world: World) -> None:
             top = world.run("nsm", "top", "-b", "1", "-d", "0.5").stdout
             assert "processes " in top
             assert "/400 MiB" in top
+
+
+FILES = """
+import json, os, sys
+told = {}
+for path in sys.argv[1:]:
+    made = 0
+    try:
+        while made < 5000:
+            os.close(os.open(f"{path}/{made}", os.O_CREAT))
+            made += 1
+        told[path] = [made, ""]
+    except OSError as error:
+        told[path] = [made, error.strerror]
+    for number in range(made):
+        os.unlink(f"{path}/{number}")
+print(json.dumps(told))
+"""
+
+
+def test_empty_files_are_limited_too(shared_world: World) -> None:
+    """They take no room in the file system, but memory of the kernel's."""
+    places = ("/tmp", "/var/tmp", "/dev/shm", HOME)
+    options = [word for name in ("tmp", "shm", "home") for word in ("--limit", f"{name}_mb=9")]
+    told = json.loads(python(shared_world, FILES, *places, options=tuple(options)))
+    most = 9 * INODES_PER_MB
+    assert {path: words for path, (_, words) in told.items()} == dict.fromkeys(
+        places, "No space left on device"
+    )
+    assert all(most - 64 < made < most for made, _ in told.values()), told

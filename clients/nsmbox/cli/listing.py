@@ -38,7 +38,7 @@ def show(*, as_json: bool) -> int:
 
 
 def rows(boxes: Sequence[BoxRow], home: str) -> str:
-    """One line each, of columns.
+    """One line each, of columns, and why limits are not those of control groups.
 
     Args:
         home: shown as `~`.
@@ -56,16 +56,23 @@ def rows(boxes: Sequence[BoxRow], home: str) -> str:
         )
         for box in boxes
     ]
-    columns = ("ID", "PID", "PROFILE", "NETWORK", "PROGRAMS", "PROCS", "MEMORY", "AGE", "DIRECTORY")
-    return formats.table(columns, lines, "PID PROCS MEMORY AGE")
+    columns = tuple("ID PID PROFILE NETWORK PROGRAMS PROCS MEMORY LIMITS AGE DIRECTORY".split())
+    table = formats.table(columns, lines, "PID PROCS MEMORY AGE")
+    reasons = dict.fromkeys(
+        f"Limits by {box.limits.memory_by}: {formats.visible(box.limits.why)}."
+        for box in boxes
+        if box.limits is not None and box.limits.why
+    )
+    return "\n".join([table, *reasons])
 
 
-def _use(use: BoxUse | None) -> tuple[str, str]:
+def _use(use: BoxUse | None) -> tuple[str, str, str]:
     if use is None:
-        return "-", "-"
+        return "-", "-", "-"
     return (
         formats.of_limit(use.processes, use.process_limit),
         formats.memory_of_limit(use.memory_bytes, use.memory_limit_bytes),
+        use.memory_by,
     )
 
 

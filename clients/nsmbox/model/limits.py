@@ -25,6 +25,11 @@ CPU_WEIGHT = 100
 LEAST_MB = 1024
 """Default size of a file system on a small machine: package managers unpack there."""
 
+INODES_PER_MB = 128
+"""Files and directories for each MiB of a file system in memory, as sessions have them."""
+
+LEAST_INODES = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxLimits:

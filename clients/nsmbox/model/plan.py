@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from nsm import paths
 from nsm.dataclass import dataclass, field
-from nsmbox.model.limits import BoxLimits
+from nsmbox.model.limits import INODES_PER_MB, LEAST_INODES, BoxLimits
 
 MountKind = Literal[
     "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
@@ -168,6 +168,22 @@ class Plan:
             if not any(path == other or path.startswith(f"{other}/") for other in found):
                 found.append(path)
         return tuple(found)
+
+    @property
+    def inodes(self) -> dict[str, int]:
+        """Largest number of files and directories of each file system in memory, by its path."""
+        found: dict[str, int] = {}
+        for mount in self.mounts:
+            covered = mount.target.rstrip("/")
+            found = {
+                path: most
+                for path, most in found.items()
+                if mount.kind == "dir" or not f"{path}/".startswith(f"{covered}/")
+            }
+            if mount.size_mb:
+                path = f"{mount.target}/shm" if mount.kind == "dev" else mount.target
+                found[path] = max(LEAST_INODES, mount.size_mb * INODES_PER_MB)
+        return found
 
     @property
     def identity(self) -> dict[str, Any]:

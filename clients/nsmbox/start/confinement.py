@@ -8,14 +8,19 @@ box.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import resource
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from nsmbox.model.limits import BoxLimits
 
-_CLONE_NEWUSER = 0x10000000  # linux/sched.h
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000  # linux/sched.h
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
+_MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32  # linux/mount.h
 
 _INFO_BYTES = 4096
 
@@ -23,6 +28,10 @@ _INOTIFY = ("instances", "watches")
 
 _LEAST_INOTIFY = 16
 """Smallest number of each, on a host that gives its users few."""
+
+
+_MOUNTED_S = 5.0
+"""Time limit for bwrap to make the box's mounts, which takes milliseconds."""
 
 
 class Gate:
@@ -46,8 +55,11 @@ class Gate:
         """Arguments of bwrap."""
         return ["--info-fd", str(self._tells), "--block-fd", str(self._waits)]
 
-    def set_limits(self, limits: BoxLimits) -> str:
+    def set_limits(self, limits: BoxLimits, inodes: Mapping[str, int]) -> str:
         """Set the limits and let the command start. Called once, outside, where bwrap is a child.
+
+        Args:
+            inodes: largest number of files and directories of each file system in memory.
 
         Returns:
             Limits that could not be set, and why, for people; empty if all hold.
@@ -60,7 +72,7 @@ class Gate:
                 return ""  # bwrap has said why
             with suppress(OSError):
                 self.mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-            return _limit(pid, limits)
+            return _limit(pid, limits, self.mounts, inodes)
         finally:
             with suppress(OSError):  # bwrap has failed
                 os.write(self._opens, b"\n")
@@ -93,35 +105,40 @@ def _first_process(told: int) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _limit(pid: int, limits: BoxLimits) -> str:
+def _limit(pid: int, limits: BoxLimits, mounts: int | None, inodes: Mapping[str, int]) -> str:
     lacking: list[str] = []
     try:
         # Counted in the box's own user namespace, since Linux 5.14.
         resource.prlimit(pid, resource.RLIMIT_NPROC, (limits.processes, limits.processes))
     except OSError as error:
         lacking.append(f"processes: {error.strerror}")
-    if why := _limit_inotify(pid):
-        lacking.append(f"inotify: {why}")
+    if mounts is None:
+        lacking.append("inotify and inodes: its namespaces cannot be seen")
+    elif why := _limit_inside(pid, mounts, inodes):
+        lacking.append(why)
     return "; ".join(lacking)
 
 
-def _limit_inotify(pid: int) -> str:
-    """Leave half of what the user has of inotify to programs outside. Returns why that failed."""
+def _limit_inside(pid: int, mounts: int, inodes: Mapping[str, int]) -> str:
+    """Set the limits that only a process in the box's namespaces can. Returns what failed."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
         # A process that has entered a user namespace does not get back.
-        said = b""
+        said, doing = "", "inotify"
         try:
-            _enter_user_namespace(pid)
-            for kind in _INOTIFY:
-                most = _number(f"/proc/sys/fs/inotify/max_user_{kind}")
-                with open(f"/proc/sys/user/max_inotify_{kind}", "w", encoding="ascii") as file:
-                    file.write(str(max(_LEAST_INOTIFY, most // 2)))
+            owner = fcntl.ioctl(mounts, _NS_GET_USERNS)
+            _set_namespace(owner, _CLONE_NEWUSER)
+            _limit_inotify()
+            doing = "inodes"
+            _await_mounts(pid, owner)
+            _set_namespace(mounts, _CLONE_NEWNS)
+            for path, most in inodes.items():
+                _limit_inodes(path, most)
         except (OSError, ValueError) as error:
-            said = str(error).encode()
+            said = f"{doing}: {error}"
         finally:
-            os.write(writes, said[:_INFO_BYTES])
+            os.write(writes, said.encode(errors="replace")[:_INFO_BYTES])
             os._exit(0)
     os.close(writes)
     with open(reads, "rb") as answer:
@@ -130,11 +147,37 @@ def _limit_inotify(pid: int) -> str:
     return why
 
 
-def _enter_user_namespace(pid: int) -> None:
+def _limit_inotify() -> None:
+    """Leave half of what the user has of inotify to programs outside."""
+    for kind in _INOTIFY:
+        most = _number(f"/proc/sys/fs/inotify/max_user_{kind}")
+        with open(f"/proc/sys/user/max_inotify_{kind}", "w", encoding="ascii") as file:
+            file.write(str(max(_LEAST_INOTIFY, most // 2)))
+
+
+def _await_mounts(pid: int, owner: int) -> None:
+    """Wait until bwrap has made all mounts: then it enters a second user namespace."""
+    deadline = time.monotonic() + _MOUNTED_S
+    first = os.fstat(owner).st_ino
+    while os.stat(f"/proc/{pid}/ns/user").st_ino == first:
+        if time.monotonic() > deadline:
+            raise OSError(0, "bwrap does not finish the box's mounts")
+        time.sleep(0.001)
+
+
+def _set_namespace(number: int, kind: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    number = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    if libc.setns(number, _CLONE_NEWUSER) < 0:
+    if libc.setns(number, kind) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _limit_inodes(path: str, most: int) -> None:
+    """Limit the files of a file system in memory, for which bwrap has no option."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"nr_inodes={most}".encode()
+    flags = ctypes.c_ulong(_MS_REMOUNT | _MS_NOSUID | _MS_NODEV)
+    if libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", flags, options) < 0:
+        raise OSError(ctypes.get_errno(), f"{path}: {os.strerror(ctypes.get_errno())}")
 
 
 def _number(path: str) -> int:

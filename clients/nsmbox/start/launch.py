@@ -247,7 +247,7 @@ def _become(
     if gate is not None:  # the starter gives the command its signals back
 
         def set_limits() -> int | None:
-            if lacking := gate.set_limits(plan.limits):
+            if lacking := gate.set_limits(plan.limits, plan.inodes):
                 tell(f"the box lacks limits: {lacking}")
             return gate.mounts
 

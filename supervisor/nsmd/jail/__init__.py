@@ -17,7 +17,7 @@ project_directory  a project's directory, opened only if it is the one that was 
 handover           descriptors and variables for an artifact's program
 program_code       our programs, compiled for the Python that runs them
 starting           from a program that makes a jail to an agent that answers
-inotify_limits     limits of inotify in jails that bwrap makes
+namespace_limits   limits of inotify and inodes in jails that bwrap makes
 host_network       files that a session with the host's network needs
 launcher           jails that bwrap makes from the host's programs
 run_only           artifacts without an agent: run one piece of code

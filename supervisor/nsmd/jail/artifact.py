@@ -24,8 +24,8 @@ from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_hos
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
 from nsmd.jail.handover import POLICY, Handover, hand_over
-from nsmd.jail.inotify_limits import limit_inotify
 from nsmd.jail.interface import Jail, TemplateSpec
+from nsmd.jail.namespace_limits import limit_namespaces
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.run_only import start_run_only
@@ -177,7 +177,7 @@ class ArtifactLauncher:
         )
         jail = await self._launch(plan)
         jail.policy = policy
-        await limit_inotify(jail.pid)
+        await limit_namespaces(jail.pid, {})
         return jail
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:

@@ -31,9 +31,9 @@ from nsmd.jail.binds import needed_binds, needed_links
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.host_network import network_files
-from nsmd.jail.inotify_limits import limit_inotify
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
+from nsmd.jail.namespace_limits import limit_namespaces
 from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.program_code import AGENT, TEMPLATE, ProgramCode, source_of
@@ -50,7 +50,15 @@ from nsmd.jail.starting import (
     start_error,
 )
 from nsmd.jail.user import JailUser
-from nsmd.model.policy import POLICY_PATH, MountRule, Policy, jail_variables, policy_of
+from nsmd.model.policy import (
+    INODES_PER_MB,
+    POLICY_PATH,
+    MountRule,
+    Policy,
+    jail_variables,
+    policy_of,
+    session_file_systems,
+)
 from nsmd.model.values import (
     Environment,
     JailSpec,
@@ -195,7 +203,13 @@ class BwrapLauncher:
             if copy is not None:
                 jail.project_copy = copy.take()
         jail.policy = policy
-        await limit_inotify(jail.pid)
+        await limit_namespaces(
+            jail.pid,
+            {
+                path: size_mb * INODES_PER_MB
+                for path, size_mb, _ in session_file_systems(spec.sizes)
+            },
+        )
         return jail
 
     @contextmanager

@@ -316,10 +316,9 @@ def _own(sizes: JailSizes, kind: JailKind) -> Iterator[MountRule]:
     yield MountRule(path="/", kind="tmpfs")
     yield MountRule(path="/dev", kind="dev")
     yield MountRule(path="/proc", kind="proc", mode="rw")
-    forked = kind in ("forked", "artifact-forked")
     for path, size_mb, _ in session_file_systems(sizes):
-        # bwrap's --tmpfs has no option for inodes.
-        inodes = size_mb * INODES_PER_MB if forked else None
+        # Those of an artifact's own jail come from its own programs.
+        inodes = None if kind == "artifact" else size_mb * INODES_PER_MB
         yield MountRule(path=path, kind="tmpfs", mode="rw", size_mb=size_mb, inodes=inodes)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
-from nsmd.model.policy import POLICY_PATH, JailKind, MountRule, policy_of
+from nsmd.model.policy import POLICY_PATH, MountRule, policy_of
 from nsmd.model.values import (
     Artifact,
     Enforcement,
@@ -62,9 +60,8 @@ def test_mounts_are_sorted_and_have_sizes() -> None:
     assert policy.writable == ("/dev/shm", "/tmp", "/workspace")
 
 
-@pytest.mark.parametrize("kind", ["cold", "artifact"])
-def test_inodes_are_bounded_in_forks_only(kind: JailKind) -> None:
-    policy = policy_of(SPEC, LIMITS, kind)
+def test_inodes_are_not_bounded_in_artifacts_own_jails() -> None:
+    policy = policy_of(SPEC, LIMITS, "artifact")
     assert {m.inodes for m in policy.mounts} == {None}
 
 

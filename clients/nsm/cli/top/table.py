@@ -123,7 +123,8 @@ def box_line(row: BoxRow) -> str:
         parts += [
             f"processes {formats.of_limit(row.limits.processes, row.limits.process_limit)}",
             "memory "
-            + formats.memory_of_limit(row.limits.memory_bytes, row.limits.memory_limit_bytes),
+            + formats.memory_of_limit(row.limits.memory_bytes, row.limits.memory_limit_bytes)
+            + f" ({row.limits.memory_by})",
         ]
         if row.limits.killed:
             parts.append(f"{row.limits.killed} ended for memory")

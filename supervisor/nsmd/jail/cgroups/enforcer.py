@@ -12,13 +12,14 @@ from typing import Protocol
 import trio
 
 from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.host.processes import tree_of
 from nsmd.jail.cgroups import session_scope as anchors
 from nsmd.jail.cgroups.confinement import Confinement, TopProcess
 from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
-from nsmd.jail.cgroups.group import Group
+from nsmd.jail.cgroups.group import MOST_ROUNDS, Group
 from nsmd.jail.cgroups.limits import BoxBounds, GroupLimits, limits_of, limits_of_box
 from nsmd.jail.cgroups.notices import Notices
-from nsmd.jail.cgroups.scope import enter_scope, is_delegated, is_main_process
+from nsmd.jail.cgroups.scope import attach, enter_scope, is_delegated, is_main_process
 from nsmd.jail.cgroups.session_scope import Anchor
 from nsmd.jail.cgroups.tree import GroupTree, Leftovers, divided_around, make_own_directory
 from nsmd.jail.cgroups.watchdog import Watchdog
@@ -159,7 +160,7 @@ class SessionEnforcer:
                 await trio.to_thread.run_sync(group.settle, jail.pid)
             except OSError as error:
                 group.remove()
-                return self._refused(session_id, jail, limits, error)
+                return self._refused(session_id, jail, limits, _why(error))
             except BaseException:
                 group.remove()
                 raise
@@ -188,8 +189,10 @@ class SessionEnforcer:
                 if not await self._has_renewed():
                     raise
                 group = await self._group(self.tree, session_id, jail.pid, limits)
+        except NoGroupsError as error:
+            return self._refused(session_id, jail, limits, error.why, notice)
         except OSError as error:
-            return self._refused(session_id, jail, limits, error, notice)
+            return self._refused(session_id, jail, limits, _why(error), notice)
         return self._with_group(session_id, jail, limits, group, notice)
 
     def _refused(
@@ -197,11 +200,10 @@ class SessionEnforcer:
         session_id: str,
         jail: TopProcess,
         limits: GroupLimits,
-        error: OSError,
+        why: str,
         notice: str = "",
     ) -> Confinement:
-        why = f"the session's control group: {os.strerror(error.errno or 0)}"
-        log.warning("session %s has no control group: %s", session_id, error)
+        log.warning("session %s has no control group: %s", session_id, why)
         return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
 
     def adopt(
@@ -316,25 +318,35 @@ class SessionEnforcer:
             enforcement=Enforcement(memory="rlimit", processes="none", cpu="none", why=RUN_ONLY),
         )
 
-    @staticmethod
-    async def _group(tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
+    async def _group(self, tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
         """Make a group with the jail in it.
 
         Moving a process waits for others that are being moved on the machine, and for a grace
         period of the kernel: milliseconds, in which others get their answers.
+
+        Raises:
+            OSError: it cannot be made.
+            NoGroupsError: the jail cannot be moved.
         """
-
-        def make() -> Group:
-            group = Group.new(tree, name, limits)
-            try:
-                group.adopt(pid)
-            except BaseException:
-                group.remove()
-                raise
-            return group
-
         # Not abandoned when cancelled, since nobody would remove the group.
-        return await trio.to_thread.run_sync(make)
+        group = await trio.to_thread.run_sync(Group.new, tree, name, limits)
+        try:
+            try:
+                await trio.to_thread.run_sync(group.adopt, pid)
+            except PermissionError:  # a box is started anywhere, such as in a login
+                await self._attach(tree, group, pid)
+        except BaseException:
+            group.remove()
+            raise
+        return group
+
+    async def _attach(self, tree: GroupTree, group: Group, pid: int) -> None:
+        for _ in range(MOST_ROUNDS):  # it starts others meanwhile
+            outside = set(tree_of(pid)) - set(group.pids())
+            if not outside:
+                return
+            await attach(tree.directory, group.directory, outside, self._environment)
+        raise NoGroupsError("systemd does not move it into a control group")
 
     def _without_group(
         self,
@@ -358,6 +370,10 @@ def _notice(bounds: BoxBounds) -> str:
         f"\nnsm: this process was ended: the box had more than its {bounds.memory_mb} MiB of "
         "memory ([box] memory_mb, `nsm box --limit memory_mb=...`)\n"
     )
+
+
+def _why(error: OSError) -> str:
+    return f"its control group: {error.strerror or error}"
 
 
 def _enforcement(controllers: frozenset[str], why: str) -> Enforcement:

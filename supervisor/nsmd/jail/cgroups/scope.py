@@ -1,5 +1,5 @@
-"""Requests to systemd for a scope around the supervisor: a group of its own that is delegated to
-it.
+"""Requests to systemd: a scope around the supervisor, which is a group of its own that is delegated
+to it, and moves of processes that the supervisor may not move itself.
 
 An editor or a terminal starts the supervisor in its own group, and the surroundings there do not
 belong to the supervisor. It asks for one scope, once, and sessions get groups below that, so that
@@ -13,9 +13,10 @@ manager, which accepts such requests for the user's own processes.
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import trio
 
@@ -25,6 +26,16 @@ ANSWER_TIMEOUT_S = 3.0
 """Time for each of two programs, which take 10 to 50 ms. The supervisor's start waits for them, and
 its starter waits 10 s for that (`nsm.startup.spawn`).
 """
+
+LINGER = "/var/lib/systemd/linger"
+"""Directory with a file for each user whose service manager outlives the logins."""
+
+_CALL = (
+    "call",
+    "org.freedesktop.systemd1",
+    "/org/freedesktop/systemd1",
+    "org.freedesktop.systemd1.Manager",
+)
 
 DELEGATE = (
     "Add `Delegate=yes` to its [Service] section (`systemctl --user edit nsm-supervisor.service`), "
@@ -90,13 +101,53 @@ async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None
         raise NoGroupsError(f"systemd does not start its scope ({told})", how_to_manage())
 
 
+async def attach(
+    around: str, group: str, pids: Iterable[int], environment: Mapping[str, str]
+) -> None:
+    """Have systemd move processes into a group: the kernel lets nobody else take some out of a
+    login, or out of another service.
+
+    Args:
+        around: directory of the unit that is delegated to us.
+        group: directory below it.
+        pids: processes of this user.
+        environment: variables of this process.
+
+    Raises:
+        NoGroupsError: systemd is not there, or refuses.
+    """
+    unit = os.path.basename(around)
+    if not unit.endswith((".service", ".scope")):
+        raise NoGroupsError("it was started in another part of the tree of control groups")
+    if not _lingers():
+        raise NoGroupsError(
+            "a control group of nsm's would end with your last login, and the box with it "
+            "(`loginctl enable-linger` prevents that)"
+        )
+    manager, variables = manager_of(environment)
+    numbers = [str(pid) for pid in pids]
+    words = (unit, group.removeprefix(around), str(len(numbers)), *numbers)
+    told = _complaint(
+        await _run(["busctl", *manager, *_CALL, "AttachProcessesToUnit", "ssau", *words], variables)
+    )
+    if told:
+        raise NoGroupsError(f"systemd does not move it into a control group ({told})")
+
+
+def _lingers() -> bool:
+    """Return whether this user's service manager outlives the logins; the system's does."""
+    if os.geteuid() == 0:
+        return True
+    try:
+        return os.path.exists(f"{LINGER}/{pwd.getpwuid(os.geteuid()).pw_name}")
+    except KeyError:  # a user without a name has no logins
+        return True
+
+
 def _start_transient(name: str, properties: list[tuple[str, str, str]]) -> list[str]:
     """Make the arguments of busctl(1) for StartTransientUnit (org.freedesktop.systemd1(5))."""
     arguments = [
-        "call",
-        "org.freedesktop.systemd1",
-        "/org/freedesktop/systemd1",
-        "org.freedesktop.systemd1.Manager",
+        *_CALL,
         "StartTransientUnit",
         "ssa(sv)a(sa(sv))",
         name,

@@ -222,7 +222,7 @@ async def test_what_a_fork_bomb_left_takes_no_place(
     async with open_world(enforcer, forked=forked) as world:
         for _ in range(3):
             result = await world.run("a", BOMB, timeout_s=2)
-            assert result.outcome.interpreter_restarted
+            assert result.outcome.timed_out
             assert (await world.run("a", "print(6 * 7)")).outcome.stdout == "42\n"
 
 
@@ -306,7 +306,7 @@ UNIT = f"nsm-test-{os.getpid()}.service"
 
 @pytest.mark.usefixtures("tree")
 def test_a_service_starts_again_after_its_supervisor_was_killed(short_dir: Path) -> None:
-    """Sessions with groups below the unit's own: systemd cannot put a process into a group that
+    """Sessions have groups beside the unit's own: systemd cannot put a process into a group that
     hands controllers down (status 219/CGROUP), unless what is below has gone."""
     if shutil.which("systemd-run") is None:
         skip("systemd-run is missing")
@@ -328,7 +328,7 @@ def test_a_service_starts_again_after_its_supervisor_was_killed(short_dir: Path)
                 assert limits.memory == "cgroup", limits
                 client.run("x = 1", env="python", session="a")
                 (row,) = client.sessions()
-                assert f"/{UNIT}/sessions/" in group_of(row.pid)
+                assert "/nsm-sessions-" in group_of(row.pid)
                 old = client.status().pid
             os.kill(old, 9)
             wait_until(partial(is_back, old, variables["NSM_SOCKET"]), "it is not started again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from cgroup_programs import Programs
 from nsmd.jail.cgroups import scope
 from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
-from nsmd.jail.cgroups.scope import enter_scope, is_delegated
+from nsmd.jail.cgroups.scope import attach, enter_scope, is_delegated
 
 HERE = GroupPlace(
     mount_point="/sys/fs/cgroup",
@@ -108,3 +109,44 @@ async def test_whether_a_unit_is_delegated(
     assert await is_delegated(HERE, programs.variables) is answer
     assert programs.asked() == ["systemctl --user show --value -p Delegate session-3.scope"]
     assert not await is_delegated(HERE, {"XDG_RUNTIME_DIR": "/nonexistent"})
+
+
+SCOPE = "/sys/fs/cgroup/user.slice/app.slice/nsm-sessions-1.scope"
+
+
+@pytest.fixture
+def lingering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that says that this user lingers."""
+    folder = tmp_path / "linger"
+    folder.mkdir()
+    monkeypatch.setattr(scope, "LINGER", str(folder))
+    name = folder / pwd.getpwuid(os.geteuid()).pw_name
+    name.write_text("")
+    return name
+
+
+async def test_systemd_moves_what_is_elsewhere(programs: Programs, lingering: Path) -> None:
+    assert lingering.exists()
+    await attach(SCOPE, f"{SCOPE}/sessions/box-1", [7, 8], programs.variables)
+    (asked,) = programs.asked()
+    words = "AttachProcessesToUnit ssau nsm-sessions-1.scope /sessions/box-1 2 7 8"
+    assert asked.endswith(f" {words}")
+    programs.says("busctl", "echo 'Access denied' >&2; exit 1")
+    with pytest.raises(NoGroupsError, match=r"does not move it .*Access denied"):
+        await attach(SCOPE, f"{SCOPE}/sessions/box-1", [7], programs.variables)
+
+
+async def test_nothing_is_moved_to_where_it_would_end_sooner(
+    programs: Programs, lingering: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lingering.unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 1)  # the system's manager serves root
+    with pytest.raises(NoGroupsError, match="end with your last login"):
+        await attach(SCOPE, f"{SCOPE}/sessions/box-1", [7], programs.variables)
+    assert programs.asked() == []
+
+
+async def test_a_tree_that_is_no_unit(programs: Programs) -> None:
+    with pytest.raises(NoGroupsError, match="another part of the tree"):
+        await attach("/sys/fs/cgroup/nsm-1", "/sys/fs/cgroup/nsm-1/sessions/b", [7], {})
+    assert programs.asked() == []
