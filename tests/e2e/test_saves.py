@@ -203,6 +203,19 @@ next(steps)
     run(client, "assert (before, after) == (1, 2)", "again")
 
 
+def test_only_variables_that_share_an_object_are_pickled_together(client: nsm.Client) -> None:
+    """A function that both need to be made again is no such object."""
+    run(client, "import re\none, other = re.compile('a'), re.compile('b')")
+    run(client, "own = []\nleft, right = [own], {'own': own}")
+    with zipfile.ZipFile(Saves(client).save("work").path) as archive:
+        content = archive.read("state.tar")
+    with tarfile.open(fileobj=io.BytesIO(content)) as parts:
+        file = parts.extractfile("state.json")
+        assert file is not None
+        groups = [set(group["names"]) for group in json.load(file)["groups"]]
+    assert groups == [{"one"}, {"other"}, {"own", "left", "right"}]
+
+
 def test_a_cell_makes_again_what_could_not_be_saved(client: nsm.Client) -> None:
     """Only if that is asked for."""
     run(client, "steps = (i for i in range(3))")

@@ -335,6 +335,8 @@ def _pickler_class(cloudpickle: Any, main: dict[str, Any], known: dict[int, str]
             they are the root.
     """
 
+    everybody_s = _lists_of_pandas()
+
     class StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Pickler of variables.
 
@@ -359,7 +361,7 @@ def _pickler_class(cloudpickle: Any, main: dict[str, Any], known: dict[int, str]
                 return ("name", name)
             if kind is types.CodeType:
                 self.has_code = True
-            elif _can_be_shared(obj, kind):
+            elif _can_be_shared(obj, kind) and id(obj) not in everybody_s:
                 self.seen[id(obj)] = obj
             return None
 
@@ -381,7 +383,9 @@ def _pickler_class(cloudpickle: Any, main: dict[str, Any], known: dict[int, str]
 
 def _can_be_shared(obj: Any, kind: type) -> bool:
     """Tell whether it matters that two variables have one object rather than equal ones."""
-    if issubclass(kind, type) or kind in (types.ModuleType, types.BuiltinFunctionType):
+    if issubclass(kind, type) or kind is types.ModuleType:
+        return False
+    if callable(obj) and _has_a_name(obj):
         return False
     hashing = kind.__hash__
     if hashing is None or hashing is object.__hash__:
@@ -391,6 +395,24 @@ def _can_be_shared(obj: Any, kind: type) -> bool:
     except Exception:
         return True
     return bool(found in (object.__hash__(obj), id(obj)))  # a value's hash would be another
+
+
+def _has_a_name(function: Any) -> bool:
+    """Tell whether a function is found by its name in a module, so that it is pickled by that."""
+    try:
+        found = sys.modules[function.__module__]
+        for name in function.__qualname__.split("."):
+            found = getattr(found, name)
+    except Exception:
+        return False
+    return found is function
+
+
+def _lists_of_pandas() -> set[int]:
+    """Ids of the lists that all frames of pandas have in common, which nobody changes."""
+    pandas = sys.modules.get("pandas")
+    kinds = (getattr(pandas, name, None) for name in ("DataFrame", "Series"))
+    return {id(getattr(kind, "_metadata", None)) for kind in kinds}
 
 
 def _reduce_file(file: Any) -> Any:
