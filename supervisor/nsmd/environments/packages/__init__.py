@@ -10,6 +10,7 @@ jail_start          the first program in the jail of a build
 pip_resolve         a program in the jail: pip resolves, and tells the hashes for all platforms
 index_proxy         HTTP proxy through which a build reaches these indexes
 text_files          text files that somebody else has written
+pip_install         a program in the jail: pip installs from wheels that are kept
 locks               exact versions and hashes, as requirements files
 project_locks       locks that a project has itself, such as uv.lock
 requirements        wanted packages, read from requirements files and pyproject.toml

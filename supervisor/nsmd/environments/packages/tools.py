@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from packaging.version import InvalidVersion, Version
 
 from nsmd.environments.interpreters import FoundInterpreter, in_base_system
-from nsmd.environments.packages import node_locks, pip_resolve
+from nsmd.environments.packages import node_locks, pip_install, pip_resolve
 from nsmd.environments.packages.build_jail import ENV
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError, parse, pinned
 from nsmd.environments.packages.node_locks import NodeLock
@@ -30,6 +30,7 @@ PLACE = "/run/nsm/tool"
 PYTHON = f"{ENV}/bin/python"
 
 _PIP_RESOLVE = f"{PLACE}/pip_resolve.py"
+_PIP_INSTALL = f"{PLACE}/pip_install.py"
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(
@@ -143,8 +144,8 @@ class Pip:
     """
 
     name = "pip"
-    offline = ()
-    prefers_cache = False
+    offline = (pip_install.OFFLINE,)
+    prefers_cache = True
 
     def __init__(self, package: str) -> None:
         # Without what lies beside it, which pip would take for installed packages.
@@ -156,7 +157,8 @@ class Pip:
         else:
             self._program = f"{PLACE}/{name}"
             self.shown = ((package, self._program),)
-        self.shown += ((os.path.abspath(pip_resolve.__file__), _PIP_RESOLVE),)
+        for program, shown in ((pip_resolve, _PIP_RESOLVE), (pip_install, _PIP_INSTALL)):
+            self.shown += ((os.path.abspath(str(program.__file__)), shown),)
         self.variables: Mapping[str, str] = {
             "PIP_CACHE_DIR": f"{BUILD}/cache/pip",
             "PIP_PROGRESS_BAR": "off",
@@ -198,11 +200,14 @@ class Pip:
             raise LockError(f"pip's report has no {error}") from error
 
     def install(self, work: str, *, builds: bool) -> list[str]:
-        return [
-            *(PYTHON, "-I", self._program, "install", "--require-hashes", "--no-deps"),
-            *("--no-compile", "--no-warn-script-location", *_wheels_only(builds=builds)),
-            *("-r", f"{work}/lock.txt"),
-        ]
+        lock, pip = f"{work}/lock.txt", (PYTHON, "-I", self._program)
+        if builds:  # alone, without wheels that others have kept
+            return [
+                *(*pip, "install", "--require-hashes", "--no-deps"),
+                *("--no-compile", "--no-warn-script-location", "-r", lock),
+            ]
+        wheels = f"{BUILD}/cache/pip-wheels"
+        return [PYTHON, "-I", _PIP_INSTALL, wheels, lock, *pip]
 
 
 class Npm:

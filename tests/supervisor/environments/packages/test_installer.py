@@ -325,10 +325,20 @@ async def test_without_network_the_cache_is_used_or_the_reason_told(
         first = await it.make("demo")
     assert await it.make("demo") == first, "what is there needs no index"
     it.store.collect((), dry_run=False)
-    if tool == "uv":
-        assert (await it.make("demo")).path == first.path
-        it.store.collect((), dry_run=False)
+    assert (await it.make("demo")).path == first.path
+    it.store.collect((), dry_run=False)
     assert "127.0.0.1" in await it.why_not("other")
+
+
+async def test_pip_fetches_again_what_is_not_the_locked_file(tmp_path: Path) -> None:
+    with index_server(None) as index:
+        it = Workshop(tmp_path, index, "pip")
+        index.add_project("demo", "1.0")
+        first = await it.make("demo")
+        it.store.collect((), dry_run=False)
+        (kept,) = (tmp_path / "envs/.builds/shared/cache/pip-wheels").iterdir()
+        kept.write_bytes(b"another")
+        assert (await it.make("demo")).path == first.path
 
 
 @BOTH
