@@ -156,7 +156,6 @@ BOX_MAY_USE = {
     "nsm.jail": "system calls, sockets, proxies and failures as sessions have them",
     "nsm.cli.options": "`nsm box` has a parser as all verbs",
     "nsm.cli.connection": "`nsm box --list` starts no supervisor, as all verbs that list",
-    "nsm.startup": "a box asks whether a supervisor answers, and starts none by that",
     "nsm.cli.terminal": "notes and JSON are written as by all verbs",
     "nsm.cli.render.formats": "tables, durations and foreign text are shown as by all verbs",
 }
