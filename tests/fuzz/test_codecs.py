@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import samples
 from fuzz_codecs import CODECS
 from nsm.wire.errors import OverloadedError
 from nsm.wire.frames import encode_frame
@@ -49,6 +50,18 @@ SEEDS: dict[str, list[bytes]] = {
     "attach-line": [
         b'{"nsm": 1, "attach": {"variables": {"PROJECT_DIR": "/a", "NSM_SCOPE": "x"}, "pid": 1}}',
         b'{"nsm": 1, "inherited": {"A": "1"}}',
+    ],
+    "transcript-file": [
+        b"\n".join(
+            json.dumps({"event": event, **data}).encode()
+            for event, data in (
+                ("session", samples.session_start()),
+                ("execution", samples.execution_start()),
+                ("output", {"execution_id": "x-1", "stream": "stdout", "text": "x"}),
+                ("finished", samples.execution_end(exit_code=1)),
+                ("end", samples.log_end()),
+            )
+        )
     ],
     "config-file": [
         b'[defaults]\nmemory_mb = 5\n[environments.a]\npreset = "python"\npreload = ["x"]\n',

@@ -7,10 +7,14 @@ For Hypothesis (tests/fuzz/test_codecs.py) and for a coverage-guided fuzzer (tes
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from nsm.jsonlines import LineBuffer, TooLong
+from nsm.transcripts.document import TranscriptError, read_transcript
+from nsm.transcripts.notebook import notebook
 from nsm.wire.connection import ClientConnection, ServerConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
@@ -114,6 +118,13 @@ def nix_messages(data: bytes) -> None:
         assert reader.progress is not None
 
 
+def transcript_file(data: bytes) -> None:
+    """Read a transcript from a file, and make a notebook of it."""
+    with suppress(TranscriptError):
+        found = read_transcript(io.BytesIO(data[1:]))
+        json.dumps(notebook(found), allow_nan=False)
+
+
 CODECS: Mapping[str, Callable[[bytes], None]] = {
     codec.__name__.replace("_", "-"): codec
     for codec in (
@@ -125,6 +136,7 @@ CODECS: Mapping[str, Callable[[bytes], None]] = {
         config_file,
         artifact_metadata,
         nix_messages,
+        transcript_file,
     )
 }
 
