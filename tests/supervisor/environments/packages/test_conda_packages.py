@@ -16,10 +16,14 @@ from conda_channel import Channel
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.packages.conda_locks import PLATFORM
-from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.conda_packages import CondaPackages
+from nsmd.environments.packages.failures import InstallError
+from nsmd.environments.packages.indexes import Indexes
+from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
 from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
 from nsmd.model.packages import WantedPackages
-from package_world import installation
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from package_world import SEARCH_PATH, installation
 
 pytest.importorskip("rattler", reason="py-rattler is missing: make installs it")
 pytestmark = pytest.mark.jail
@@ -204,3 +208,29 @@ async def test_a_hostile_package_changes_nothing_outside(world: CondaWorld) -> N
     world.write("python", "leaving")
     await world.why_not()
     assert not list(world.folder.rglob("leaving"))
+
+
+async def test_without_py_rattler_it_is_said_what_to_install(
+    world: CondaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("python")
+    request = InstallRequest(
+        name="science",
+        wanted=WantedPackages(conda=str(world.list)),
+        refresh=False,
+        store=str(world.folder / "envs"),
+        lock_directories=(),
+        search_path=SEARCH_PATH,
+        home=str(world.folder),
+        jail_uid=DEFAULT_JAIL_UID,
+    )
+    packages = CondaPackages.of(request, lambda _path: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(InstallError) as caught:
+        packages.tool(Indexes())
+    assert "pip install 'nsm-sessions[conda]'" in caught.value.hint
+    with pytest.raises(InstallError, match="a Python of its own"):
+        CondaPackages.of(
+            replace(request, wanted=replace(request.wanted, interpreter="/usr/bin/python3")),
+            lambda _path: None,
+        )
