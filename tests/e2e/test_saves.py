@@ -394,7 +394,10 @@ def test_a_bash_session_is_saved_and_restored(client: nsm.Client) -> None:
 
     assert said(BASH_STATE, "shell") == ""
     saved = Saves(client).save("shell")
-    assert {"text", "list", "greet", "ll", "SIGUSR1"} <= set(saved.names)
+    assert set(saved.names) == {
+        *("text", "list", "map", "number", "fixed", "other", "EXPORTED"),
+        *("greet", "twice", "ll", "SIGUSR1", "ERR"),
+    }
     assert said(BASH_CHECKS, "shell") == ""
     restored = Saves(client).restore("shell", "again")
     assert [row for row in restored.rows if not row.restored] == []

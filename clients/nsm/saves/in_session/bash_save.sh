@@ -29,6 +29,9 @@ nsm_note() {
       BASH | BASH_* | BASHOPTS | BASHPID | COLUMNS | COMP_* | DIRSTACK | EPOCH* | EUID) continue ;;
       FUNCNAME | GROUPS | HISTCMD | HOSTNAME | HOSTTYPE | LINENO | LINES | MACHTYPE) continue ;;
       OLDPWD | OPTERR | OSTYPE | PIPESTATUS | PPID | PS1 | PS2 | PWD | RANDOM | SECONDS) continue ;;
+      HIST* | MAILCHECK | OPTIND | SHELL) continue ;;
+      IFS) [[ $IFS != $' \t\n' ]] || continue ;;
+      PS4) [[ $PS4 != '+ ' ]] || continue ;;
       SHELLOPTS | SHLVL | SRANDOM | TERM | UID | _ | nsm_*) continue ;;
     esac
     [[ $nsm_not_saved != *$'\n'$nsm_name$'\n'* ]] || continue
@@ -47,11 +50,11 @@ nsm_note() {
   if [[ -n $nsm_traps ]]; then
     for nsm_name in $(\builtin compgen -A signal); do
       nsm_text=$(\builtin trap -p "$nsm_name")
-      case $nsm_text in  # the driver's own, and what it has put them around
+      case $nsm_name:$nsm_text in  # the driver's own, and what it has put them around
+        SIGURG:*nsm_errexit*) nsm_text= ;;
         *nsm_line*) nsm_text=${nsm_err-} ;;
         *nsm_left*) nsm_text=${nsm_exit-} ;;
         *nsm_look*) nsm_text=${nsm_debug-} ;;
-        *nsm_errexit*) nsm_text= ;;
       esac
       [[ -z $nsm_text ]] || nsm_note "trap $nsm_name" "$nsm_text"
     done
