@@ -30,8 +30,8 @@ come at the end of a box.
 
 `nsm apply` leaves all of them out unless you name the exact path. Files with a star are denied only
 where another file of the same program exists: without one, that program ignores them. The table
-lacks what you run by a command of its own: a Makefile, a test, a script of `package.json`. It also lacks programs in
-`.venv` and `node_modules`, which editors and language servers run by themselves.
+lacks what you run by a command of its own: a Makefile, a test, a script of `package.json`. It also
+lacks programs in `.venv` and `node_modules`, which editors and language servers run by themselves.
 
 """
 
