@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+import nsm
 from e2e_support import holder_pid
+from nsm.wire.boxes import BoxPlace, BoxRow
+from nsm.wire.errors import OverloadedError
+from nsmbox.start import supervision
 from processes import ending
 from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
     from box.world import World
 
@@ -91,3 +97,28 @@ def test_a_box_starts_the_next_supervisor(world: World) -> None:
         assert told(box).startswith(GONE), "a supervisor that was shut down is not started again"
         box.communicate()
         assert "no supervisor is running" in world.run("nsm", "ps").stderr
+
+
+def test_a_box_that_takes_all_connections_has_nobody_ask_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**_: object) -> None:
+        raise OverloadedError("There are too many connections.")
+
+    pauses: list[float] = []
+    lost: list[bool] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen()
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                listener.close()
+
+        monkeypatch.setattr(nsm, "Client", refused)
+        monkeypatch.setattr(time, "sleep", pause)
+        place = BoxPlace(box=cast("BoxRow", None), sockets=str(tmp_path))
+        supervision.watch(place, lambda: lost.append(True), name="test")
+    assert pauses == [supervision.PAUSE_S] * 2
+    assert lost == [True]

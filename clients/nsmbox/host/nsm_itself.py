@@ -148,10 +148,9 @@ def starter(
         proxy: the box's network is a list.
         descriptors: limit that only the starter can set; None if bwrap can have it, too.
     """
-    wanted = ("--descriptors", str(descriptors)) if descriptors is not None else ()
-    if proxy:
-        wanted += ("--proxy", PROXY_SOCKET, str(proxyvariables.PROXY_PORT))
-    return (PYTHON, "-I", "-S", _STARTER, *wanted, "--", *command)
+    limit = ("--descriptors", str(descriptors)) if descriptors is not None else ()
+    way = ("--proxy", PROXY_SOCKET, str(proxyvariables.PROXY_PORT)) if proxy else ()
+    return (PYTHON, "-I", "-S", _STARTER, *limit, *way, "--", *command)
 
 
 def _program(module: str) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,6 +19,11 @@ from nsmbox.model.plan import Plan
 
 if TYPE_CHECKING:
     from nsm.wire.boxes import BoxPlace
+
+PAUSE_S = 2.0
+"""Before the next connection after one that ended at once: the box may have taken all that its
+socket serves.
+"""
 
 _NOTICE_BYTES = 4096
 
@@ -35,6 +41,7 @@ def watch(place: BoxPlace, lost: Callable[[], None], *, name: str) -> None:
     path = os.path.join(place.sockets, "control.sock")
     shut_down = False
     while True:
+        began_s = time.monotonic()
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(path)
@@ -45,6 +52,8 @@ def watch(place: BoxPlace, lost: Callable[[], None], *, name: str) -> None:
                 if not shut_down:
                     Client(name=name, project=None).close()  # starts a supervisor if none answers
                 shut_down = _is_shut_down(connection, name)
+        if time.monotonic() < began_s + PAUSE_S:
+            time.sleep(PAUSE_S)
 
 
 def without(plan: Plan, place: BoxPlace) -> str:

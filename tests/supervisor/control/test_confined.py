@@ -69,9 +69,11 @@ async def test_suggestions_of_imports_are_the_users(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = [{"module": "pandas", "seconds": 1.2, "sessions": 3, "of": 4}]
-    told = {"templates": [], "slow_imports": slow}
-    monkeypatch.setattr(preloading, "facts_of", lambda *_: told)
-    monkeypatch.setattr(preloading, "slow_imports", lambda *_: slow)
+
+    def facts_of(*_: object) -> dict[str, Any]:
+        return {"templates": [], "slow_imports": slow}
+
+    monkeypatch.setattr(preloading, "facts_of", facts_of)
     async with bench() as it:
         person, peer = await it.connect(), await _confined(it)
         for one, expected in ((person, slow), (peer, [])):
