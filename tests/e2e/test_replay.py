@@ -166,7 +166,11 @@ def test_a_file_gets_no_rules_of_its_session(
     done = replay(shared, tmp_path, "b.jsonl")
     assert done.returncode == 125
     assert "A file does not choose an environment" in done.stderr
-    assert replay(shared, tmp_path, "b.jsonl", "-e", "python").returncode == 0
+    done = replay(shared, tmp_path, "b.jsonl", "-e", "python")
+    assert (done.returncode, done.stdout.splitlines()[0].endswith("1 execution in python")) == (
+        0,
+        True,
+    )
 
 
 def test_exit_codes_and_json(client: nsm.Client, shared: Supervisor, tmp_path: Path) -> None:

@@ -26,13 +26,14 @@ MAX_COLUMNS = 200
 _IGNORED = {"address": "addresses", "time": "times", "duration": "durations", "rate": "rates"}
 
 
-def title(transcript: SessionTranscript, executions: int) -> str:
-    """The first line: what is replayed."""
+def title(transcript: SessionTranscript, executions: int, env: str | None = None) -> str:
+    """The first line: what is replayed, and in which environment if that is another one."""
     session = transcript.session
     name = session.id if session.name is None else f"{session.name} ({session.id})"
+    other = f" in {_line(env)}" if env and env != session.env else ""
     return (
         f"replaying session {_line(name)}: {_line(session.env)}, "
-        f"{formats.count(executions, 'execution')}"
+        f"{formats.count(executions, 'execution')}{other}"
     )
 
 

@@ -94,7 +94,7 @@ def _replay(options: argparse.Namespace) -> int:
     with Client(project=given) as client:
         transcript = _find(client, options.transcript)
         screen = _Lines() if options.json else _Text()
-        screen.begin(transcript, options.until)
+        screen.begin(transcript, options)
         report = client.replay(
             transcript,
             on_replayed=screen.show,
@@ -144,7 +144,8 @@ def _find(client: Client, name: str) -> SessionTranscript:
 class _Text:
     """Findings of a replay, for people."""
 
-    def begin(self, transcript: SessionTranscript, until: int | None) -> None:
+    def begin(self, transcript: SessionTranscript, options: argparse.Namespace) -> None:
+        until: int | None = options.until
         numbers = [each.start.number for each in transcript.executions]
         count = len([number for number in numbers if until is None or number <= until])
         session = transcript.session
@@ -162,7 +163,7 @@ class _Text:
         jobs = len(transcript.items) - len(numbers)
         if jobs:
             terminal.note(f"{formats.count(jobs, 'job')} of the session not started again")
-        _say(replays.title(transcript, count))
+        _say(replays.title(transcript, count, options.env))
 
     def show(self, replayed: ReplayedExecution) -> None:
         _say(replays.execution(replayed))
@@ -178,8 +179,8 @@ class _Text:
 class _Lines:
     """Findings of a replay, one JSON object a line."""
 
-    def begin(self, transcript: SessionTranscript, until: int | None) -> None:
-        del until
+    def begin(self, transcript: SessionTranscript, options: argparse.Namespace) -> None:
+        del options
         session = transcript.session
         self._say("replay", session._asdict() | {"whole": transcript.whole})
 
