@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nsmd.environments.packages.index_proxy import IndexProxy, open_index_proxy
-from nsmd.environments.packages.index_proxy.proxy import PORT
+from nsmd.environments.packages.index_proxy.known_indexes import PORT
+from nsmd.environments.packages.index_proxy.proxy import IndexProxy, open_index_proxy
 from nsmd.environments.packages.indexes import Indexes
 from nsmd.model.host_rules import Address
 

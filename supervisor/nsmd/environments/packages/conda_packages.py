@@ -20,7 +20,7 @@ from nsmd.environments.packages.build_jail import ENV, BuildJail
 from nsmd.environments.packages.conda_lists import CondaWanted
 from nsmd.environments.packages.conda_locks import FILE_NAME, PLATFORM, CondaLock
 from nsmd.environments.packages.failures import InstallError, why_failed
-from nsmd.environments.packages.index_proxy import IndexProxy
+from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.indexes import Index, Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
@@ -197,10 +197,10 @@ class CondaPackages:
             }
             staging.write(_WANTED, [json.dumps(wanted)])
 
-    def write_lock(self, staging: Staging, lock: CondaLock, proxy: IndexProxy) -> None:
+    def write_lock(self, staging: Staging, lock: CondaLock, known: KnownIndexes) -> None:
         files: list[tuple[str, str, str]] = []
         for pin in lock.pins:
-            url = proxy.proxy_url(pin.url)
+            url = known.proxy_url(pin.url)
             if url is None:
                 raise InstallError(
                     f"The lock has a package from {pin.channel}, which is no channel of the list",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
@@ -22,10 +23,10 @@ from nsm.wire.errors import NsmError
 from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
-from nsmd.environments.packages.build_jail import BuildJail, JailOutcome, Serve
+from nsmd.environments.packages.build_jail import BuildJail, JailOutcome
 from nsmd.environments.packages.conda_packages import CondaPackages
 from nsmd.environments.packages.failures import InstallError, why_failed
-from nsmd.environments.packages.index_proxy import IndexProxy, open_index_proxy
+from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.index_proxy.proxy_urls import shortened
 from nsmd.environments.packages.indexes import Indexes, read_indexes
 from nsmd.environments.packages.installer_protocol import (
@@ -47,6 +48,9 @@ from nsmd.environments.packages.tools import PackageTool
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap
 from nsmd.model.host_rules import AllowList
+
+if TYPE_CHECKING:
+    from nsmd.environments.packages.index_proxy.proxy import IndexProxy
 
 TELL_INTERVAL_S = 0.5
 
@@ -129,7 +133,7 @@ class Packages(Protocol):
         """Make an empty environment, and the files to resolve from."""
         ...
 
-    def write_lock(self, staging: Staging, lock: Any, proxy: IndexProxy) -> None:
+    def write_lock(self, staging: Staging, lock: Any, known: KnownIndexes) -> None:
         """Make the files to install from."""
         ...
 
@@ -162,6 +166,7 @@ class Installer:
         self._store = EnvironmentStore(request.store)
         self._progress = CommandProgress(phase="resolving")
         self._proxy: IndexProxy | None = None
+        self._owned = AsyncExitStack()
 
     async def make(self) -> Installed:
         """Make the environment, unless it is there.
@@ -215,17 +220,16 @@ class Installer:
 
     async def _build(self, packages: Packages, lock: PackageLock | None) -> tuple[str, PackageLock]:
         """Build the environment of a lock, or of what is wanted; returns its path, and the lock."""
-        request, builds = self._request, self._request.wanted.allow_builds
+        builds = self._request.wanted.allow_builds
         if (bwrap := self._launcher.bwrap_path) is None:
             raise missing_bwrap()
-        indexes = self._indexes(packages)
+        indexes = self._indexes = self._read_indexes(packages)
         tool = packages.tool(indexes)
         with self._store.building(alone=builds) as staging:
+            listed = AllowList.of(self._request.hosts)
+            known = KnownIndexes(indexes, key=self._store.key(), listed=listed)
             packages.prepare(staging, indexes)
-            async with AsyncExitStack() as stack:
-                self._proxy = proxy = await stack.enter_async_context(
-                    open_index_proxy(indexes, key=self._store.key(), hosts=request.hosts)
-                )
+            async with self._owned:
                 jail = BuildJail(
                     bwrap=bwrap,
                     user=self._launcher.user,
@@ -234,7 +238,7 @@ class Installer:
                     environment=staging.environment,
                     shown=[*((each, each) for each in packages.shown(indexes)), *tool.shown],
                     variables={
-                        **proxy.environment,
+                        **known.environment,
                         **tool.variables,
                         "TMPDIR": os.path.join(staging.work, "tmp"),
                     },
@@ -244,7 +248,7 @@ class Installer:
                     lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
                 path = self._path(packages, lock)
                 if self._store.details(path) is None:
-                    packages.write_lock(staging, lock, proxy)
+                    packages.write_lock(staging, lock, known)
                     self._phase("installing")
                     command = tool.install(staging.work, builds=builds)
                     # The lock names each file by its hash, so the indexes have no more to say.
@@ -259,7 +263,20 @@ class Installer:
                     )
         return path, lock
 
-    def _indexes(self, packages: Packages) -> Indexes:
+    async def _serve(self, listener: socket.socket) -> None:
+        """Serve a jail. The first one has the proxy opened."""
+        if self._proxy is None:
+            # A build from the cache needs none of this, and else the tool starts meanwhile.
+            from nsmd.environments.packages.index_proxy.proxy import (  # noqa: PLC0415
+                open_index_proxy,
+            )
+
+            key, hosts = self._store.key(), self._request.hosts
+            opening = open_index_proxy(self._indexes, key=key, hosts=hosts)
+            self._proxy = await self._owned.enter_async_context(opening)
+        await self._proxy.serve(listener)
+
+    def _read_indexes(self, packages: Packages) -> Indexes:
         program = packages.python.program
         prefix = os.path.dirname(os.path.dirname(program))
         indexes = read_indexes(
@@ -320,10 +337,9 @@ class Installer:
 
     async def _try(self, jail: BuildJail, command: Sequence[str]) -> JailOutcome:
         """Run a command, and tell how much has come."""
-        serve: Serve | None = self._proxy.serve if self._proxy is not None else None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_telling)
-            ran = await jail.run(command, serve=serve)
+            ran = await jail.run(command, serve=self._serve)
             nursery.cancel_scope.cancel()
         return ran
 

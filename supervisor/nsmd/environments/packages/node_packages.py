@@ -14,7 +14,7 @@ from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks, node_locks
 from nsmd.environments.packages.build_jail import BuildJail
 from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.index_proxy import IndexProxy
+from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.indexes import Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
@@ -129,8 +129,8 @@ class NodePackages:
         manifest = {"name": "environment", "private": True, "dependencies": wanted}
         staging.write(f"{RESOLVED}/{node_locks.MANIFEST}", [json.dumps(manifest)])
 
-    def write_lock(self, staging: Staging, lock: NodeLock, proxy: IndexProxy) -> None:
-        for name, text in lock.files(proxy.npm_registries).items():
+    def write_lock(self, staging: Staging, lock: NodeLock, known: KnownIndexes) -> None:
+        for name, text in lock.files(known.npm_registries).items():
             write_new(os.path.join(staging.environment, name), text)
 
     async def finish(

@@ -13,12 +13,12 @@ from nsmd.environments.interpreters import FoundInterpreter, modules_of
 from nsmd.environments.packages import locks, project_locks, requirements
 from nsmd.environments.packages.build_jail import ENV, BuildJail
 from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.index_proxy import IndexProxy
+from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.indexes import Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import Lock, LockError
 from nsmd.environments.packages.project_locks import ProjectLock
-from nsmd.environments.packages.sharing import installed, remove_compiled, share_files, uncompiled
+from nsmd.environments.packages.sharing import installed, share_files
 from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
@@ -117,8 +117,8 @@ class PythonPackages:
         staging.write("wanted.txt", self.lines)
         _make_venv(staging.environment, self.python)
 
-    def write_lock(self, staging: Staging, lock: Lock, proxy: IndexProxy) -> None:
-        del proxy
+    def write_lock(self, staging: Staging, lock: Lock, known: KnownIndexes) -> None:
+        del known
         staging.write("lock.txt", [lock.body])
 
     async def finish(
@@ -128,7 +128,8 @@ class PythonPackages:
         library = f"lib/python{'.'.join(map(str, python.version[:2]))}/site-packages"
         staging.check(library)
         _check_python(made, python)
-        sources = await trio.to_thread.run_sync(_to_compile, store, made, library, python)
+        tag = f"cpython-{python.version[0]}{python.version[1]}"
+        sources = await trio.to_thread.run_sync(share_files, store, made, library, tag)
         if sources:
             staging.write("sources.txt", [f"{ENV}/{path}" for path in sources])
             # A module that cannot be compiled is one that cannot be imported: no failure here.
@@ -151,19 +152,6 @@ class PythonPackages:
             versions=installed(os.path.join(made, library)),
             modules=modules_of(made, python.version),
         )
-
-
-def _to_compile(
-    store: EnvironmentStore, made: str, library: str, python: FoundInterpreter
-) -> list[str]:
-    """Share files with other environments. Returns the sources that are left to compile."""
-    site_packages = os.path.join(made, library)
-    tag = f"cpython-{python.version[0]}{python.version[1]}"
-    remove_compiled(site_packages)
-    shared = share_files(store, made, library, tag)
-    # A shared source without a compiled module was found to be none.
-    found = (os.path.join(library, path) for path in uncompiled(site_packages, tag))
-    return [path for path in found if path not in shared]
 
 
 def _make_venv(place: str, python: FoundInterpreter) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from nsmd.environments.packages.store import (
@@ -15,32 +15,19 @@ from nsmd.environments.packages.store import (
     EnvironmentStore,
     listed,
     package_of,
-    read_left,
 )
 
-MAX_RECORD_BYTES = 64 * 1024 * 1024
+_COMPILED = "__pycache__"
 
 _INSTALLED = re.compile(r"(?P<name>[^-/]+)-(?P<version>[^-/]+)\.dist-info")
 
 
-def remove_compiled(site_packages: str) -> None:
-    """Remove compiled modules that packages bring.
-
-    Their code need not be that of their sources, and other environments with equal sources take
-    compiled modules over.
-    """
-    for folder, _, names in os.walk(site_packages):
-        if os.path.basename(folder) == "__pycache__":
-            for name in names:
-                if name.endswith(".pyc"):
-                    os.unlink(os.path.join(folder, name))
-
-
-def share_files(store: EnvironmentStore, made: str, library: str, tag: str) -> frozenset[str]:
+def share_files(store: EnvironmentStore, made: str, library: str, tag: str) -> list[str]:
     """Replace files of a new environment by links to equal files of other environments.
 
-    Files of the same release of a package are compared, byte by byte. Compiled modules of equal
-    sources are taken over.
+    Files at the same place are compared, byte by byte, with those of environments that have one of
+    its releases. Compiled modules that packages bring are removed: their code need not be that of
+    their sources. Those of equal sources are taken over.
 
     Args:
         made: the new environment.
@@ -48,46 +35,69 @@ def share_files(store: EnvironmentStore, made: str, library: str, tag: str) -> f
         tag: of the Python (`sys.implementation.cache_tag`).
 
     Returns:
-        Paths of the replaced files, from `made`.
+        Paths of the sources that are left to compile, from `made`.
     """
-    replaced: set[str] = set()
-    folders = functools.cache(_folders)
-    others: dict[str, str] = {}
-    for name in store.names():
-        if os.path.isdir(os.path.join(store.path(name), "conda-meta")):
-            continue  # its compiled modules come from packages, and need not be of their sources
-        for entry in listed(os.path.join(store.path(name), library)):
-            if _INSTALLED.fullmatch(entry):
-                others.setdefault(entry, store.path(name))
-    for entry in listed(os.path.join(made, library)):
-        if entry in others:
-            equal: list[str] = []
-            for path in _record(os.path.join(made, library, entry, "RECORD"), library):
-                folder = os.path.dirname(path)
-                there, here = os.path.join(others[entry], path), os.path.join(made, path)
-                both = folder in folders(made) and folder in folders(others[entry])
-                if both and _share(there, here):
-                    equal.append(path)
-            _share_compiled(others[entry], made, equal, tag)
-            replaced.update(equal)
-    return frozenset(replaced)
+    ours = _scan(made)
+    for folder, files in ours.items():
+        if os.path.basename(folder) == _COMPILED:
+            for name in [name for name in files if name.endswith(".pyc")]:
+                os.unlink(os.path.join(made, folder, name))
+                del files[name]
+    shared: dict[str, set[str]] = {folder: set() for folder in ours}
+    for other in _others(store, made, library):
+        theirs = _scan(other)
+        for folder, files in ours.items():
+            if folder in theirs:
+                left = (files.keys() & theirs[folder].keys()) - shared[folder]
+                equal = {
+                    name
+                    for name in left
+                    if (files[name] and files[name] == theirs[folder][name])
+                    or _share(os.path.join(other, folder, name), os.path.join(made, folder, name))
+                }
+                shared[folder] |= equal
+                compiled = {f"{name[:-3]}.{tag}.pyc" for name in equal if name.endswith(".py")}
+                inside = os.path.join(folder, _COMPILED)
+                if compiled := compiled.intersection(theirs.get(inside, ())):
+                    _link_all(os.path.join(other, inside), os.path.join(made, inside), compiled)
+    return [
+        os.path.join(folder, name)
+        for folder, files in ours.items()
+        if folder.startswith(library)
+        # A shared source without a compiled module was found to be none.
+        for name in sorted(files.keys() - shared[folder])
+        if name.endswith(".py")
+    ]
 
 
-def _share_compiled(other: str, made: str, sources: Iterable[str], tag: str) -> None:
-    """Take compiled modules of sources over, which are equal in both environments."""
-    by_folder: dict[str, list[str]] = {}
-    for path in sources:
-        folder, name = os.path.split(path)
-        if name.endswith(".py"):
-            by_folder.setdefault(folder, []).append(f"{name[:-3]}.{tag}.pyc")
-    for folder, names in by_folder.items():
-        there, here = (os.path.join(each, folder, "__pycache__") for each in (other, made))
-        if known := {*listed(there)}.intersection(names):
-            with suppress(OSError):
-                os.makedirs(here, exist_ok=True)
-                for name in known:
-                    with suppress(FileExistsError):
-                        os.link(os.path.join(there, name), os.path.join(here, name))
+def _others(store: EnvironmentStore, made: str, library: str) -> Iterator[str]:
+    """Find few environments that have releases of a new one, those with most of them first."""
+    there = {
+        path: _releases(os.path.join(path, library))
+        for path in map(store.path, store.names())
+        # Conda's compiled modules come from packages, and need not be of their sources.
+        if not os.path.isdir(os.path.join(path, "conda-meta"))
+    }
+    left = _releases(os.path.join(made, library))
+    while left:
+        best = max(there, key=lambda path: len(there[path] & left), default="")
+        if not best or not there[best] & left:
+            return
+        left -= there.pop(best)
+        yield best
+
+
+def _releases(site_packages: str) -> set[str]:
+    return set(filter(_INSTALLED.fullmatch, listed(site_packages)))
+
+
+def _link_all(there: str, here: str, names: Iterable[str]) -> None:
+    """Take files of another directory over; what cannot be had is left out."""
+    with suppress(OSError):
+        os.makedirs(here, exist_ok=True)
+        for name in names:
+            with suppress(FileExistsError):
+                os.link(os.path.join(there, name), os.path.join(here, name))
 
 
 def share_packages(store: EnvironmentStore, made: str, versions: Mapping[str, str]) -> None:
@@ -99,7 +109,7 @@ def share_packages(store: EnvironmentStore, made: str, versions: Mapping[str, st
         made: the new environment.
         versions: its packages, by path below `node_modules`.
     """
-    folders = functools.cache(_folders)
+    folders = functools.cache(_scan)
     others: dict[tuple[str, str], tuple[str, str]] = {}
     for path in map(store.path, store.names()):
         details = store.details(path)
@@ -131,33 +141,36 @@ def uncompiled(site_packages: str, tag: str) -> list[str]:
     Args:
         tag: of the Python (`sys.implementation.cache_tag`).
     """
-    found: list[str] = []
-    for folder, _, names in os.walk(site_packages):
-        if sources := [name for name in names if name.endswith(".py")]:
-            there = set(listed(os.path.join(folder, "__pycache__")))
-            inside = folder[len(site_packages) + 1 :]
-            found += [
-                os.path.join(inside, name)
-                for name in sources
-                if f"{name[:-3]}.{tag}.pyc" not in there
-            ]
+    found = _scan(site_packages)
+    return [
+        os.path.join(folder, name)
+        for folder, files in found.items()
+        for name in files
+        if name.endswith(".py")
+        and f"{name[:-3]}.{tag}.pyc" not in found.get(os.path.join(folder, _COMPILED), ())
+    ]
+
+
+def _scan(directory: str) -> dict[str, dict[str, int]]:
+    """Look through a directory, and through no links.
+
+    Returns:
+        For each directory below it, by its path from there, the inodes of its files by their names;
+        0 for what is no regular file.
+    """
+    found: dict[str, dict[str, int]] = {}
+    left = [""]
+    while left:
+        folder = left.pop()
+        with suppress(OSError), os.scandir(os.path.join(directory, folder)) as entries:
+            files = found[folder] = {}
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(os.path.join(folder, entry.name))
+                else:
+                    regular = entry.is_file(follow_symlinks=False)
+                    files[entry.name] = entry.inode() if regular else 0
     return found
-
-
-def _record(path: str, library: str) -> list[str]:
-    """Paths of a package's files in its environment."""
-    try:
-        lines = read_left(path, MAX_RECORD_BYTES).splitlines()
-    except (OSError, ValueError):
-        return []
-    names = (line.rsplit(",", 2)[0].strip('"') for line in lines)
-    found = (os.path.normpath(os.path.join(library, name)) for name in names if name)
-    return [path for path in found if not path.startswith(("/", ".."))]
-
-
-def _folders(directory: str) -> frozenset[str]:
-    """Paths of the directories below a directory, none of them through a link."""
-    return frozenset(folder[len(directory) + 1 :] for folder, _, _ in os.walk(directory))
 
 
 def _share(there: str, here: str) -> bool:

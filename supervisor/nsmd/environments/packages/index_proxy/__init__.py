@@ -7,16 +7,13 @@ one.
 errors          requests that are refused or have failed
 proxy_urls      URLs of the proxy
 rules           rules on what a build may fetch
+variables       variables for pip, uv, npm and py-rattler in a jail
+known_indexes   the user's indexes as jails name them
 connecting      connections to checked addresses
 fetching        requests to indexes: TLS, credentials, redirects
 page_reading    pages of indexes, read with a bound
 page_rewriting  pages of indexes, rewritten with links to the proxy
 connection      one connection from the jail
-variables       variables for pip, uv, npm and py-rattler in a jail
 handler         handler of a jail's requests
 proxy           the proxy of one build
 """
-
-from nsmd.environments.packages.index_proxy.proxy import IndexProxy, open_index_proxy
-
-__all__ = ["IndexProxy", "open_index_proxy"]

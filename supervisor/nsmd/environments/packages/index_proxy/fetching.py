@@ -15,6 +15,7 @@ from nsm.dataclass import dataclass
 from nsmd.environments.packages.index_proxy.connecting import CheckedBackend
 from nsmd.environments.packages.index_proxy.errors import FetchError
 from nsmd.environments.packages.index_proxy.rules import FetchRules
+from nsmd.environments.packages.index_proxy.variables import READ_TIMEOUT_S
 from nsmd.environments.packages.indexes.user_proxy import is_excepted
 from nsmd.environments.packages.indexes.values import IndexAccess
 from nsmd.environments.packages.web_urls import BadUrlError, WebUrl, join, parse_url
@@ -23,9 +24,6 @@ from nsmd.network.resolver import Resolve
 
 CONNECT_TIMEOUT_S = 20.0
 """Time to connect, including TLS."""
-
-READ_TIMEOUT_S = 60.0
-"""Longest wait for the next bytes of an index, unless the user has set a timeout."""
 
 MAX_CONNECTIONS = 64
 """Connections to indexes at once; uv begins 50 downloads. Further requests wait."""

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import trio
 
-from nsm.dataclass import dataclass
 from nsmd.environments.packages.index_proxy.connection import Reply, RequestHead
 from nsmd.environments.packages.index_proxy.errors import FetchError
 from nsmd.environments.packages.index_proxy.fetching import Fetcher, IndexAnswer
+from nsmd.environments.packages.index_proxy.known_indexes import KnownIndex
 from nsmd.environments.packages.index_proxy.page_reading import PageMemory, read_page
 from nsmd.environments.packages.index_proxy.page_rewriting import (
     HTML_TYPES,
@@ -25,7 +25,6 @@ from nsmd.environments.packages.index_proxy.page_rewriting import (
     rewrite_packument,
 )
 from nsmd.environments.packages.index_proxy.proxy_urls import (
-    BASE,
     LISTED,
     CondaFile,
     LinkedFile,
@@ -67,27 +66,6 @@ out. uv assumes it for PyPI, too, but takes nsm's proxy for another index.
 """
 
 _FILE_STATUSES = frozenset({200, 206, 304, 416})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownIndex:
-    """An index that jails can ask.
-
-    Attributes:
-        name: name for errors.
-        slug: its name in URLs of jails.
-        kind: part of a jail's URL: ``python``, ``links``, ``npm`` or ``conda``.
-    """
-
-    name: str
-    url: WebUrl
-    slug: str
-    kind: str
-
-    @property
-    def proxy_url(self) -> str:
-        """Its URL in jails."""
-        return f"{BASE}/{self.kind}/{self.slug}/{'simple/' if self.kind == 'python' else ''}"
 
 
 class RequestHandler:

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from nsmd.environments.packages.index_proxy.fetching import READ_TIMEOUT_S
 from nsmd.environments.packages.index_proxy.proxy_urls import HOST, NOTHING
 from nsmd.environments.packages.indexes.values import IndexAccess, Indexes
+
+READ_TIMEOUT_S = 60.0
+"""Longest wait for the next bytes of an index, unless the user has set a timeout."""
 
 MARGIN_S = 30.0
 """Time that programs in the jail wait longer than the proxy, so that they get its error message."""
