@@ -28,6 +28,9 @@ from nsmd.environments.packages.store import (
 from nsmd.environments.packages.tools import PYTHON, PackageTool, find_python_tool
 from nsmd.host.package_manager import install_command
 
+MANY_SOURCES = 100
+"""From here on several processes compile; to start them takes as long as some sources."""
+
 MAX_NAMED = 20
 """Largest number of packages that a note names."""
 
@@ -137,7 +140,8 @@ class PythonPackages:
                 [
                     # Without `-S`, Python would run code in the packages' `.pth` files; and in
                     # the environment, a build may have left another Python.
-                    *(python.program, "-I", "-S", "-m", "compileall", "-q", "-q", "-j", "0"),
+                    *(python.program, "-I", "-S", "-m", "compileall", "-q", "-q"),
+                    *("-j", "0" if len(sources) > MANY_SOURCES else "1"),
                     *("--invalidation-mode", "unchecked-hash"),
                     *("-i", f"{staging.work}/sources.txt"),
                 ]
