@@ -248,6 +248,25 @@ def test_a_one_shot_is_interrupted_again_if_it_looks_for_traps_no_more(agent: Ag
     assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
 
 
+def test_a_shell_that_has_missed_an_interrupt_gets_another_where_it_reads(
+    agent: AgentProcess,
+) -> None:
+    agent.bash(SET["bash"])
+    misses = "trap '' INT; sleep 0.1; echo up; read x < go; trap - INT"
+    code = f"mkfifo go; exec 7<> <(:); {misses}; read -u 7 x; echo ran on"  # no early repeat
+    request = agent.begin(code, "bash", stream=True, timeout_s=60, grace_s=LONG_GRACE_S)
+    agent.running("up\n")
+    agent.send(type="interrupt", id=request)
+    agent.send(type="status")
+    agent.expect("status")
+    (agent.workspace / "go").write_text("\n")
+    reply = agent.result(request)
+    assert (reply.exit_code, reply.interrupted) == (130, True)
+    assert "ran on" not in reply.stdout
+    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+    assert agent.bash(GET["bash"]).stdout == "5\n"
+
+
 def test_a_one_shots_own_trap_of_an_interrupt_runs_once(agent: AgentProcess) -> None:
     """Even while it reads, where a trap of ours could have been missed."""
     code = (

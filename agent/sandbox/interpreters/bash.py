@@ -337,13 +337,17 @@ class BashInterpreter(Interpreter):
         return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables.items())
 
     def interrupt_again(self) -> None:
-        # A shell that is a script looks for traps to run between two commands, and not once more
-        # before `read` or `select` waits. `end_script` ignores what comes after it has begun, but a
-        # trap of code's own would run twice. What the shell waits for has been interrupted.
-        if self.ends_with_code and self.takes_signals and not self._may_trap_int:
-            children = map(read_process, read_children(self.pid))
-            if not any(child is not None and child.alive for child in children):
-                send_signal(self.pid, signal.SIGINT)
+        # `read` and `select` look for signals, and a moment later they wait. A shell that is a
+        # script has looked for traps to run even before. What the shell waits for has been
+        # interrupted.
+        children = map(read_process, read_children(self.pid))
+        if any(child is not None and child.alive for child in children):
+            return
+        if not self.ends_with_code:
+            self.release(self._number)  # `abort` leaves alone what is not to be stopped
+        elif self.takes_signals and not self._may_trap_int:
+            # `end_script` ignores what comes later, a trap of code's own would run twice.
+            send_signal(self.pid, signal.SIGINT)
 
     def hold(self) -> None:
         """Stop the shell, so that what it is starting is there to be seen, and set up."""
