@@ -29,7 +29,7 @@ from nsmd.environments.packages.tools import PYTHON, PackageTool, find_python_to
 from nsmd.host.package_manager import install_command
 
 MANY_SOURCES = 100
-"""From here on several processes compile; to start them takes as long as some sources."""
+"""Number of sources that one process compiles; starting several takes as long as some sources."""
 
 MAX_NAMED = 20
 """Largest number of packages that a note names."""
