@@ -125,7 +125,7 @@ def test_a_group_of_its_own(running: Person) -> None:
     assert group.endswith(f"/sessions/box-{row['id']}")
     shown = running.root(f"cd {shlex.quote(group)} && cat memory.max pids.max cpu.weight")
     assert shown.split() == [str(GROUP_BYTES), "59", "300"]
-    sleeper = running.root("pgrep -u ada -x sleep -n").strip()
+    sleeper = running.root("until pgrep -u ada -x sleep -n; do sleep 0.2; done").strip()
     assert group_of(running, int(sleeper)) == group
 
     assert row["limits"]["memory_by"] == "cgroup", row
