@@ -128,12 +128,13 @@ def _packed(
     contents: dict[str, bytes] = {}
     for path, source in files.items():
         data = contents[path] = source if isinstance(source, bytes) else source.read_bytes()
-        row = {"_path": path, "path_type": "hardlink", "size_in_bytes": len(data)}
+        row: dict[str, object] = {"_path": path, "path_type": "hardlink"}
+        row["size_in_bytes"] = len(data)
         row["sha256"] = hashlib.sha256(data).hexdigest()
         if PLACEHOLDER.encode() in data:
             row.update(prefix_placeholder=PLACEHOLDER, file_mode="text")
         paths.append(row)
-    paths += [{"_path": path, "path_type": "softlink"} for path in links]
+    paths.extend({"_path": path, "path_type": "softlink"} for path in links)
     info: dict[str, Sequence[object] | Mapping[str, object]] = {
         "info/index.json": index,
         "info/paths.json": {"paths": paths, "paths_version": 1},

@@ -42,7 +42,7 @@ _NPM = (
     "nsm reads npm's lock only: `npm install --package-lock-only` makes a package-lock.json from "
     "the same package.json"
 )
-UNREADABLE = dict.fromkeys(("pnpm-lock.yaml", "yarn.lock"), _NPM)
+UNREADABLE: Mapping[str, str] = {"pnpm-lock.yaml": _NPM, "yarn.lock": _NPM}
 """Lists from which nsm makes no environment, with what to do instead."""
 
 _PYTHON_LOCKS = ("uv.lock", "poetry.lock")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.jail
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    def log_message(self, *_args: object) -> None:
+    def log_request(self, *_args: object) -> None:
         """Say nothing."""
 
 
@@ -225,7 +225,11 @@ async def test_without_py_rattler_it_is_said_what_to_install(
         jail_uid=DEFAULT_JAIL_UID,
     )
     packages = CondaPackages.of(request, lambda _path: None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+    def find_none(_name: str) -> None:
+        """Find nothing."""
+
+    monkeypatch.setattr("importlib.util.find_spec", find_none)
     with pytest.raises(InstallError) as caught:
         packages.tool(Indexes())
     assert "pip install 'nsm-sessions[conda]'" in caught.value.hint
