@@ -16,10 +16,10 @@ functions, aliases, traps and options of a Bash session; its working directory, 
 variables, /workspace, /tmp and its transcript. `nsm restore` makes a session of it. The session
 goes on as it was.
 
-Variables of Python are pickled one by one; those that share objects keep them. What cannot be pickled, or
-takes longer than 10 s, is listed with the reason, and the rest is saved. Variables of the
-environment that nsm gave the session are not saved. What a variable holds is: saves may hold
-secrets, and only you can read them (mode 0600).
+Variables of Python are pickled one by one; those that share objects go on sharing them. What
+cannot be pickled, or takes longer than 10 s, is listed with the reason, and the rest is saved.
+Variables of the environment that nsm gave the session are not saved. A save may hold secrets, since
+it has what your variables hold; only you can read it (mode 0600).
 
 FILE appears whole or not at all. Without it, the save is kept in ~/.local/share/nsm/saves under the
 session's name, and an older one is replaced. `nsm save ls` lists these saves, `nsm save rm NAME`

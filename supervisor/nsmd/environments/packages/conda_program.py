@@ -31,6 +31,7 @@ def resolve(request_path: str, result_path: str, *options: str) -> None:
 
     request = _read(request_path)
     channels = os.environ["NSM_CONDA_CHANNELS"].split()
+    order: list[int] = request["order"]
     # Shards of a channel may be on other hosts than the channel.
     config = SourceConfig(sharded_enabled=False)
     if "--offline" in options:
@@ -38,7 +39,7 @@ def resolve(request_path: str, result_path: str, *options: str) -> None:
 
     async def solve() -> list[rattler.RepoDataRecord]:
         return await rattler.solve(
-            sources=[rattler.Channel(channels[number]) for number in request["order"]],
+            sources=[rattler.Channel(channels[number]) for number in order],
             specs=[
                 rattler.MatchSpec(spec if number is None else f"{channels[number]}::{spec}")
                 for number, spec in request["specs"]

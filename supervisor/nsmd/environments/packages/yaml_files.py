@@ -26,11 +26,12 @@ def parse(text: str) -> Value:
     """
     import yaml  # type: ignore[import-untyped]  # 20 ms, for few builds  # noqa: PLC0415
 
-    loader = cast("Any", yaml).__dict__.get("CSafeLoader", yaml.SafeLoader)
+    library = cast("Any", yaml)  # it has no types
+    loader = library.__dict__.get("CSafeLoader", library.SafeLoader)
     builder = _Builder()
     try:
-        for event in yaml.parse(text, Loader=loader):
-            builder.take(event, yaml)
+        for event in library.parse(text, Loader=loader):
+            builder.take(event, library)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" in line {mark.line + 1}"
