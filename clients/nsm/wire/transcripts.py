@@ -47,8 +47,6 @@ class ExecutionStart(NamedTuple):
         started_at: Unix time, seconds; for display.
         stdin: it had standard input, which is not in the transcript.
         reset: it ran in a fresh interpreter of the session.
-        stdin: it had standard input, which is not in the transcript.
-        reset: it ran in a fresh interpreter of the session.
     """
 
     execution_id: str
