@@ -35,7 +35,7 @@ def _outcome(row: RestoredRow) -> str:
     if row.restored:
         return f"{what}: restored"
     if row.replayed:
-        return f"{what}: made again by running its cell"
+        return f"{what}: made again by running its code"
     return f"{what}: not restored: {row.why}"
 
 

@@ -35,9 +35,9 @@ is standard input. Its code runs in a new session, which ends with the replay un
 keeps it. Addresses, times around the run, durations and rates are not compared; a line says where
 they differ.
 
-The new session sees and reaches what the recorded one does, if that still lives; else, and always
-for a file, the current directory as with `nsm run`, and no network. A file chooses no environment
-that you have set up: name it with -e.
+If the recorded session still lives, the new one sees and reaches the same. Otherwise, and always
+for a file, it sees the current directory as with `nsm run`, and has no network. A file cannot
+choose an environment that you have set up: name that with -e.
 
 exit codes:
   0    all results are the same
@@ -63,7 +63,7 @@ def parser() -> Parser:
         "--until",
         type=whole_number,
         metavar="N",
-        help="stop after execution N, and leave the new session there to go on in",
+        help="stop after execution N, and keep the new session",
     )
     parser.add_argument("-e", "--env", metavar="ENV", help="run it in this environment")
     parser.add_argument("-s", "--session", metavar="NAME", help="keep the new session as NAME")
@@ -79,7 +79,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str]) -> int:
-    """Replay."""
+    """Replay a transcript."""
     options = parser().parse_args(arguments)
     try:
         return _replay(options)
@@ -152,7 +152,7 @@ class _Text:
         if session.dropped:
             terminal.note(
                 f"{formats.count(session.dropped, 'older execution')} no longer in the transcript; "
-                "what follows may need what they did"
+                "later code may depend on them"
             )
         if session.late:
             terminal.note(
@@ -173,7 +173,9 @@ class _Text:
             terminal.note("the replay was interrupted")
         _say(replays.summary(report))
         if report.kept:
-            terminal.note(f"the session {report.name} is there: `nsm attach {report.name}`")
+            terminal.note(
+                f"the session {report.name} is kept: `nsm attach {report.name}` continues in it"
+            )
 
 
 class _Lines:

@@ -10,15 +10,15 @@ from nsm.saves.saves import Saves
 
 _EPILOG = """\
 Each thing of the save is listed with what became of it: restored, made again, or not restored and
-why. The session sees the project of this directory, and has the network and the limits of a new
-session.
+why. The new session sees the project of this directory. It has the network and the limits of
+any new session.
 
 A save may come from somebody else. Nothing of it is unpacked or loaded outside of the new session,
 but loading its variables runs code there, as `nsm run` would. If bytes of it were changed on the
-way, or are missing, no session is left.
+way, or are missing, the new session is ended.
 
-With another version of Python, functions and classes are made again from their source, and what
-holds other code is not restored.
+With another version of Python, functions and classes are made again from their source, and
+variables that hold other code, such as lambdas, are not restored.
 
 examples:
   nsm restore work
@@ -42,12 +42,12 @@ def parser() -> Parser:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="time for loading all variables; at most, and without this, the environment's",
+        help="time for loading all variables; the environment's limit is the default and the most",
     )
     parser.add_argument(
         "--replay",
         action="store_true",
-        help="make again what cannot be restored, by running the cell that made it",
+        help="make again what cannot be restored, by running the code that made it",
     )
     parser.add_json("the session, and what was restored")
     return parser

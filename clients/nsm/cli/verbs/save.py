@@ -1,4 +1,4 @@
-"""`nsm save`: write what is in a session into a file, and look after such files."""
+"""`nsm save`: write what is in a session into a file; list and remove such files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ functions, aliases, traps and options of a Bash session; its working directory, 
 variables, /workspace, /tmp and its transcript. `nsm restore` makes a session of it. The session
 goes on as it was.
 
-Variables of Python are pickled one by one; those that share objects go on sharing them. What
-cannot be pickled, or takes longer than 10 s, is listed with the reason, and the rest is saved.
-Variables of the environment that nsm gave the session are not saved. A save may hold secrets, since
-it has what your variables hold; only you can read it (mode 0600).
+Variables of Python are pickled one by one; those that share an object still share it when they are
+restored. What cannot be pickled, or takes longer than 10 s, is listed with the reason, and the rest
+is saved. Environment variables that nsm gave the session are not saved. Values of other variables
+are, so a save may hold secrets. Only you can read it (mode 0600).
 
 FILE appears whole or not at all. Without it, the save is kept in ~/.local/share/nsm/saves under the
 session's name, and an older one is replaced. `nsm save ls` lists these saves, `nsm save rm NAME`
-removes some. If a session is called ls or rm, name it SCOPE/NAME.
+removes one. If a session is called ls or rm, name it SCOPE/NAME.
 
 examples:
   nsm save work
@@ -47,14 +47,14 @@ def parser() -> Parser:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="time for pickling all variables; at most, and without this, the environment's",
+        help="time for pickling all variables; the environment's limit is the default and the most",
     )
     parser.add_argument(
         "--max-mb",
         type=whole_number,
         metavar="MB",
         default=MAX_MB,
-        help=f"largest size: of FILE, or of all saves that are kept; {MAX_MB} without this",
+        help=f"largest size of FILE; without FILE, of all kept saves together (default: {MAX_MB})",
     )
     parser.add_json("what was saved, or the list")
     return parser
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
             verb.error("name the saves that are to be removed")
         return _remove(options.files)
     if len(options.files) > 1:
-        verb.error("a session is saved into one file")
+        verb.error("name one FILE at most")
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         saved = Saves(client).save(
