@@ -19,7 +19,7 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, program, supervisor
-from nsm.saves import RestoredRow, SaveError, Saves, kept, languages
+from nsm.saves import RestoredRow, SaveError, Saves, interpreters, kept
 from nsm.saves.save_file import PARTS
 from nsm.wire.errors import BadRequestError, NsmError
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_pickled_spoils_nothing(
     client: nsm.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Generators, a variable that takes a minute, one that ends the process."""
-    monkeypatch.setattr(languages, "VARIABLE_S", 0.2)
+    monkeypatch.setattr(interpreters, "VARIABLE_S", 0.2)
     run(
         client,
         """
@@ -347,7 +347,7 @@ def test_saves_have_a_largest_size(client: nsm.Client) -> None:
 @pytest.mark.node
 def test_other_interpreters_are_refused_by_name(client: nsm.Client) -> None:
     client.run("x=1", env="node", session="js")
-    with pytest.raises(SaveError, match="session of node"):
+    with pytest.raises(SaveError, match="is a node session"):
         Saves(client).save("js")
 
 

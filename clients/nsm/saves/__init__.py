@@ -15,11 +15,11 @@ Example::
 The package:
 
     saves.py          `Saves`: makes saves of sessions, and sessions of saves
-    kept.py           the directory of saves: find, list and remove them
+    kept.py           nsm's own directory of saves: find, list and remove them
     save_file.py      the file of a save: written whole or not at all, read and checked
-    languages.py      programs for each interpreter, and what they say
-    reports.py        what came of it: values
-    in_session/       programs that run in sessions: write down what is in them, and bring it back
+    interpreters.py   programs for each interpreter, and their reports
+    reports.py        outcomes of saves and restores, as values
+    in_session/       programs that run in sessions: write their state, and restore it
 """
 
 from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError

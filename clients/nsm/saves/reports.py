@@ -40,9 +40,10 @@ class RestoredRow(NamedTuple):
     """One thing of a save, and what became of it.
 
     Attributes:
-        kind: ``variable``, ``definition``, ``import``, ``directory`` or ``file``.
+        kind: ``variable``, ``definition``, ``import``, ``alias``, ``trap``, ``directory`` or
+            ``file``.
         why: why it was not restored; empty if it was.
-        replayed: it was made again by running the cell that had made it.
+        replayed: it was made again by running the code that had made it.
     """
 
     name: str

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsm._version import program_version
-from nsm.saves import kept, languages
-from nsm.saves.languages import PLACE, RestoreOutcome, SavedState
+from nsm.saves import interpreters, kept
+from nsm.saves.interpreters import PLACE, RestoreOutcome, SavedState
 from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError
 from nsm.saves.save_file import Manifest, SaveReader, SaveWriter, opened
 from nsm.wire.errors import FileError, NsmError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsm.wire.messages import Event
     from nsm.wire.results import RunResult
 
-DIRECTORIES = (("workspace.tar", "/workspace"), ("tmp.tar", "/tmp"))  # noqa: S108  # likewise
+DIRECTORIES = (("workspace.tar", "/workspace"), ("tmp.tar", "/tmp"))  # noqa: S108  # in the session
 """Parts that are directories of the session."""
 
 MAX_MB = 10 * 1024
@@ -74,7 +74,7 @@ class Saves:
         timeout_s: float | None = None,
         max_mb: int = MAX_MB,
     ) -> Saved:
-        """Write what is in a session into a file. The session goes on as it was.
+        """Write what is in a session into a file. The session itself stays as it was.
 
         Args:
             target: an id, a name, or ``SCOPE/NAME``.
@@ -115,7 +115,7 @@ class Saves:
                 "transcript.jsonl", lambda write: [write(line.encode()) for line in transcript]
             )
             if self._source(source.id, []).executions != source.executions + 1:
-                notes.append("code ran meanwhile: files may be newer than variables")
+                notes.append("other code ran meanwhile: files may be newer than variables")
             size = writer.finish(
                 Manifest(
                     made_at=time.time(),
@@ -145,9 +145,9 @@ class Saves:
         self._client.call("logs", {"target": row.id, "follow": False}, on_event=on_event)
         if inspection.policy is None or not starts:
             raise SaveError(f"the session {target} has ended, or has only begun")
-        if starts[0].interpreter not in languages.INTERPRETERS:
+        if starts[0].interpreter not in interpreters.INTERPRETERS:
             raise SaveError(
-                f"{row.name or row.id} is a session of {starts[0].interpreter}",
+                f"{row.name or row.id} is a {starts[0].interpreter} session",
                 hint="Only Python and Bash sessions can be saved.",
             )
         limits = [env.timeout_s for env in self._client.envs() if env.name == row.env]
@@ -168,14 +168,14 @@ class Saves:
         limit = min(timeout_s or source.timeout_s, source.timeout_s)
         with suppress(FileError):
             files.remove(PLACE, recursive=True)  # of a save that was killed
-        languages.put_program(files, source.interpreter, "save")
+        interpreters.put_program(files, source.interpreter, "save")
         not_saved = (*source.variables, *JAIL_VARIABLES)
         seconds = max(1.0, limit - RESERVE_S)
-        options = languages.put_options(files, source.interpreter, not_saved, seconds)
-        code = languages.code(source.interpreter, "save")
+        options = interpreters.put_options(files, source.interpreter, not_saved, seconds)
+        code = interpreters.code(source.interpreter, "save")
         _check(self._client.run_in(source.id, code, timeout_s=limit), "saved")
         files.remove(options)
-        return languages.read_state(files, source.interpreter)
+        return interpreters.read_state(files, source.interpreter)
 
     # Files to sessions.
 
@@ -198,7 +198,7 @@ class Saves:
             name: of the new session; None for that of the saved one.
             env: its environment; empty for that of the saved one.
             timeout_s: time for loading all variables; None for the environment's limit.
-            replay: what cannot be restored is made again by running the cell that made it.
+            replay: make again what cannot be restored, by running the code that made it.
 
         Raises:
             SaveError: it is no save, or was changed; the session that was begun is gone.
@@ -206,7 +206,7 @@ class Saves:
         """
         with opened(kept.found(save)) as reader:
             manifest = reader.manifest
-            if manifest.interpreter not in languages.INTERPRETERS:
+            if manifest.interpreter not in interpreters.INTERPRETERS:
                 raise SaveError(
                     f"this nsm cannot restore a session of {manifest.interpreter!r:.20}"
                 )
@@ -236,11 +236,11 @@ class Saves:
             reader.read_part(name, unpack)
         reader.read_part("transcript.jsonl", lambda _: None)
         interpreter = reader.manifest.interpreter
-        languages.put_program(files, interpreter, "restore")
+        interpreters.put_program(files, interpreter, "restore")
         try:
-            code = languages.code(interpreter, "restore")
+            code = interpreters.code(interpreter, "restore")
             _check(sandbox.run(code, timeout_s=timeout_s), "restored")
-            rows = languages.read_report(files, interpreter)
+            rows = interpreters.read_report(files, interpreter)
         finally:
             with suppress(NsmError):
                 files.remove(PLACE, recursive=True)
@@ -248,7 +248,7 @@ class Saves:
 
 
 def _replayed(sandbox: Sandbox, outcome: RestoreOutcome) -> RestoredRow:
-    """Run the cell that made something, if that was not restored."""
+    """Run the code that made something, if that was not restored."""
     row = outcome.row
     if row.restored or outcome.again is None:
         return row
@@ -256,18 +256,18 @@ def _replayed(sandbox: Sandbox, outcome: RestoreOutcome) -> RestoredRow:
     if result.exit_code == 0:
         return row._replace(replayed=True)
     lines = result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"]
-    return row._replace(why=f"{row.why}; its cell failed: {lines[-1]}")
+    return row._replace(why=f"{row.why}; its code failed: {lines[-1]}")
 
 
 def _check(result: RunResult, done: str) -> None:
-    """Check that code that is ours got to its end in the session.
+    """Check that nsm's own program ran to its end in the session.
 
     Raises:
         SaveError: it did not.
     """
     if result.exit_code == 0:
         return
-    why = (result.stderr.strip().splitlines() or ["it failed without a word"])[-1]
+    why = (result.stderr.strip().splitlines() or ["it failed, and printed no reason"])[-1]
     if result.timed_out:
         why = f"it took longer than {result.timeout_s:g} s"
     if result.interpreter_restarted:

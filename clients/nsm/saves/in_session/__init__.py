@@ -5,7 +5,9 @@ the standard library and a copy of cloudpickle beside it. Code in the session ma
 whatever they use, so nobody outside believes what they say; they can only harm the session.
 
     python_save.py      write the state of a Python session into files
-    python_restore.py   bring it back
+    python_restore.py   restore it from them
     bash_save.sh        write the state of a Bash session into files
-    bash_restore.sh     bring it back
+    bash_restore.sh     restore it from them
+
+The two of Python repeat a few helpers, since each is copied alone.
 """

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Brings the state of a Bash session back from files, and writes down what came of it. The session's
-# own shell reads it. What it makes would be local to a function, so there is none.
+# Restores the state of a Bash session from files, and writes what came of each thing. The session's own
+# shell reads this file. There is no function in it: variables would be local to that.
 
 nsm_place=/tmp/.nsm-save
 builtin cd -- "$(<"$nsm_place/cwd")" 2>/dev/null \

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # some variables are the driver's (agent/sandbox/workers/bash)
 #
-# Writes the state of a Bash session into files. It is read in a subshell, which has the state, too.
+# Writes the state of a Bash session into files. A subshell reads this file: it has a copy of the state.
 #
-# Code may have functions and aliases in the place of commands, so builtins are called as such.
+# Code may have functions and aliases named like commands, so builtins are called as `\builtin`.
 
 nsm_flags=$-
 nsm_options=$(\builtin set +o; \builtin shopt -p; \builtin umask -p)

@@ -1,4 +1,4 @@
-"""Bring the state of a Python session back from files."""
+"""Restore the state of a Python session from files."""
 
 # Checked less strictly: the state may be anything.
 # pyright: basic
@@ -24,7 +24,7 @@ class MissingError(pickle.UnpicklingError):
 
 
 def restore(directory: str) -> None:
-    """Bring back what a directory has, and write beside it what came of it."""
+    """Restore the state in a directory, and write there what came of each thing."""
     with open(f"{directory}/state.json", encoding="utf-8") as file:
         state: dict[str, Any] = json.load(file)
     rows: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ def restore(directory: str) -> None:
 
 
 class _Loader:
-    """Brings back state, and adds what came of each thing to rows."""
+    """Loader of saved state. It adds what came of each thing to `rows`."""
 
     def __init__(self, directory: str, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         self._directory = directory

@@ -77,7 +77,7 @@ def _main() -> dict[str, Any]:
 def _save_in_child(
     directory: str, options: dict[str, Any], left_out: dict[str, str], end: float
 ) -> bool:
-    """Have a child write the state; returns whether one more is to be tried."""
+    """Have a child write the state; returns True if another child must try again."""
     for name in os.listdir(directory):
         if name.endswith(".pickle"):
             os.unlink(f"{directory}/{name}")  # of the child before
@@ -189,7 +189,7 @@ class _Saver:
                 imports[name] = value.__name__
             elif type(value).__name__ == "_Feature":
                 again = f"from __future__ import {name}"
-                self._fail(name, "it holds for code that is compiled after it", again)
+                self._fail(name, "it changes how later code is compiled, and is no value", again)
             elif _is_definition(name, value):
                 known[name] = value
             else:
@@ -331,11 +331,11 @@ def _pickler_class(cloudpickle: Any, main: dict[str, Any], known: dict[int, str]
     """Make the pickler: cloudpickle's, in which functions stay in `__main__`.
 
     Args:
-        known: names of the definitions of `__main__` by id. They are pickled by name, but where
-            they are the root.
+        known: names of the definitions of `__main__` by id. They are pickled by name, except for
+            the root.
     """
 
-    everybody_s = _lists_of_pandas()
+    common = _lists_of_pandas()
 
     class StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Pickler of variables.
@@ -361,7 +361,7 @@ def _pickler_class(cloudpickle: Any, main: dict[str, Any], known: dict[int, str]
                 return ("name", name)
             if kind is types.CodeType:
                 self.has_code = True
-            elif _can_be_shared(obj, kind) and id(obj) not in everybody_s:
+            elif _can_be_shared(obj, kind) and id(obj) not in common:
                 self.seen[id(obj)] = obj
             return None
 
@@ -428,11 +428,11 @@ def _reduce_file(file: Any) -> Any:
 
 
 class _Sources:
-    """Source of what cells have made at their top level.
+    """Source of what executions have made at their top level.
 
     Attributes:
         defined: text of the last definition of a name.
-        assigned: text of the last cell that assigned a name.
+        assigned: text of the last execution that assigned a name.
     """
 
     def __init__(self) -> None:
@@ -440,12 +440,12 @@ class _Sources:
 
         self.defined: dict[str, str] = {}
         self.assigned: dict[str, str] = {}
-        cells = []
+        executions = []
         for name, entry in list(linecache.cache.items()):
             number = name[6:-1]
             if name.startswith("<exec ") and number.isdecimal() and len(entry) == 4:
-                cells.append((int(number), list(entry[2])))
-        for _, lines in sorted(cells):
+                executions.append((int(number), list(entry[2])))
+        for _, lines in sorted(executions):
             try:
                 tree = ast.parse("".join(lines))
             except (SyntaxError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Programs that save and restore sessions of each interpreter, and what they say."""
+"""Programs that save and restore sessions of each interpreter, and their reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLACE = "/tmp/.nsm-save"  # noqa: S108  # in the session
-"""Directory in the session for what is on its way into a save, or out of one."""
+"""Directory in the session, for state on its way into a save or out of one."""
 
 INTERPRETERS = ("python", "bash")
 """Interpreters whose sessions can be saved."""
@@ -96,7 +96,7 @@ def put_program(files: SessionFiles, interpreter: str, action: str) -> None:
 def put_options(
     files: SessionFiles, interpreter: str, not_saved: tuple[str, ...], seconds: float
 ) -> str:
-    """Write what the program for saving has to know; returns the path, which is not to be saved.
+    """Write the options of the program that saves; returns their path, which is not to be saved.
 
     Args:
         not_saved: names of variables of the environment.
@@ -124,7 +124,7 @@ def _cloudpickle() -> bytes:
 
 
 def read_state(files: SessionFiles, interpreter: str) -> SavedState:
-    """Read what the session says that it has written."""
+    """Read the session's report of what it has written."""
     if interpreter == "bash":
         names = [entry.partition(" ") for entry, _ in _pairs(files, f"{PLACE}/entries")]
         return SavedState(tuple(name for kind, _, name in names if kind != "options"))
@@ -135,7 +135,7 @@ def read_state(files: SessionFiles, interpreter: str) -> SavedState:
 
 
 def read_report(files: SessionFiles, interpreter: str) -> tuple[RestoreOutcome, ...]:
-    """Read what the session says that it has restored."""
+    """Read the session's report of what it has restored."""
     if interpreter == "python":
         return _read(_PythonReport, files, f"{PLACE}/report.json").rows
     rows = list[RestoreOutcome]()
@@ -146,11 +146,11 @@ def read_report(files: SessionFiles, interpreter: str) -> tuple[RestoreOutcome, 
 
 
 def _read(kind: type[T], files: SessionFiles, path: str) -> T:
-    """Read what the session says of itself. It may be anything."""
+    """Read a report of the session. It may be anything."""
     try:
         return decode(kind, json.loads(_content(files, path)))
     except (ValueError, RecursionError, DecodeError) as error:
-        raise SaveError(f"the session gave no account of its state: {error}") from error
+        raise SaveError(f"the session wrote no report that nsm can read: {error}") from error
 
 
 def _pairs(files: SessionFiles, path: str) -> list[tuple[str, str]]:
@@ -163,4 +163,4 @@ def _content(files: SessionFiles, path: str) -> bytes:
     try:
         return files.read(path, max_bytes=MAX_REPORT_BYTES)
     except FileError as error:
-        raise SaveError(f"the session gave no account of its state: {error}") from error
+        raise SaveError(f"the session wrote no report that nsm can read: {error}") from error
