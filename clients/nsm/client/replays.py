@@ -1,7 +1,7 @@
 """``client.replay(...)`` as steps, which both clients carry out.
 
-The session of a replay is a new one. Where it comes from decides what it may: a session of the
-supervisor's lends its project and network, a file nothing at all (`_Rules`).
+A replay has a new session. What that may see and reach depends on where the transcript comes from:
+a session of the supervisor lends its project and network, a file lends nothing (`_Rules`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IDLE_S = 60.0
 SAME, DIFFERS, NOT_COMPARED, SKIPPED = "same", "differs", "not-compared", "skipped"
 
 SHORTEST_LIMIT_S = 0.05
-"""Least time that code gets that was interrupted, seconds."""
+"""Least time for code that was stopped when it was recorded, seconds."""
 
 
 class ReplaySettings(TypedDict, total=False):
@@ -62,7 +62,7 @@ class ReplayedExecution(NamedTuple):
     Attributes:
         number: its number in the transcript.
         status: ``same``, ``differs``, ``not-compared`` or ``skipped``.
-        why: why it was not compared or skipped, or what to know of the difference; or empty.
+        why: why it was skipped or not compared, or a remark on the difference; or empty.
         ignored: kinds of numbers that differ and were left out: ``address``, ``time``,
             ``duration``, ``rate``.
         differences: in what it differs.
@@ -82,9 +82,10 @@ class ReplayReport(NamedTuple):
 
     Attributes:
         session: id of the new session; `name`: its name.
-        kept: it is still there.
+        kept: the new session is still there.
         interrupted: somebody stopped the replay before its end.
-        incomplete: executions could not be run, because the transcript has not all of their code.
+        incomplete: number of executions that could not be run, since the transcript lacks part of
+            their code.
         same, differs, not_compared, skipped: numbers of executions.
     """
 
@@ -162,9 +163,10 @@ def replay(
 
 
 def _check(transcript: SessionTranscript, until: int | None) -> None:
-    """
+    """Check that there is something to replay.
+
     Raises:
-        BadRequestError: there is nothing to replay.
+        BadRequestError: there is nothing.
     """
     numbers = [execution.start.number for execution in transcript.executions]
     if not numbers:

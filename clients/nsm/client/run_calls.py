@@ -149,11 +149,10 @@ class RunCalls(Calls, ProjectCalls):
         Args:
             transcript: from `transcript`, or from a file (`nsm.read_transcript`).
             on_replayed: called with each execution.
-            env: environment; None for the recorded one. A file's may only be one that is no more
-                than a preset.
+            env: environment; None for the recorded one, which for a file must be a preset.
             until: number of the last execution to replay; None for all.
-            name: name of the new session, which then stays.
-            keep: have it stay under a fresh name.
+            name: name of the new session, which is then kept.
+            keep: keep the new session, even if it has no name of its own.
             strict: leave no numbers out of the comparison.
             project, project_mode, network: as in `run`. The default is that of the recorded session
                 if it still lives, else the client's project and no network.

@@ -1,4 +1,4 @@
-"""Transcripts of sessions as whole values: kept in files, compared, and made notebooks of. Pure.
+"""Transcripts of sessions as whole values: read from files, compared, made into notebooks. Pure.
 
 document.py     `SessionTranscript`: gathered from entries, or read from a file
 comparison.py   what a recorded execution and its repetition have in common

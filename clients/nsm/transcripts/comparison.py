@@ -65,7 +65,7 @@ class Comparison(NamedTuple):
 def compare(
     recorded: RecordedExecution, result: RunResult, *, at: float, strict: bool, output: bool = True
 ) -> Comparison:
-    """Compare.
+    """Compare a recorded execution with the result of its repetition.
 
     Args:
         at: Unix time at which the code ran again.
@@ -127,7 +127,7 @@ def _named(pieces: list[str]) -> list[str]:
 
 
 def _agree(old: list[str], new: list[str]) -> bool:
-    """Compare two texts in pieces; where one has gaps, only by what both have."""
+    """Tell whether two texts in pieces agree; where one has gaps, only by what both have."""
     if len(old) == len(new) == 1:
         return old == new
     first, second = (old, new) if len(old) > 1 else (new, old)

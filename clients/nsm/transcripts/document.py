@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import Entry, StreamName
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""A session's kept 4 MiB as JSON, with six bytes for each of its bytes, fit in twice."""
+"""Room for twice the 4 MiB that are kept of a session, at six bytes of JSON for each byte."""
 
 MAX_EXECUTIONS = 20_000
-"""A supervisor keeps 4,000 of a session; who followed it has more."""
+"""A supervisor keeps 4,000 of a session; the file of `nsm logs --follow` may have more."""
 
 MAX_NUMBER = 10**9
 MAX_SECONDS = 1e9
@@ -34,7 +34,7 @@ INTERPRETERS = ("python", "bash", "node")
 
 
 class TranscriptError(NsmError):
-    """A file is no transcript that nsm could read."""
+    """A file is not a transcript that nsm can read."""
 
 
 class RecordedExecution(NamedTuple):
@@ -64,7 +64,7 @@ class SessionTranscript(NamedTuple):
 
     Attributes:
         items: its executions and the starts of its jobs, in order.
-        from_file: somebody may have made it up.
+        from_file: it comes from a file, so somebody may have made it up.
         whole: nothing is missing at its end; a file may have been cut short.
     """
 

@@ -1,7 +1,7 @@
 """Numbers that differ from run to run, and mean nothing: addresses, times, durations, rates.
 
-A time counts as one only near the moment at which its code ran: the dates of somebody's data are
-compared like all else. Whoever leaves numbers out says so (`kinds_of`).
+A time is left out only if it is near the moment at which its code ran: the dates of somebody's data
+are compared like all else. `kinds_of` tells which kinds were left out.
 """
 
 from __future__ import annotations

@@ -120,15 +120,15 @@ def _streams(pieces: tuple[OutputPiece, ...]) -> list[dict[str, Any]]:
 
 
 def _displays(displays: tuple[DisplayedValue, ...], number: int) -> list[dict[str, Any]]:
-    """Displayed values. The last one is the result, if it has text and no picture."""
+    """Displayed values. The last one is the result, if it has text and no image."""
     outputs: list[dict[str, Any]] = []
     for place, shown in enumerate(displays, 1):
         data: dict[str, str] = dict(shown.data)
         if not data:
             left_out = [f"{kind}, {chars:,} characters" for kind, chars in shown.omitted.items()]
             data["text/plain"] = f"[left out: {'; '.join(left_out)}]"
-        pictures = any(kind.startswith("image/") for kind in (*data, *shown.omitted))
-        if place == len(displays) and "text/plain" in data and not pictures:
+        has_image = any(kind.startswith("image/") for kind in (*data, *shown.omitted))
+        if place == len(displays) and "text/plain" in data and not has_image:
             kind = {"output_type": "execute_result", "execution_count": number}
         else:
             kind = {"output_type": "display_data"}

@@ -47,6 +47,7 @@ def fetch(wheels: str, lock: str, pip: list[str]) -> int:
 
 
 def main() -> None:
+    """Install a lock."""
     wheels, lock, *pip = sys.argv[1:]
     offline = pip[-1] == OFFLINE
     pip = [word for word in pip if word != OFFLINE]
