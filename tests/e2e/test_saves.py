@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import tarfile
+import textwrap
 import threading
 import zipfile
 from pathlib import Path
@@ -226,6 +227,63 @@ def test_a_cell_makes_again_what_could_not_be_saved(client: nsm.Client) -> None:
     run(client, "assert next(steps) == 0 and lock.acquire(False)", "again")
 
 
+def test_a_cell_that_made_several_runs_once(client: nsm.Client) -> None:
+    run(client, "import threading\nruns = 0")
+    run(client, "runs += 1; lock = threading.Lock(); same = lock; steps = (i for i in 'ab')")
+    Saves(client).save("work")
+    restored = Saves(client).restore("work", "again", replay=True)
+    assert {row.name for row in restored.rows if row.replayed} == {"lock", "same", "steps"}
+    run(client, "assert runs == 2 and lock is same, runs", "again")
+
+
+def test_an_environment_of_another_interpreter_is_refused(client: nsm.Client) -> None:
+    run(client, "x = 1")
+    Saves(client).save("work")
+    with pytest.raises(SaveError, match="the save is of python, and the environment 'bash'"):
+        Saves(client).restore("work", "refused", env="bash")
+    with pytest.raises(NsmError, match="refused"):
+        client.inspect("refused")  # it was never begun
+
+
+def test_a_directory_is_no_place_for_a_save(client: nsm.Client, tmp_path: Path) -> None:
+    run(client, "x = 1")
+    for path in str(tmp_path), "":
+        with pytest.raises(SaveError, match="is no name of a file"):
+            Saves(client).save("work", path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_open_files_of_each_kind_are_opened_again(client: nsm.Client) -> None:
+    """Where they are, also if code has left the directory that their names are relative to."""
+    code = """
+        import os
+        relative = open("relative", "w+"); relative.write("one "); relative.flush()
+        binary = open("binary", "wb"); binary.write(b"one ")
+        exclusive = open("exclusive", "xb"); exclusive.write(b"one ")
+        appended = open("appended", "ab"); appended.write(b"one ")
+        both = open("both", "wb+"); both.write(b"one ")
+        raw = open("raw", "wb", buffering=0); raw.write(b"one ")
+        reader = open("relative", "rb"); reader.read(1)
+        os.mkdir("below"); os.chdir("below")
+        open("relative", "w").write("another")
+    """
+    run(client, textwrap.dedent(code))
+    saved = Saves(client).save("work")
+    assert saved.not_saved == ()
+    restored = Saves(client).restore("work", "again")
+    assert [row for row in restored.rows if not row.restored] == []
+    code = """
+        assert reader.read() == b"ne "
+        relative.write("two"); relative.close()
+        for file in binary, exclusive, appended, both, raw:
+            file.write(b"two"); file.close()
+        for name in "relative", "binary", "exclusive", "appended", "both", "raw":
+            assert open(f"/workspace/{name}").read() == "one two", name
+        assert open("relative").read() == "another"
+    """
+    run(client, textwrap.dedent(code), "again")
+
+
 def test_variables_of_nsm_are_not_in_a_save(client: nsm.Client) -> None:
     """Values of an environment may be secrets; what code has set is saved."""
     with client.sandbox(env="python", environ={"TOKEN": "s3cret-value"}) as sandbox:
@@ -403,6 +461,23 @@ def test_a_bash_session_is_saved_and_restored(client: nsm.Client) -> None:
     assert [row for row in restored.rows if not row.restored] == []
     assert said(BASH_CHECKS, "again") == ""
     assert said("kill -USR1 $$", "again") == "caught two\nlines 'quoted'\n"
+
+
+def test_a_bash_session_of_files_only_is_saved_and_restored(client: nsm.Client) -> None:
+    client.run("echo kept >file", env="bash", session="shell")
+    assert Saves(client).save("shell").names == ()
+    assert Saves(client).restore("shell", "again").rows == ()
+    assert client.run("cat file", env="bash", session="again").stdout == "kept\n"
+
+
+def test_a_function_with_patterns_of_extglob_is_restored(client: nsm.Client) -> None:
+    client.run("shopt -s extglob", env="bash", session="shell")
+    code = "known() { case $1 in @(a|b)) echo yes ;; esac; }"
+    client.run(code, env="bash", session="shell")
+    Saves(client).save("shell")
+    restored = Saves(client).restore("shell", "again")
+    assert [row for row in restored.rows if not row.restored] == []
+    assert client.run("known a", env="bash", session="again").stdout == "yes\n"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ class SaveWriter:
     """
 
     def __init__(self, path: str, max_bytes: int) -> None:
+        if not path or os.path.isdir(path):
+            raise SaveError(f"{path!r} is no name of a file", hint="A save is one file.")
         self._path = path
         self._max_bytes = max_bytes
         self._directory, self._name = os.path.split(os.path.abspath(path))

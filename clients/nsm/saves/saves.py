@@ -210,16 +210,30 @@ class Saves:
                 raise SaveError(
                     f"this nsm cannot restore a session of {manifest.interpreter!r:.20}"
                 )
+            chosen = env or manifest.env
+            self._check_env(chosen, manifest.interpreter)
             sandbox = self._client.sandbox(
-                env=env or manifest.env, name=manifest.session if name is None else name
+                env=chosen, name=manifest.session if name is None else name
             )
             try:
                 outcomes = self._fill(sandbox, reader, timeout_s)
             except BaseException:
                 sandbox.close()
                 raise
-        rows = [_replayed(sandbox, each) if replay else each.row for each in outcomes]
+        rows = [each.row for each in outcomes]
+        if replay:
+            rows = _replayed(sandbox, outcomes)
         return Restored(sandbox.id, sandbox.name, sandbox.env, tuple(rows))
+
+    def _check_env(self, name: str, interpreter: str) -> None:
+        """Refuse an environment of another interpreter, before there is a session."""
+        for row in self._client.envs():
+            if name in (row.name, *row.aliases) and row.interpreter not in ("", interpreter):
+                raise SaveError(
+                    f"the save is of {interpreter}, and the environment {name!r} runs "
+                    f"{row.interpreter}",
+                    hint="`nsm env` lists the environments.",
+                )
 
     def _fill(
         self, sandbox: Sandbox, reader: SaveReader, timeout_s: float | None
@@ -247,16 +261,23 @@ class Saves:
         return [*rows, *left_out]
 
 
-def _replayed(sandbox: Sandbox, outcome: RestoreOutcome) -> RestoredRow:
-    """Run the code that made something, if that was not restored."""
-    row = outcome.row
-    if row.restored or outcome.again is None:
-        return row
-    result = sandbox.run(outcome.again)
-    if result.exit_code == 0:
-        return row._replace(replayed=True)
-    lines = result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"]
-    return row._replace(why=f"{row.why}; its code failed: {lines[-1]}")
+def _replayed(sandbox: Sandbox, outcomes: list[RestoreOutcome]) -> list[RestoredRow]:
+    """Run the code that made what was not restored, each piece once."""
+    failures = dict[str, str]()
+    rows = list[RestoredRow]()
+    for row, code in outcomes:
+        if row.restored or code is None:
+            rows.append(row)
+            continue
+        if code not in failures:
+            result = sandbox.run(code)
+            lines = result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"]
+            failures[code] = "" if result.exit_code == 0 else lines[-1]
+        if failures[code]:
+            rows.append(row._replace(why=f"{row.why}; its code failed: {failures[code]}"))
+        else:
+            rows.append(row._replace(replayed=True))
+    return rows
 
 
 def _check(result: RunResult, done: str) -> None:

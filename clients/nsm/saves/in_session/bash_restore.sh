@@ -3,6 +3,8 @@
 # shell reads this file. There is no function in it: variables would be local to that.
 
 nsm_place=/tmp/.nsm-save
+builtin : >"$nsm_place/rows"
+builtin shopt -s extglob # functions may be written with it; the options of the save come last
 builtin cd -- "$(<"$nsm_place/cwd")" 2>/dev/null \
   || builtin printf '%s\0' "directory the working directory" "it is not there" >>"$nsm_place/rows"
 while IFS= builtin read -r -d '' nsm_name && IFS= builtin read -r -d '' nsm_text; do

@@ -417,14 +417,18 @@ def _lists_of_pandas() -> set[int]:
 
 def _reduce_file(file: Any) -> Any:
     """Reduce an open file to its path and its place in it."""
-    path = os.path.abspath(file.name) if isinstance(file.name, str) else ""
-    if not path or not os.path.isfile(path):
+    # Not `file.name`, which may be relative to a directory where the session was before.
+    path = "" if isinstance(file.name, int) else os.readlink(f"/proc/self/fd/{file.fileno()}")
+    if not os.path.isfile(path):
         raise pickle.PicklingError("an open file that has no path any more")
     mode = file.mode.replace("w", "r+").replace("x", "r+").replace("++", "+")
     text = isinstance(file, io.TextIOWrapper)
     buffering = 0 if isinstance(file, io.FileIO) else -1
     how = (path, mode, buffering, *((file.encoding, file.errors) if text else ()))
-    return open, how, file.tell(), None, None, type(file).seek
+    opened = type(file)  # what `open` makes of `how`
+    if opened is io.BufferedWriter and "+" in mode:
+        opened = io.BufferedRandom
+    return open, how, file.tell(), None, None, opened.seek
 
 
 class _Sources:
