@@ -372,14 +372,25 @@ FORKING = {
 
 @pytest.mark.parametrize("name", one_in(2, FORKING))
 def test_a_shell_that_does_nothing_but_fork_is_interrupted(agent: AgentProcess, name: str) -> None:
-    """Whatever the moment: a fork that is interrupted too early takes itself for the shell."""
+    """Whatever the moment: a fork that is interrupted too early takes itself for the shell.
+
+    Bash itself fails in 1 of some 2,500 such interrupts: it waits for a child that has ended, with
+    SIGCHLD blocked, for good. Then it is killed at the end of the grace, and the result says so.
+    """
     agent.bash(SET["bash"])
+    killed = 0
     for milliseconds in range(1, 21):
         reply = agent.bash(FORKING[name], timeout_s=milliseconds / 1000, grace_s=GRACE_S)
         # Where the shell had not begun yet, it may take the second interrupt.
-        assert (reply.exit_code, reply.restart_reason) == (124, "")
+        assert reply.exit_code == 124
+        if "did not stop within" in reply.restart_reason:
+            killed += 1
+            agent.bash(SET["bash"])
+        else:
+            assert reply.restart_reason == ""
         after = agent.bash(GET["bash"])
         assert (after.stdout, after.stderr, after.interrupted) == ("5\n", "", False)
+    assert killed <= 1
 
 
 STUBBORN: dict[Interpreter, str] = {

@@ -254,7 +254,7 @@ def test_a_directory_is_no_place_for_a_save(client: nsm.Client, tmp_path: Path) 
 
 
 def test_open_files_of_each_kind_are_opened_again(client: nsm.Client) -> None:
-    """Where they are, also if code has left the directory that their names are relative to."""
+    """The same files, also if code has left the directory that their names are relative to."""
     code = """
         import os
         relative = open("relative", "w+"); relative.write("one "); relative.flush()

@@ -33,9 +33,7 @@ GRACE_S = 2.0
 MAX_WHY = 300
 """Characters of a reason."""
 
-_ATOMS = frozenset(
-    (int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range)
-)
+_ATOMS = {int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range}
 
 _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 
@@ -482,17 +480,15 @@ def load_module(name: str, path: str) -> types.ModuleType:
 
 
 def _cwd() -> str:
-    try:
+    with contextlib.suppress(OSError):
         return os.getcwd()
-    except OSError:
-        return "/workspace"
+    return "/workspace"
 
 
 def _words(error: BaseException) -> str:
-    try:
+    text = ""
+    with contextlib.suppress(BaseException):
         text = str(error)
-    except BaseException:
-        text = ""
     if isinstance(error, pickle.PickleError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
