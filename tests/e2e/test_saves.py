@@ -236,6 +236,22 @@ def test_a_cell_that_made_several_runs_once(client: nsm.Client) -> None:
     run(client, "assert runs == 2 and lock is same, runs", "again")
 
 
+def test_a_file_chooses_no_environment_that_the_user_has_set_up(
+    client: nsm.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an environment may have tokens among its variables; a save may be somebody else's."""
+    file = str(tmp_path / "choosing.nsmsave")
+    client.run("x = 1", env="python", session="choosing")
+    Saves(client).save("choosing", file)
+    rows = [row._replace(source="pip: six") for row in client.envs()]
+    monkeypatch.setattr(client, "envs", lambda: rows)
+    with pytest.raises(SaveError, match="A file does not choose an environment"):
+        Saves(client).restore(file, "chosen")
+    assert Saves(client).restore(file, "chosen", env="python").env == "python"
+    Saves(client).save("choosing")
+    assert Saves(client).restore("choosing", "chosen-too").env == "python"
+
+
 def test_an_environment_of_another_interpreter_is_refused(client: nsm.Client) -> None:
     run(client, "x = 1")
     Saves(client).save("work")

@@ -36,6 +36,11 @@ def path_of(name: str) -> str:
     return os.path.join(directory(), name + SUFFIX)
 
 
+def is_kept(path: str) -> bool:
+    """Return whether a file is in nsm's own directory, where only its user can have put it."""
+    return os.path.dirname(os.path.abspath(path)) == directory()
+
+
 def found(named: str) -> str:
     """The file that somebody means by a name or a path.
 

@@ -196,7 +196,8 @@ class Saves:
         Args:
             save: a path, or the name of a save in nsm's directory.
             name: of the new session; None for that of the saved one.
-            env: its environment; empty for that of the saved one.
+            env: its environment; empty for that of the saved one, which has to be a preset if the
+                save is not in nsm's directory.
             timeout_s: time for loading all variables; None for the environment's limit.
             replay: make again what cannot be restored, by running the code that made it.
 
@@ -204,14 +205,15 @@ class Saves:
             SaveError: it is no save, or was changed; the session that was begun is gone.
             NsmError: the session cannot be made, for example since there is one of that name.
         """
-        with opened(kept.found(save)) as reader:
+        path = kept.found(save)
+        with opened(path) as reader:
             manifest = reader.manifest
             if manifest.interpreter not in interpreters.INTERPRETERS:
                 raise SaveError(
                     f"this nsm cannot restore a session of {manifest.interpreter!r:.20}"
                 )
             chosen = env or manifest.env
-            self._check_env(chosen, manifest.interpreter)
+            self._check_env(chosen, manifest.interpreter, trusted=bool(env) or kept.is_kept(path))
             sandbox = self._client.sandbox(
                 env=chosen, name=manifest.session if name is None else name
             )
@@ -225,10 +227,22 @@ class Saves:
             rows = _replayed(sandbox, outcomes)
         return Restored(sandbox.id, sandbox.name, sandbox.env, tuple(rows))
 
-    def _check_env(self, name: str, interpreter: str) -> None:
-        """Refuse an environment of another interpreter, before there is a session."""
+    def _check_env(self, name: str, interpreter: str, *, trusted: bool) -> None:
+        """Refuse an environment of another interpreter, before there is a session.
+
+        Args:
+            trusted: the user has chosen it, or has made the save; else only a preset will do.
+        """
         for row in self._client.envs():
-            if name in (row.name, *row.aliases) and row.interpreter not in ("", interpreter):
+            if name not in (row.name, *row.aliases):
+                continue
+            if not trusted and row.source != "preset":
+                raise SaveError(
+                    f"the save names the environment {name!r}. A file does not choose an "
+                    "environment that you have set up, since that may have variables of yours",
+                    hint="Name the environment: `--env`, or `env` in Python.",
+                )
+            if row.interpreter not in ("", interpreter):
                 raise SaveError(
                     f"the save is of {interpreter}, and the environment {name!r} runs "
                     f"{row.interpreter}",

@@ -35,7 +35,11 @@ def parser() -> Parser:
         "name", metavar="AS", nargs="?", help="name of the new session; else that of the saved one"
     )
     parser.add_argument(
-        "-e", "--env", metavar="ENV", default="", help="environment; else that of the saved one"
+        "-e",
+        "--env",
+        metavar="ENV",
+        default="",
+        help="environment; else that of the saved one; a FILE chooses presets only",
     )
     parser.add_argument(
         "-t",
