@@ -92,10 +92,10 @@ class Place:
 
     def run(self, *command: str) -> str:
         """Run a program as the reader of the page would; what it prints."""
-        scripts = str(Path(sys.executable).parent)
+        own, scripts = self.supervisor.directory / "bin", Path(sys.executable).parent
         variables = {
             **self.supervisor.variables,
-            "PATH": f"{scripts}:{os.environ.get('PATH', os.defpath)}",
+            "PATH": f"{own}:{scripts}:{os.environ.get('PATH', os.defpath)}",
             "PYTHONWARNINGS": "error",
         }
         done = subprocess.run(
@@ -153,6 +153,11 @@ def place(page: str) -> Generator[Place]:
         url = index.url("/simple")
         Path(private, "config/pip").mkdir(parents=True)
         Path(private, "config/pip/pip.conf").write_text(f"[global]\nindex-url = {url}\n")
+        # `python3` is the supervisor's, not that of the virtual environment of these tests.
+        python3 = Path(private, "bin/python3")
+        python3.parent.mkdir()
+        python3.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} "$@"\n')
+        python3.chmod(0o755)
         Path(project).chmod(0o755)  # under root, jails run as another user
         Path(private, ".config").symlink_to("config")  # pages say where it is without variables
         yield Place(running, Path(project))
