@@ -244,9 +244,10 @@ def test_a_file_chooses_no_environment_that_the_user_has_set_up(
     client.run("x = 1", env="python", session="choosing")
     Saves(client).save("choosing", file)
     rows = [row._replace(source="pip: six") for row in client.envs()]
-    monkeypatch.setattr(client, "envs", lambda: rows)
-    with pytest.raises(SaveError, match="A file does not choose an environment"):
-        Saves(client).restore(file, "chosen")
+    for listed in rows, rows[:0]:
+        monkeypatch.setattr(client, "envs", listed.copy)
+        with pytest.raises(SaveError, match="A file does not choose an environment"):
+            Saves(client).restore(file, "chosen")
     assert Saves(client).restore(file, "chosen", env="python").env == "python"
     Saves(client).save("choosing")
     assert Saves(client).restore("choosing", "chosen-too").env == "python"

@@ -233,21 +233,20 @@ class Saves:
         Args:
             trusted: the user has chosen it, or has made the save; else only a preset will do.
         """
-        for row in self._client.envs():
-            if name not in (row.name, *row.aliases):
-                continue
-            if not trusted and row.source != "preset":
-                raise SaveError(
-                    f"the save names the environment {name!r}. A file does not choose an "
-                    "environment that you have set up, since that may have variables of yours",
-                    hint="Name the environment: `--env`, or `env` in Python.",
-                )
-            if row.interpreter not in ("", interpreter):
-                raise SaveError(
-                    f"the save is of {interpreter}, and the environment {name!r} runs "
-                    f"{row.interpreter}",
-                    hint="`nsm env` lists the environments.",
-                )
+        rows = self._client.envs()
+        row = next((row for row in rows if name in (row.name, *row.aliases)), None)
+        if not trusted and (row is None or row.source != "preset"):
+            raise SaveError(
+                f"the save names the environment {name!r:.80}. A file does not choose an "
+                "environment that you have set up, since that may have variables of yours",
+                hint="Name the environment: `--env`, or `env` in Python.",
+            )
+        if row is not None and row.interpreter not in ("", interpreter):
+            raise SaveError(
+                f"the save is of {interpreter}, and the environment {name!r} runs "
+                f"{row.interpreter}",
+                hint="`nsm env` lists the environments.",
+            )
 
     def _fill(
         self, sandbox: Sandbox, reader: SaveReader, timeout_s: float | None
