@@ -151,7 +151,7 @@ class LazySandbox:
         sandbox = await self.opened()
         with trio.CancelScope(shield=True):  # else nobody knows of a program that was started
             job = await sandbox.exec(argv, **settings)
-        return job
+        return job  # noqa: RET504  # a block that may swallow errors must not return
 
     async def execute(
         self,
