@@ -18,6 +18,7 @@ The package:
     jail/           parts of jails that sessions and boxes have in common
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
     saves/          `Saves`: what is in a session, in a file, and a session made of it
+    http/           a small HTTP server, of the supervisor too
     integrations/   adapters for agent frameworks
     autorun.py      files that make the host run something, for boxes and `nsm apply`
     paths.py        where the socket, state and configuration are

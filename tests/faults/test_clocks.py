@@ -31,7 +31,7 @@ from nsmd.model.values import NetworkRule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsmd.http.exchange import Application, Message
+    from nsm.http.exchange import Application, Message
 
 
 YEAR_S = 366 * 86400.0

@@ -134,6 +134,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.dataclass",
         "nsm.paths",
         "nsm.jsonlines",
+        "nsm.http",
         "nsm.httptoken",
         "nsm._version",
         "nsm.jail",

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from nsmd.config.listen_address import Port
+from nsm.http.listen_address import Port
 from nsmd.http.held_port import bound
 
 UNAUTHORIZED = "HTTP/1.1 401"

@@ -16,7 +16,7 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from nsmd.config.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited

@@ -12,8 +12,8 @@ from typing import Any
 
 from nsm import httptoken
 from nsm.checks import HostCheck, ok, rows, warn
+from nsm.http.listen_address import Port, UnixPath, parse_listen
 from nsm.wire.errors import NsmError
-from nsmd.config.listen_address import Port, UnixPath, parse_listen
 from nsmd.doctor.host import Host
 from nsmd.doctor.places import ask
 from nsmd.host.paths import trusted_owners

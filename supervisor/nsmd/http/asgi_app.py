@@ -18,7 +18,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import EventSourceResponse
 
-from nsmd.http.exchange import Application, Message, Receive, Send
+from nsm.http.exchange import Application, Message, Receive, Send
 from nsmd.http.replay import RETRY_MS, Replays
 from nsmd.mcp import json_limits, wire
 from nsmd.mcp.attach import Attach

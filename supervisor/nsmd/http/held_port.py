@@ -7,16 +7,13 @@ sessions, in the descriptor store, and connections that come meanwhile wait in i
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-import trio
-
-from nsmd.config.listen_address import Port
+from nsm.http.listen_address import Port
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.tcp_listener import tcp_listener
 
@@ -27,11 +24,6 @@ NAME = "http-port"
 
 BACKLOG = 128
 """Connections that the kernel holds while the supervisor is busy or away."""
-
-PAUSE_S = 1.0
-"""Pause after a connection could not be accepted because descriptors ran out."""
-
-_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class HeldPort:
@@ -118,23 +110,6 @@ def bound(port: Port) -> socket.socket:
         OSError: the port is taken or forbidden.
     """
     return tcp_listener(port.host, port.number, BACKLOG)
-
-
-async def accept(listener: socket.socket) -> trio.SocketStream:
-    """Wait for the next connection, even while there are no descriptors for it.
-
-    Args:
-        listener: non-blocking.
-    """
-    waiting = trio.socket.from_stdlib_socket(listener)
-    while True:
-        try:
-            accepted, _ = await waiting.accept()
-            return trio.SocketStream(accepted)
-        except OSError as error:
-            if error.errno in _SHORT_OF:
-                log.warning("a client over HTTP has to wait: %s", error.strerror)
-                await trio.sleep(PAUSE_S)
 
 
 def _listens_at(listener: socket.socket, port: Port) -> bool:

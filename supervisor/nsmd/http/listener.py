@@ -13,17 +13,18 @@ from typing import Any
 
 import trio
 
-from nsmd.config.listen_address import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsm.http.accept import accept
+from nsm.http.access import PATH, AccessCheck, Answer
+from nsm.http.bodies import Bodies
+from nsm.http.connection import Connection, Served
+from nsm.http.connection_limit import ConnectionLimit
+from nsm.http.exchange import Application
+from nsm.http.listen_address import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsm.http.token import TokenFile
 from nsmd.control.counted_stream import CountedStream
 from nsmd.host.paths import trusted_owners
 from nsmd.host.unix_listener import check_way, listening_socket
-from nsmd.http.access import PATH, AccessCheck, Answer
-from nsmd.http.bodies import Bodies
-from nsmd.http.connection import Connection, Served
-from nsmd.http.connection_limit import ConnectionLimit
-from nsmd.http.exchange import Application
-from nsmd.http.held_port import accept, bound
-from nsmd.http.token import TokenFile
+from nsmd.http.held_port import bound
 from nsmd.model.events import Events
 from nsmd.model.read_rate import ReadRate
 from nsmd.model.settings import HttpSettings

@@ -33,7 +33,7 @@ from mcp_types import (
 
 from nsm import jsonlines
 from nsm.dataclass import dataclass
-from nsmd.http.exchange import Application, Message, Receive, Send
+from nsm.http.exchange import Application, Message, Receive, Send
 
 MAX_BYTES_OF_SESSION = 4 * 1024 * 1024
 """Largest memory of a session's events."""

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsmd.config.listen_address import Port, own_hosts
+from nsm.http.accept import accept
+from nsm.http.listen_address import Port, own_hosts
 from nsmd.host.unix_listener import PlaceError, listening_socket
-from nsmd.http.held_port import accept, bound
+from nsmd.http.held_port import bound
 
 if TYPE_CHECKING:
-    from nsmd.http.connection import Served
-    from nsmd.http.exchange import Receive, Send
+    from nsm.http.connection import Served
+    from nsm.http.exchange import Receive, Send
 
 log = logging.getLogger(__name__)
 
@@ -115,9 +116,9 @@ async def serve_scrapes(listener: socket.socket, text: Text) -> None:
 
 
 def _served(listener: socket.socket, text: Text) -> Served:
-    from nsmd.http.access import AccessCheck  # noqa: PLC0415  # see above
-    from nsmd.http.bodies import Bodies  # noqa: PLC0415
-    from nsmd.http.connection import Served  # noqa: PLC0415
+    from nsm.http.access import AccessCheck  # noqa: PLC0415  # see above
+    from nsm.http.bodies import Bodies  # noqa: PLC0415
+    from nsm.http.connection import Served  # noqa: PLC0415
 
     hosts = None  # everybody who reaches a Unix socket may ask
     if listener.family != socket.AF_UNIX:
@@ -148,7 +149,7 @@ def _served(listener: socket.socket, text: Text) -> Served:
 
 
 async def _serve(stream: trio.SocketStream, served: Served, room: trio.Semaphore) -> None:
-    from nsmd.http.connection import Connection  # noqa: PLC0415  # as above
+    from nsm.http.connection import Connection  # noqa: PLC0415  # as above
 
     try:
         with trio.move_on_after(SCRAPE_TIMEOUT_S):

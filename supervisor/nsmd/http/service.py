@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from nsm.http.listen_address import Port, parse_listen
 from nsm.wire.errors import BadProjectError, NsmError
-from nsmd.config.listen_address import Port, parse_listen
 from nsmd.host.unix_listener import PlaceError
 from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
@@ -24,7 +24,7 @@ from nsmd.model.values import ProjectMount
 from nsmd.telemetry import Traffic
 
 if TYPE_CHECKING:
-    from nsmd.http.exchange import Application, Receive, Send
+    from nsm.http.exchange import Application, Receive, Send
     from nsmd.http.listener import HttpListener
 
 log = logging.getLogger(__name__)

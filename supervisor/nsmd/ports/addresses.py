@@ -7,8 +7,8 @@ import os
 import socket
 from contextlib import suppress
 
+from nsm.http.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsm.wire.errors import BadRequestError
-from nsmd.config.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsmd.host.paths import trusted_owners
 from nsmd.host.tcp_listener import tcp_listener
 from nsmd.host.unix_listener import PlaceError, bound, check_way, identity_of

@@ -10,9 +10,9 @@ from typing import cast
 import trio
 
 from nsm.dataclass import dataclass
+from nsm.http.listen_address import ConfiguredPort, parse_port
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.ports import PortRow
-from nsmd.config.listen_address import ConfiguredPort, parse_port
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_OPEN_PORTS
 from nsmd.model import names

@@ -12,11 +12,11 @@ from typing import Literal
 import trio
 
 from nsm.dataclass import dataclass
+from nsm.http.listen_address import Port, UnixPath
 from nsm.wire.errors import InternalError, NsmError, OverloadedError, SessionEndedError
 from nsm.wire.ports import PortRow
 from nsmd.agent_link.frames import PortsFrame
 from nsmd.agent_link.requests import NoAnswerError
-from nsmd.config.listen_address import Port, UnixPath
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore

@@ -19,7 +19,7 @@ from e2e_support import supervisor
 from fake_fdstore import Held
 from http_support import CONFIG, sdk_client, token_of, url_of
 from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
-from nsmd.config.listen_address import Port
+from nsm.http.listen_address import Port
 from nsmd.fdstore.holder_store import HolderStore, take
 from nsmd.http.held_port import NAME, HeldPort, bound
 from processes import Watched

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nsmd.http import asgi_app, connection, listener, replay
+from nsm.http import connection
+from nsmd.http import asgi_app, listener, replay
 from nsmd.mcp import json_limits
 from nsmd.model.settings import HttpSettings
 

@@ -24,8 +24,8 @@ from mcp_types import (
 from fake_runner import FakeRunner, a_project
 from http_support import sdk_client
 from nsm import httptoken
+from nsm.http.exchange import Message, Receive, Send
 from nsmd.http import replay
-from nsmd.http.exchange import Message, Receive, Send
 from nsmd.http.replay import Replays, SentEvents
 from nsmd.http.service import HttpService
 from nsmd.model.events import Events

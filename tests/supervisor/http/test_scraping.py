@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.http.connection import MAX_HEAD_BYTES
+from nsm.http.connection import MAX_HEAD_BYTES
 from nsmd.http.scraping import (
     MAX_SCRAPES,
     SCRAPE_TIMEOUT_S,

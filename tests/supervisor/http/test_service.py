@@ -22,8 +22,8 @@ from fake_fdstore import Held
 from fake_runner import ENVIRONMENTS, FakeRunner, a_project, echo
 from http_support import sdk_client
 from nsm import httptoken
+from nsm.http.listen_address import Port
 from nsm.wire.errors import BadProjectError, InternalError
-from nsmd.config.listen_address import Port
 from nsmd.http.held_port import NAME, HeldPort, bound
 from nsmd.http.listener import MAX_TURNED_AWAY
 from nsmd.http.service import SCOPE, HttpService

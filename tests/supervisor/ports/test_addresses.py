@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nsm.http.listen_address import Port, UnixPath
 from nsm.wire.errors import BadRequestError
-from nsmd.config.listen_address import Port, UnixPath
 from nsmd.host.unix_listener import identity_of
 from nsmd.ports.addresses import listen, listens_at, parse_address, remove_socket, shown
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from fake_fdstore import Held
-from nsmd.config.listen_address import Port
+from nsm.http.listen_address import Port
 from nsmd.fdstore import records
 from nsmd.model.events import Events
 from nsmd.ports.counts import EACH, FILE_BYTES, OPEN, SENT, SLOTS, TOTAL, PortCounts

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.http.access import AccessCheck, AdmittedRequest, Answer, Headers
-from nsmd.http.token import TokenFile
+from nsm.http.access import AccessCheck, AdmittedRequest, Answer, Headers
+from nsm.http.token import TokenFile
 
 TOKEN = "t" * 43
 HOST = (b"host", b"127.0.0.1:7643")

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from nsmd.http.access import Headers
+from nsm.http.access import Headers
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.http import connection as limits
-from nsmd.http.access import AccessCheck
-from nsmd.http.bodies import SMALL_BYTES, Bodies
-from nsmd.http.connection import Connection, Served
-from nsmd.http.exchange import Application, Receive, Send
-from nsmd.http.token import TokenFile
+from nsm.http import connection as limits
+from nsm.http.access import AccessCheck
+from nsm.http.bodies import SMALL_BYTES, Bodies
+from nsm.http.connection import Connection, Served
+from nsm.http.exchange import Application, Receive, Send
+from nsm.http.token import TokenFile
 
 TOKEN = "t" * 43
 HEAD = f"Host: a\r\nAuthorization: Bearer {TOKEN}\r\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nsmd.http.connection import Connection
+from nsm.http.connection import Connection
 
 
 class ConnectionLimit:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
+from typing import Protocol
 
 from nsm.dataclass import dataclass, field
-from nsmd.http.token import TokenFile
+from nsm.http.token import TokenFile
 
 PATH = b"/mcp"
 METHODS = (b"POST", b"GET", b"DELETE")
@@ -60,6 +61,14 @@ class AdmittedRequest:
     headers: Headers = ()
 
 
+class Guard(Protocol):
+    """Interface of what admits clients."""
+
+    def check(self, method: bytes, target: bytes, headers: Headers) -> AdmittedRequest | Answer:
+        """Admit a request, or make its answer, by the parts of its head."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessCheck:
     """Admission of clients by the head of a request.
@@ -88,16 +97,11 @@ class AccessCheck:
         Args:
             method, target, headers: parts of its head.
         """
-        if self.hosts is not None:
-            hosts = _all(headers, b"host")
-            if len(hosts) != 1 or _text(hosts[0]) not in self.hosts:
-                return _no(HTTPStatus.FORBIDDEN, "This Host is not served here.", "host")
-        given = _all(headers, b"origin")
+        refusal = refuse_page(headers, self.hosts, {*self.origins, *self.own_origins})
+        if refusal is not None:
+            return refusal
+        given = all_of(headers, b"origin")
         origin = _text(given[0]) if given else None
-        if len(given) > 1 or (
-            origin is not None and origin not in self.origins and origin not in self.own_origins
-        ):
-            return _no(HTTPStatus.FORBIDDEN, "Pages of this Origin may not ask here.", "origin")
         shared = _shared(given[0]) if origin in self.origins else ()
         if method == b"OPTIONS" and shared:
             return Answer(status=HTTPStatus.NO_CONTENT, headers=(*shared, *_PREFLIGHT))
@@ -106,7 +110,7 @@ class AccessCheck:
     def _check_token(
         self, method: bytes, target: bytes, headers: Headers, shared: Headers
     ) -> AdmittedRequest | Answer:
-        given = _all(headers, b"authorization")
+        given = all_of(headers, b"authorization")
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         if self.secret is not None and (
             scheme.lower() != _BEARER or not self.secret.matches(token.strip(b" "))
@@ -129,6 +133,25 @@ class AccessCheck:
         return AdmittedRequest(headers=(*self.headers, *shared))
 
 
+def refuse_page(
+    headers: Headers, hosts: Collection[str] | None, origins: Collection[str] = ()
+) -> Answer | None:
+    """Refuse what a page in a browser sends; None if the request may go on.
+
+    Args:
+        hosts: allowed values of `Host`, in lower case; None for any.
+        origins: origins of the pages that may ask.
+    """
+    if hosts is not None:
+        given = all_of(headers, b"host")
+        if len(given) != 1 or _text(given[0]) not in hosts:
+            return _no(HTTPStatus.FORBIDDEN, "This Host is not served here.", "host")
+    given = all_of(headers, b"origin")
+    if len(given) > 1 or (given and _text(given[0]) not in origins):
+        return _no(HTTPStatus.FORBIDDEN, "Pages of this Origin may not ask here.", "origin")
+    return None
+
+
 _PREFLIGHT: Headers = (
     (b"access-control-allow-methods", b", ".join(METHODS)),
     (b"access-control-allow-headers", _CORS_HEADERS),
@@ -149,7 +172,12 @@ def _no(status: HTTPStatus, text: str, why: str, headers: Headers = ()) -> Answe
     return Answer(status=status, text=text, headers=headers, why=why)
 
 
-def _all(headers: Headers, name: bytes) -> list[bytes]:
+def all_of(headers: Headers, name: bytes) -> list[bytes]:
+    """Return the values of a header.
+
+    Args:
+        name: in lower case.
+    """
     return [value for each, value in headers if each == name]
 
 

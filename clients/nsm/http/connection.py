@@ -18,9 +18,9 @@ import h11
 import trio
 
 from nsm.dataclass import dataclass
-from nsmd.http.access import AccessCheck, AdmittedRequest, Answer, Headers
-from nsmd.http.bodies import Bodies, BodyShare
-from nsmd.http.exchange import Application, Exchange, date, response
+from nsm.http.access import AdmittedRequest, Answer, Guard, Headers
+from nsm.http.bodies import Bodies, BodyShare
+from nsm.http.exchange import Application, Exchange, date, response
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Served:
         bodies: bound of all bodies together.
     """
 
-    guard: AccessCheck
+    guard: Guard
     application: Application
     refused: Note
     admitted: Callable[[], None]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.config import config_file
-from nsmd.config.config_file import ConfigError
-from nsmd.config.listen_address import (
+from nsm.http.listen_address import (
     ConfiguredPort,
     Port,
     UnixPath,
@@ -15,6 +13,8 @@ from nsmd.config.listen_address import (
     parse_listen,
     parse_port,
 )
+from nsmd.config import config_file
+from nsmd.config.config_file import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsm import httptoken
-from nsmd.http.token import TokenFile
+from nsm.http.token import TokenFile
 
 
 @pytest.fixture

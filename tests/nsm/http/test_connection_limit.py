@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nsmd.http.connection_limit import ConnectionLimit
+from nsm.http.connection_limit import ConnectionLimit
 
 
 class FakeConnection:
