@@ -55,8 +55,7 @@ def test_nothing_is_streamed_unless_asked(agent: AgentProcess) -> None:
 def test_at_most_twenty_updates_a_second(agent: AgentProcess) -> None:
     code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: print('x')"
     reply = agent.python(code, stream=True)
-    assert 2 <= len(reply.outputs) <= 23
-    assert reply.duration_s > 0.9
+    assert 2 <= len(reply.outputs) <= 20 * reply.duration_s + 3
 
 
 def test_characters_are_not_torn_between_updates(agent: AgentProcess) -> None:
@@ -177,9 +176,7 @@ def test_frames_are_numbered_from_hello_on(agent: AgentProcess) -> None:
 def test_streaming_stops_while_acknowledgements_lag(agent: AgentProcess) -> None:
     hello(agent)
     request = agent.begin(
-        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: print('x' * 5000)",
-        stream=True,
-        timeout_s=20,
+        "import os\nwhile not os.path.exists('enough'): print('x' * 5000)", stream=True
     )
     total = 0
     last: dict[str, Any] = {}
@@ -194,6 +191,7 @@ def test_streaming_stops_while_acknowledgements_lag(agent: AgentProcess) -> None
     assert total < 1024 * 1024 + 4 * 65536
     agent.send(type="ack", seq=frame["seq"])
     again = agent.expect("output")
+    (agent.workspace / "enough").touch()
     assert "bytes left out" in again["text"]
     agent.send(type="ack", seq=again["seq"])
     assert agent.result(request).exit_code == 0

@@ -417,7 +417,7 @@ async def test_end_of_file_with_a_call_running_ends_it_soon(tmp_path: Path) -> N
         await running.start("tools/call", call_params(CODE))
         await peer.receive()
         await running.stdin.aclose()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE_S):
             assert await running.process.wait() == 0
         with pytest.raises(EOFError):
             await peer.receive()
@@ -446,7 +446,7 @@ async def test_a_client_that_no_longer_reads_ends_it(tmp_path: Path) -> None:
         await running.start("tools/call", call_params(CODE))
         await peer.receive()
         await running.stdout.aclose()  # stdin stays open
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE_S):
             await running.process.wait()
         assert running.process.returncode == 0
         with pytest.raises(EOFError):
@@ -458,7 +458,7 @@ async def test_a_client_that_no_longer_reads_ends_it_with_output_waiting(tmp_pat
         peer, _ = await supervisor.attached()
         await fill(peer)
         await running.stdout.aclose()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE_S):
             await running.process.wait()
 
 

@@ -117,7 +117,7 @@ async def test_a_template_is_made_again_when_its_files_change(
 async def test_what_is_only_touched_changes_nothing(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "SETTLE_S", 0.2)
+    monkeypatch.setattr(launcher, "SETTLE_S", 2.0)  # time in which a session is asked for
     async with open_launcher() as (forking, told):
         async with open_session(python, launcher=forking):
             [first] = forking.templates
