@@ -29,6 +29,7 @@ from mcp.types import Implementation, TextContent
 
 import nsm
 from demo_steps import PARTS, Part, Step
+from nsm.setup.agents import TITLES
 from nsm.wire.errors import NsmError
 from private_supervisor import NotStartedError, private_supervisor
 
@@ -76,20 +77,12 @@ def show(style: Style, title: str, output: str, took_s: float) -> None:
 
 
 def show_configuration(style: Style) -> None:
-    """The lines that put nsm into an editor."""
-    command = str(BIN / "nsm-mcp")
-    entry = {"nsm": {"command": command}}
-    zed = {"nsm": {"source": "custom", "command": command, "args": list[str]()}}
-    heading(style, "To use it, give nsm-mcp to your editor:")
-    for place, text in (
-        ("Claude Code", f"claude mcp add nsm -- {shlex.quote(command)}"),
-        ("Codex, ~/.codex/config.toml", f"[mcp_servers.nsm]\ncommand = {json.dumps(command)}"),
-        ("Cursor, ~/.cursor/mcp.json", json.dumps({"mcpServers": entry})),
-        ("Zed, settings.json", json.dumps({"context_servers": zed})),
-    ):
-        print(f"  {place}")
-        for line in text.splitlines():
-            print(f"    {line}")
+    """The command that puts nsm into an editor."""
+    heading(style, "To use it, give it to your editor:")
+    print(f"  {shlex.quote(str(BIN / 'nsm'))} setup CLIENT")
+    print(f"    CLIENT is one of {', '.join(TITLES)}")
+    print("  Another MCP client")
+    print(f"    {json.dumps({'mcpServers': {'nsm': {'command': str(BIN / 'nsm-mcp')}}})}")
 
 
 # The demonstration

@@ -17,6 +17,7 @@ The package:
     cli/            the command `nsm`
     jail/           parts of jails that sessions and boxes have in common
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
+    setup/          `nsm setup`: nsm in the files of coding agents
     saves/          `Saves`: what is in a session, in a file, and a session made of it
     http/           a small HTTP server, of the supervisor too
     integrations/   adapters for agent frameworks

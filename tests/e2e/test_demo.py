@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -218,14 +217,10 @@ def test_ps_shows_the_three_sessions(output: str) -> None:
 def test_configuration_can_be_pasted(output: str) -> None:
     lines = [line.strip() for line in output.splitlines()]
     program = str(Path(sys.executable).parent / "nsm-mcp")
-    claude = next(line for line in lines if line.startswith("claude mcp add"))
-    assert shlex.split(claude) == ["claude", "mcp", "add", "nsm", "--", program]
-    cursor, zed = (json.loads(line) for line in lines if line.startswith("{"))
-    assert cursor["mcpServers"]["nsm"]["command"] == program
-    assert zed["context_servers"]["nsm"]["command"] == program
-    table = lines.index("[mcp_servers.nsm]")
-    codex: dict[str, Any] = tomllib.loads("\n".join(lines[table : table + 2]))
-    assert codex["mcp_servers"]["nsm"]["command"] == program
+    setup = next(line for line in lines if line.endswith(" setup CLIENT"))
+    assert shlex.split(setup) == [str(Path(program).with_name("nsm")), "setup", "CLIENT"]
+    (entry,) = (json.loads(line) for line in lines if line.startswith("{"))
+    assert entry["mcpServers"]["nsm"]["command"] == program
     assert os.access(program, os.X_OK)
 
 

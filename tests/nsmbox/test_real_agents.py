@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -192,3 +193,36 @@ def test_gemini_is_offered_sessions(home: World) -> None:
 
 def test_opencode_is_offered_sessions(home: World) -> None:
     assert "✓ nsm" in servers_of(home, "opencode")
+
+
+@pytest.mark.parametrize(
+    ("client", "program"),
+    [("claude", "claude"), ("codex", "codex"), ("gemini", "gemini"), ("opencode", "opencode")],
+)
+def test_agents_read_what_setup_writes_and_it_is_taken_back(
+    client: str, program: str, tmp_path: Path
+) -> None:
+    """No box: the agent's own list of servers, from its own files."""
+    path = installed(program)
+    socket = tmp_path / "control.sock"
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": os.environ["PATH"],
+        "NSM_SOCKET": str(socket),
+    }
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout + done.stderr
+
+    nsm = (sys.executable, "-P", "-m", "nsm.cli")
+    run(*nsm, "setup", client, "--yes")
+    try:
+        assert f"{Path(sys.executable).parent}/nsm-mcp" in run(path, "mcp", "list")
+        run(*nsm, "setup", client, "--undo", "--yes")
+        assert "nsm-mcp" not in run(path, "mcp", "list")
+    finally:
+        if socket.exists():
+            run(*nsm, "shutdown", "--yes")

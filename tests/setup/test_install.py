@@ -135,9 +135,9 @@ def check_works(user: User) -> None:
     for program in PROGRAMS:
         assert user.shell(f"command -v {program}") == f"{user.home}/.local/bin/{program}\n"
     assert user.shell("nsm-mcp --version; nsm-supervisor --version").count("0.2") == 2
-    entry = {"mcpServers": {"nsm": {"command": f"{user.home}/.local/bin/nsm-mcp"}}}
-    (user.home / ".cursor").mkdir()
-    (user.home / ".cursor/mcp.json").write_text(json.dumps(entry))
+    user.shell("nsm setup cursor --yes")
+    entry = json.loads((user.home / ".cursor/mcp.json").read_text())["mcpServers"]["nsm"]
+    assert entry == {"command": f"{user.home}/.local/bin/nsm-mcp"}
     report = json.loads(user.shell("nsm doctor --json"))
     rows = [check for check in report["checks"] if check["name"] == "client Cursor"]
     assert {row["status"] for row in rows} == {"ok"}, rows

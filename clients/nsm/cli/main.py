@@ -60,6 +60,7 @@ GROUPS = {
         "service": "have systemd run it",
     },
     "Set-up": {
+        "setup": "give nsm to a coding agent, or take it back",
         "doctor": "check what nsm needs on this host",
         "config": "check or show the configuration",
         "completion": "print a script that completes commands in your shell",

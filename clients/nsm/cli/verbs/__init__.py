@@ -6,7 +6,7 @@
     Environments    env
     The host        bridge, with its action bridge_audit
     The supervisor  status, events, audit, http, drain, reload, shutdown, service
-    Set-up          doctor (doctor_in_box: what it tells in a box), config, completion
+    Set-up          setup, doctor (doctor_in_box: what it tells in a box), config, completion
     Older forms     envs; pool, stats and metrics, which are actions of status
     Hidden          complete: candidates for the shells' completion scripts
 

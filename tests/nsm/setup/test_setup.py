@@ -1,0 +1,429 @@
+"""`nsm setup`, on files as people have them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsm.cli import main as cli
+from nsm.cli.verbs import setup as verb
+from nsm.setup import files, plan
+from nsm.setup.agents import TITLES, agent
+from nsmd.mcp import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAM = f"{Path(sys.executable).parent}/nsm-mcp"
+
+CLAUDE = """\
+{
+  "numStartups": 12,
+  "mcpServers": {
+    "other": {"command": "npx", "args": ["-y", "x"], "env": {"API_KEY": "SECRET"}}
+  },
+  "projects": {"/home/me/words": {"allowedTools": []}}
+}"""
+CLAUDE_RULES = '{\n    "permissions": {\n        "deny": [ "Read(.env)" ]\n    }\n}\n'
+CODEX = """\
+# my settings
+model = "gpt-6"   # the big one
+
+[mcp_servers.other]
+command = "npx"
+[tui]
+theme = '''
+[mcp_servers.nsm.fake]
+'''"""
+ZED = """\
+// Zed settings
+{
+\t"theme": "One Dark", // dark
+\t"agent": {
+\t\t"tool_permissions": {"default": "confirm"},
+\t},
+\t/* servers */
+\t"context_servers": {
+\t\t"other": { "command": "x", "args": [] },
+\t},
+}
+"""
+OPENCODE = '{"$schema":"https://opencode.ai/config.json","permission":{"*":"ask"}}\n'
+VSCODE = '{\r\n\t"servers": {},\r\n\t"inputs": []\r\n}\r\n'
+
+PEOPLES = {
+    "claude": {".claude.json": CLAUDE, ".claude/settings.json": CLAUDE_RULES},
+    "codex": {".codex/config.toml": CODEX},
+    "cursor": {".cursor/mcp.json": "{}", ".cursor/permissions.json": '{"mcpAllowlist": ["a:b"]}'},
+    "zed": {".config/zed/settings.json": ZED},
+    "gemini": {".gemini/settings.json": '{ "theme": "GitHub" }'},
+    "opencode": {".config/opencode/opencode.jsonc": OPENCODE},
+    "vscode": {".config/Code/User/mcp.json": VSCODE},
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+class Said:
+    """Output of `nsm setup` and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        self.code = cli.main(["setup", *arguments])
+        self.out, self.err = capsys.readouterr()
+
+
+def write(home: Path, contents: dict[str, str]) -> None:
+    for name, text in contents.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(text.encode())
+
+
+def everything(home: Path) -> dict[str, bytes]:
+    """Contents of all files but nsm's own state."""
+    found = (path for path in home.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in found
+        if not path.is_relative_to(home / ".local")
+    }
+
+
+@pytest.mark.parametrize("client", TITLES)
+def test_what_people_have_stays_and_comes_back_byte_for_byte(
+    client: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, PEOPLES[client])
+    before = everything(home)
+    said = Said(capsys, client, "--yes")
+    assert said.code == 0
+    assert said.out.endswith(
+        f"{TITLES[client]} is set up. Start it again, or a new session in it.\n"
+    )
+    assert "SECRET" not in said.out
+    after = everything(home)
+    assert set(before) < set(after)
+    for name, text in PEOPLES[client].items():
+        # Nothing but commas is lost or moved.
+        rest = iter(re.sub(r"[\s,]", "", after[name].decode()))
+        assert all(letter in rest for letter in re.sub(r"[\s,]", "", text))
+    again = Said(capsys, client, "--yes")
+    assert again.out == f"{TITLES[client]} is set up already: nothing to change.\n"
+    assert everything(home) == after
+    assert Said(capsys, client, "--undo", "--yes").code == 0
+    assert everything(home) == before
+    nothing = Said(capsys, client, "--undo", "--yes")
+    assert nothing.out == f"{TITLES[client]} has nothing of nsm's: nothing to change.\n"
+
+
+@pytest.mark.parametrize("client", TITLES)
+def test_files_and_directories_that_were_made_go_again(
+    client: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(home.iterdir())
+    assert Said(capsys, client, "--yes").code == 0
+    assert Said(capsys, client, "--undo", "--yes").code == 0
+    assert [path for path in sorted(home.iterdir()) if path.name != ".local"] == before
+
+
+def test_what_stands_in_the_files(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for client in TITLES:
+        assert Said(capsys, client, "--yes").code == 0
+    texts = {name: text.decode() for name, text in everything(home).items()}
+
+    def table(name: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(texts[name])
+        return value
+
+    assert table(".claude.json")["mcpServers"]["nsm"]["command"] == PROGRAM
+    assert table(".claude/settings.json") == {"permissions": {"allow": ["mcp__nsm__run"]}}
+    codex = tomllib.loads(texts[".codex/config.toml"])["mcp_servers"]["nsm"]
+    assert codex == {"command": PROGRAM, "tools": {"run": {"approval_mode": "approve"}}}
+    assert table(".cursor/mcp.json") == {"mcpServers": {"nsm": {"command": PROGRAM}}}
+    assert table(".cursor/permissions.json") == {"mcpAllowlist": ["nsm:run"]}
+    zed = table(".config/zed/settings.json")
+    assert zed["context_servers"]["nsm"]["command"] == PROGRAM
+    assert zed["agent"]["tool_permissions"]["tools"] == {"mcp:nsm:run": {"default": "allow"}}
+    assert table(".gemini/settings.json")["mcpServers"]["nsm"]["command"] == PROGRAM
+    rule = tomllib.loads(texts[".gemini/policies/nsm.toml"])["rule"][0]
+    assert (rule["mcpName"], rule["toolName"], rule["decision"]) == ("nsm", "run", "allow")
+    opencode = table(".config/opencode/opencode.json")
+    assert opencode["mcp"]["nsm"] == {"type": "local", "command": [PROGRAM]}
+    assert opencode["permission"] == {"nsm_run": "allow"}
+    assert table(".config/Code/User/mcp.json")["servers"]["nsm"]["command"] == PROGRAM
+    assert texts[".claude/skills/nsm/SKILL.md"] == texts[".agents/skills/nsm/SKILL.md"]
+
+
+def test_a_file_that_several_clients_read_stays_until_the_last_is_undone(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skill = home / ".agents/skills/nsm/SKILL.md"
+    for client in ("codex", "zed"):
+        Said(capsys, client, "--yes")
+    said = Said(capsys, "codex", "--undo", "--yes")
+    assert f"{skill} stays for Zed" in said.err
+    assert skill.exists()
+    Said(capsys, "zed", "--undo", "--yes")
+    assert not (home / ".agents").exists()
+
+
+def test_variables_that_move_the_directories(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "c"))
+    monkeypatch.setenv("CODEX_HOME", str(home / "x"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "g"))
+    for client in ("claude", "codex", "zed"):
+        assert Said(capsys, client, "--yes").code == 0
+    names = ("c/.claude.json", "c/settings.json", "c/skills/nsm/SKILL.md", "x/config.toml")
+    assert {*names, "g/zed/settings.json"} <= set(everything(home))
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "old", "new"),
+    [
+        ("claude", ".claude.json", '"numStartups": 12', '"numStartups": 13, "added": [1]'),
+        ("codex", ".codex/config.toml", "theme = ", "size = 3\ntheme = "),
+        ("zed", ".config/zed/settings.json", '"One Dark"', '"Two Dark"'),
+    ],
+)
+def test_what_the_user_changes_later_stays(
+    client: str,
+    name: str,
+    old: str,
+    new: str,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(home, PEOPLES[client])
+    Said(capsys, client, "--yes")
+    text = (home / name).read_text()
+    (home / name).write_text(text.replace(old, new))
+    assert Said(capsys, client, "--undo", "--yes").code == 0
+    assert (home / name).read_text() == PEOPLES[client][name].replace(old, new)
+
+
+def test_a_file_that_its_program_has_written_anew(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Claude Code writes its file whole, in an order and form of its own."""
+    file = home / ".claude.json"
+    write(home, PEOPLES["claude"])
+    Said(capsys, "claude", "--yes")
+    value = json.loads(file.read_text())
+    value["mcpServers"]["nsm"]["env"] = {"PROJECT_DIR": "/x"}  # an entry that its user has changed
+    file.write_text(json.dumps({"new": 1} | value))
+    Said(capsys, "claude", "--undo", "--yes")
+    assert json.loads(file.read_text()) == {"new": 1} | json.loads(CLAUDE)
+
+
+def test_an_entry_of_an_older_installation(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = '{"servers": {"nsm": {"command": "/old/nsm-mcp", "env": {"PROJECT_DIR": "/x"}}}}'
+    write(home, {".config/Code/User/mcp.json": text})
+    said = Said(capsys, "vscode", "--yes")
+    assert "the entry started /old/nsm-mcp" in said.err
+    now = (home / ".config/Code/User/mcp.json").read_text()
+    assert now == text.replace("/old/nsm-mcp", PROGRAM)
+    Said(capsys, "vscode", "--undo", "--yes")
+    assert (home / ".config/Code/User/mcp.json").read_text() == text
+    toml = '[mcp_servers.nsm] # mine\nenv = {A = "1"}\ncommand = "/old/nsm-mcp"\n\n[tui]\na = 1\n'
+    write(home, {".codex/config.toml": toml})
+    Said(capsys, "codex", "--yes")
+    now = (home / ".codex/config.toml").read_text()
+    assert now.startswith(toml.replace("/old/nsm-mcp", PROGRAM))
+    Said(capsys, "codex", "--undo", "--yes")
+    assert (home / ".codex/config.toml").read_text() == toml
+
+
+def test_an_upgrade_brings_the_new_skill_and_keeps_one_that_was_changed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skill = home / ".agents/skills/nsm/SKILL.md"
+    older = agent("vscode", PROGRAM, {})
+    wanted = [*older.wanted[:-1]]
+    wanted.append(type(older.wanted[-1])(path=str(skill), kind="file", value="older\n"))
+    older = type(older)(name="vscode", title="VS Code", wanted=tuple(wanted))
+    with files.locked(lambda: None):
+        plan.apply(plan.plan_setup(older))
+    assert skill.read_text() == "older\n"
+    assert Said(capsys, "vscode", "--yes").code == 0
+    assert skill.read_text().startswith("---\nname: nsm\n")
+    skill.write_text("mine\n")
+    assert f"{skill} stays: somebody has changed it" in Said(capsys, "vscode", "--yes").err
+    assert f"{skill} stays: somebody has changed it" in Said(capsys, "vscode", "--undo", "-y").err
+    assert skill.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "text", "why"),
+    [
+        ("claude", ".claude.json", '{"a": 1', "is not valid, and was left as it is: line 1"),
+        ("claude", ".claude/settings.json", "{a}", "is not valid"),
+        ("claude", ".claude.json", "[]", "it is no object"),
+        ("claude", ".claude.json", '{"mcpServers": []}', "its mcpServers is no object"),
+        ("claude", ".claude.json", '{"mcpServers": {"nsm": {"url": "x"}}}', "no program"),
+        ("cursor", ".cursor/mcp.json", '{"mcpServers": {"nsm": {"command": "x"}}}', "starts x"),
+        ("codex", ".codex/config.toml", "a = ", "is not valid"),
+        ("codex", ".codex/config.toml", "mcp_servers = {}", "a way that nsm does not know"),
+        ("codex", ".codex/config.toml", "\ufeff\x00", "is not valid"),
+    ],
+)
+def test_a_file_that_is_broken_or_strange_is_refused_and_nothing_written(
+    client: str, name: str, text: str, why: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, {name: text})
+    before = everything(home)
+    said = Said(capsys, client, "--yes")
+    assert said.code == 1
+    assert why in said.err
+    assert "othing was changed" in said.err or "by hand" in said.err
+    assert everything(home) == before
+
+
+def test_bytes_and_directories_in_a_files_place(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".claude.json").write_bytes(b'{"a": "\xff"}')
+    assert "is not valid" in Said(capsys, "claude", "--yes").err
+    (home / ".cursor/mcp.json").mkdir(parents=True)
+    assert Said(capsys, "cursor", "--yes").code == 1
+    (home / ".gemini").mkdir()
+    os.mkfifo(home / ".gemini/settings.json")
+    assert "is no regular file" in Said(capsys, "gemini", "--yes").err
+
+
+def test_what_the_user_has_decided_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = '{"agent": {"tool_permissions": {"tools": {"mcp:nsm:run": {"default": "deny"}}}}}'
+    write(home, {".config/zed/settings.json": rule})
+    said = Said(capsys, "zed", "--yes")
+    assert (said.code, "stays 'deny'" in said.err) == (0, True)
+    write(home, {".config/opencode/opencode.json": '{"permission": "ask"}'})
+    said = Said(capsys, "opencode", "--yes")
+    assert (said.code, "`run` is not allowed there in advance" in said.err) == (0, True)
+    told = json.loads((home / ".config/opencode/opencode.json").read_text())
+    assert told["permission"] == "ask"
+
+
+def test_links_and_modes_stay(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, {"dotfiles/codex.toml": CODEX})
+    (home / ".codex").mkdir()
+    (home / ".codex/config.toml").symlink_to("../dotfiles/codex.toml")
+    (home / "dotfiles/codex.toml").chmod(0o640)
+    for arguments in (["--yes"], ["--undo", "--yes"]):
+        assert Said(capsys, "codex", *arguments).code == 0
+        assert (home / ".codex/config.toml").is_symlink()
+        assert (home / "dotfiles/codex.toml").stat().st_mode & 0o777 == 0o640
+        assert [path.name for path in (home / "dotfiles").iterdir()] == ["codex.toml"]
+    assert (home / "dotfiles/codex.toml").read_text() == CODEX
+
+
+def test_it_asks(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no(question: str) -> bool:
+        return question != "Write this?"
+
+    def yes(question: str) -> bool:
+        return question == "Write this?"
+
+    monkeypatch.setattr(verb, "may_ask", lambda: False)
+    said = Said(capsys, "zed")
+    assert (said.code, "pass --yes" in said.err) == (2, True)
+    assert '+  "context_servers": {' in said.out
+    monkeypatch.setattr(verb, "may_ask", lambda: True)
+    monkeypatch.setattr(verb, "agreed", no)
+    assert Said(capsys, "zed").code == 1
+    assert everything(home) == {}
+    monkeypatch.setattr(verb, "agreed", yes)
+    assert Said(capsys, "zed").code == 0
+    assert ".config/zed/settings.json" in everything(home)
+
+
+def test_a_file_that_changes_while_the_question_waits(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(home, PEOPLES["claude"])
+
+    def agreed(_: str) -> bool:
+        (home / ".claude/settings.json").write_text("{}")
+        return True
+
+    monkeypatch.setattr(verb, "may_ask", lambda: True)
+    monkeypatch.setattr(verb, "agreed", agreed)
+    said = Said(capsys, "claude")
+    assert (said.code, "has changed meanwhile" in said.err) == (1, True)
+    assert (home / ".claude.json").read_text() == CLAUDE
+    assert not (home / ".claude/skills").exists()
+
+
+def test_a_full_disk(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take back what was written already, and record nothing."""
+    write(home, PEOPLES["claude"])
+    before = everything(home)
+    fsync = os.fsync
+    calls = iter(range(100))
+
+    def full(fd: int) -> None:
+        if next(calls) == 3:  # the record, .claude.json, its rules, and then the skill
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert Said(capsys, "claude", "--yes").code == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(home))
+    assert everything(home) == before
+    assert "nothing to change" in Said(capsys, "claude", "--undo", "--yes").out
+
+
+def test_a_damaged_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Said(capsys, "codex", "--yes")
+    (home / ".local/state/nsm/setup/codex.json").write_text('{"files": [{}]}')
+    said = Said(capsys, "codex", "--undo", "--yes")
+    assert (said.code, "is damaged" in said.err) == (1, True)
+
+
+def many(home: Path, client: str) -> Iterator[subprocess.Popen[bytes]]:
+    program = [sys.executable, "-P", "-m", "nsm.cli", "setup", client, "--yes"]
+    for _ in range(4):
+        yield subprocess.Popen(program, env={"HOME": str(home)}, stdout=subprocess.DEVNULL)
+
+
+def test_several_at_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, PEOPLES["zed"])
+    started = [process for client in ("zed", "codex") for process in many(home, client)]
+    assert [process.wait() for process in started] == [0] * 8
+    text = (home / ".config/zed/settings.json").read_text()
+    assert text.count('"nsm"') == text.count("mcp:nsm:run") == 1
+    for client in ("zed", "codex"):
+        assert Said(capsys, client, "--undo", "--yes").code == 0
+    assert (home / ".config/zed/settings.json").read_text() == ZED
+
+
+def test_the_skill_is_short_and_says_what_is_true() -> None:
+    text = agent("claude", PROGRAM, {}).wanted[-1].value
+    assert len(text) / 4 < 600  # tokens, as the tool's description is measured
+    head = re.match(r"---\nname: nsm\ndescription: ([^\n]{1,1024})\n---\n", text)
+    assert head is not None
+    assert ": " not in head[1]  # it would have to be quoted
+    arguments = set(describe.schema([])["properties"])
+    named = set(re.findall(r"`([a-z_]+)(?::|`)", text))
+    programs = {"run", "python", "bash", "node", "overlay", "matplotlib", "nsm"}
+    assert named <= arguments | programs, named - arguments - programs
+    assert arguments - {"env", "code"} <= named
