@@ -123,6 +123,22 @@ def test_until_and_on_trio(client: nsm.Client, shared: Supervisor) -> None:
     trio.run(work)
 
 
+def test_a_pipe_is_a_file(client: nsm.Client, shared: Supervisor, tmp_path: Path) -> None:
+    run(client, "6 * 7")
+    saved(client, shared, tmp_path / "work.jsonl")
+    done = subprocess.run(
+        ["bash", "-c", f"exec '{program('nsm')}' replay <(cat work.jsonl)"],
+        cwd=tmp_path,
+        env=shared.variables,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 the same" in done.stdout
+
+
 def test_an_ended_session(client: nsm.Client) -> None:
     run(client, "echo $((6 * 7)); cd /tmp", "pwd; false", env="bash")
     client.kill("work")

@@ -14,7 +14,7 @@ import textwrap
 import threading
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -222,8 +222,8 @@ def test_a_cell_makes_again_what_could_not_be_saved(client: nsm.Client) -> None:
     run(client, "steps = (i for i in range(3))")
     run(client, "import threading\nlock = threading.Lock()")
     Saves(client).save("work")
-    restored = Saves(client).restore("work", "again", replay=True)
-    assert {row.name for row in restored.rows if row.replayed} == {"steps", "lock"}
+    restored = Saves(client).restore("work", "again", rerun=True)
+    assert {row.name for row in restored.rows if row.remade} == {"steps", "lock"}
     run(client, "assert next(steps) == 0 and lock.acquire(False)", "again")
 
 
@@ -231,8 +231,8 @@ def test_a_cell_that_made_several_runs_once(client: nsm.Client) -> None:
     run(client, "import threading\nruns = 0")
     run(client, "runs += 1; lock = threading.Lock(); same = lock; steps = (i for i in 'ab')")
     Saves(client).save("work")
-    restored = Saves(client).restore("work", "again", replay=True)
-    assert {row.name for row in restored.rows if row.replayed} == {"lock", "same", "steps"}
+    restored = Saves(client).restore("work", "again", rerun=True)
+    assert {row.name for row in restored.rows if row.remade} == {"lock", "same", "steps"}
     run(client, "assert runs == 2 and lock is same, runs", "again")
 
 
@@ -419,11 +419,87 @@ def test_saves_have_a_largest_size(client: nsm.Client) -> None:
     assert [row.name for row in kept.listed()] == ["work"]
 
 
+NODE_STATE = """
+const fs = require('fs'), { join } = require('path');
+let shared = [1, 2], first = { list: shared }, second = new Map([['k', shared]]);
+var old = 5; bare = new Uint8Array([1, 2, 3]);
+const when = new Date(0), failure = new TypeError('wrong'), big = 12345678901234567890n;
+function add(y = 1) { return old + y + shared.length; }
+const twice = (x) => add(x) * 2, alias = add;
+class Animal { name() { return 'animal'; } }
+class Cat extends Animal { static count = 7; name() { return 'cat, ' + super.name(); } }
+async function* numbers() { yield 1; yield* [2]; }
+const unnamed = function () { return join('a', 'b'); };
+process.env.MINE = 'mine';
+fs.mkdirSync('below'); process.chdir('below'); fs.writeFileSync('file', 'content');
+"""
+
+NODE_CHECKS = """
+shared.push(3);
+const all = []; for await (const n of numbers()) all.push(n);
+const found = [first.list.length, second.get('k').length, bare.length, when.getTime(), big,
+  failure instanceof TypeError && failure.message, add(), twice(1), alias === add,
+  new Cat().name(), Cat.count, all.join(), unnamed(), process.env.MINE,
+  fs.readFileSync('file', 'utf8'), process.cwd(), fs.existsSync('/tmp/.nsm-save')];
+console.log(found.join('|'));
+"""
+
+NODE_FOUND = (
+    "3|3|3|0|12345678901234567890|wrong|9|18|true|cat, animal|7|1,2|a/b|mine|content|"
+    "/workspace/below|false\n"
+)
+
+
 @pytest.mark.node
-def test_other_interpreters_are_refused_by_name(client: nsm.Client) -> None:
-    client.run("x=1", env="node", session="js")
-    with pytest.raises(SaveError, match="is a node session"):
-        Saves(client).save("js")
+def test_a_node_session_is_saved_and_restored(client: nsm.Client) -> None:
+    """Values by structured clone, functions and classes by source, modules by name."""
+
+    def said(code: str, session: str) -> str:
+        result = client.run(code, env="node", session=session)
+        return result.stdout + result.stderr
+
+    assert said(NODE_STATE, "js") == ""
+    saved = Saves(client).save("js")
+    assert saved.not_saved == ()
+    assert set(saved.names) == {
+        *("fs", "join", "shared", "first", "second", "old", "bare", "when", "failure", "big"),
+        *("add", "twice", "alias", "Animal", "Cat", "numbers", "unnamed"),
+    }
+    assert said(NODE_CHECKS, "js") == NODE_FOUND
+    restored = Saves(client).restore("js", "again")
+    assert [row for row in restored.rows if not row.restored] == []
+    assert said(NODE_CHECKS, "again") == NODE_FOUND
+    assert said("old = 10; const add2 = 1; class Animal {}; console.log(add(1))", "again") == "14\n"
+
+
+@pytest.mark.node
+def test_node_says_of_each_variable_why_it_is_not_saved(client: nsm.Client) -> None:
+    """A clone that would be something else is none, and closures need more than their source."""
+    code = """
+    class Own {}
+    const adder = (n) => (x) => x + n, addFive = adder(5);
+    const own = [new Own()], api = { call() {} }, lazy = { get x() { touched = true; } };
+    const weak = new WeakMap(), later = Promise.resolve(), bound = addFive.bind(null);
+    function Old() {} Old.prototype.hello = () => 'hello';
+    let fine = 1, touched = false, proxy = new Proxy({}, {});
+    """
+    client.run(code, env="node", session="js")
+    saved = Saves(client).save("js")
+    assert {each.name: each.why for each in saved.not_saved} == {
+        "addFive": "it uses variables of the function that made it",
+        "own": "it has an object of class Own in it, which would lose its methods",
+        "api": "it has a function in it",
+        "lazy": "it has a getter or setter, x",
+        "weak": "it has an object of class WeakMap in it, which would lose its methods",
+        "later": "it has a promise in it",
+        "bound": "its source is not known",
+        "Old": "it has properties, and only its source can be saved",
+        "proxy": "it has a proxy in it",
+    }
+    whys = outcomes(Saves(client).restore("js", "again").rows)
+    assert whys["own"].startswith("it has an object of class Own")
+    result = client.run("console.log(fine, touched, adder(1)(2))", env="node", session="again")
+    assert result.stdout == "1 false 3\n"
 
 
 BASH_STATE = r"""
@@ -563,6 +639,123 @@ def test_the_command_line_saves_lists_restores_and_removes(
     assert command("run", "-e", "python", "-s", "again", "x * 7") == "42\n"
 
 
+def test_changes_of_a_copied_project_are_restored_but_for_conflicts(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path
+) -> None:
+    """The project itself is not touched, and what has changed there since is not undone."""
+    project = tmp_path / "project"
+    (project / "old/deep").mkdir(parents=True)
+    for name in ("kept", "changed", "removed", "old/deep/file", "theirs", "becomes"):
+        (project / name).write_text("host")
+    for path in (tmp_path, project):
+        path.chmod(0o755)
+    code = """
+import os, shutil
+os.chdir("/project")
+open("changed", "w").write("session"); open("theirs", "w").write("session")
+os.remove("removed"); shutil.rmtree("old")
+os.mkdir("new"); open("new/large", "wb").write(b"x" * 3_000_000); os.symlink("large", "new/link")
+os.chmod("new/large", 0o755)
+os.remove("becomes"); os.mkdir("becomes"); open("becomes/file", "w").write("session")
+"""
+    with nsm.Client(socket_path=shared.socket, scope="test", project=project) as own:
+        result = own.run(code, env="python", session="work", project_mode="overlay")
+        assert result.exit_code == 0, result.stderr
+        saved = Saves(own).save("work")
+        assert saved.notes == (f"with the changes of 11 paths of {project}",)
+        (project / "theirs").write_text("host, later")
+        rows = Saves(own).restore("work", "again").rows
+        assert {row.name for row in rows if row.kind == "change" and row.restored} == {
+            *("changed", "removed", "old", "old/deep", "old/deep/file"),
+            *("new", "new/large", "new/link", "becomes", "becomes/file"),
+        }
+        [conflict] = [row for row in rows if not row.restored]
+        assert conflict.name == "theirs"
+        assert conflict.why.startswith("the project's file is not what it was")
+        code = """
+import os
+read = lambda name: open("/project/" + name).read()
+assert [read(n) for n in ("kept", "changed", "theirs", "becomes/file")] == [
+    "host", "session", "host, later", "session"]
+assert sorted(os.listdir("/project")) == ["becomes", "changed", "kept", "new", "theirs"]
+assert len(read("new/link")) == 3_000_000 and os.access("/project/new/large", os.X_OK)
+"""
+        result = own.run(code, env="python", session="again", project_mode="overlay")
+        assert result.exit_code == 0, result.stderr
+    assert (project / "changed").read_text() == "host"
+    assert (project / "removed").exists()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"path": "../outside"},
+        {"path": "/outside"},
+        {"path": "a", "type": "device"},
+        {"path": "a", "size": -1},
+        {"path": "a", "size": 5},
+        {"path": "a", "type": "symlink", "size": 1},
+        {"path": 1},
+    ],
+)
+def test_a_hostile_list_of_changes_is_refused(
+    client: nsm.Client, tmp_path: Path, record: dict[str, object]
+) -> None:
+    run(client, "x = 1")
+    path = Saves(client).save("work").path
+    usual = {"type": "file", "mode": 0o644, "size": 0, "target": "", "before": None}
+    line = json.dumps(usual | record).encode() + b"\n"
+    rewrite(path, lambda name, part: line if name == "project.changes" else part)
+    with pytest.raises(SaveError, match="list of changes"):
+        Saves(client).restore(path, "again")
+    assert [row.name for row in client.sessions()] == ["work"]
+
+
+def test_a_restored_session_says_what_is_of_another_version(client: nsm.Client) -> None:
+    run(client, "x = 1")
+    path = Saves(client).save("work").path
+
+    def other(file: str, data: bytes) -> bytes:
+        if file != "state.json":
+            return data
+        state = json.loads(data)
+        return json.dumps({**state, "packages": {**state["packages"], "gone": "1.5"}}).encode()
+
+    rewrite(path, lambda name, part: retarred(part, other) if name == "state.tar" else part)
+    notes = Saves(client).restore(path, "again").notes
+    assert notes == ("package gone: 1.5 when it was saved, missing here",)
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(parts["manifest.json"])
+    here = manifest["interpreter_version"]
+    parts["manifest.json"] = json.dumps({**manifest, "interpreter_version": "3.0.1"}).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    notes = Saves(client).restore(path, "once-more").notes
+    assert notes[0] == f"saved with python 3.0.1, restored with {here}"
+
+
+def test_a_restored_session_is_replayed_from_the_beginning(client: nsm.Client) -> None:
+    """The save that it was made of has what ran before, also if it is one of itself."""
+    run(client, "x = [1]")
+    run(client, "x.append(2); print(x)")
+    Saves(client).save("work")
+    client.kill("work")
+    Saves(client).restore("work")
+    run(client, "x.append(3); print(x)")
+    for _ in range(2):
+        transcript = Saves(client).transcript("work")
+        assert transcript.executions[0].start.number == 1
+        report = client.replay(transcript)
+        assert report.agrees
+        assert report.same == 3
+        Saves(client).save("work")  # in place of the older one
+    kept.remove("work")
+    report = client.replay(Saves(client).transcript("work"))
+    assert not report.agrees  # what ran before is missing
+
+
 WAITING = """
 import os, time
 class Waiting:
@@ -641,3 +834,64 @@ def test_a_kill_amid_a_save_leaves_nothing_half_made(
                 run(again, "assert x == 1")
         else:
             run(client, "y = 1")
+
+
+def interrupted(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, and interrupt it when code in the session `work` has begun."""
+    process = subprocess.Popen(
+        [program("nsm"), *words],
+        env=variables(shared, tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    begun(client)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def test_an_interrupted_save_leaves_no_file(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path
+) -> None:
+    run(client, WAITING)
+    done = interrupted(shared, client, tmp_path, "save", "work")
+    assert done.returncode == 130, done.stderr
+    assert "interrupted" in done.stderr
+    assert os.listdir(tmp_path / "data/nsm/saves") == []
+    run(client, "assert x == 1")
+
+
+def test_an_interrupt_ends_all_code_that_is_run_again(
+    client: nsm.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the next piece runs, nor one that has no time left."""
+    run(client, "import signal, os, time, threading\nharm = lambda: None")
+    run(client, "one = threading.Lock(); harm()")
+    run(client, "two = threading.Lock(); open('two', 'w')")
+    run(client, "os.remove('two')\ndef harm(): os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+    Saves(client).save("work")
+    real = client.run
+
+    def interrupting(code: str, **settings: Any) -> nsm.RunResult:
+        result = real(code, **settings)
+        return result._replace(interrupted="one =" in code)
+
+    monkeypatch.setattr(client, "run", interrupting)
+    restored = Saves(client).restore("work", "again", rerun=True)
+    assert restored.interrupted
+    assert "its code failed: it was interrupted" in outcomes(restored.rows)["one"]
+    assert "its code failed" not in outcomes(restored.rows)["two"]
+    assert not client.files("again").exists("two")
+
+
+def test_code_that_is_run_again_has_the_time_of_the_restore(client: nsm.Client) -> None:
+    run(client, "import threading, time\nslow = False")
+    run(client, "lock = threading.Lock()\nwhile slow: time.sleep(1)")
+    run(client, "slow = True")
+    Saves(client).save("work")
+    restored = Saves(client).restore("work", "again", rerun=True, timeout_s=2)
+    assert outcomes(restored.rows)["lock"].endswith("it took longer than 2 s")

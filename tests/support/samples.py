@@ -344,7 +344,8 @@ def session_start(**changes: Any) -> dict[str, Any]:
         "scope": "cli",
         "started_at": 1_700_000_000.5,
         "dropped": 0,
-        "late": False,
+        "after_restart": False,
+        "labels": {},
     }
     return start | changes
 

@@ -39,6 +39,9 @@ IDLE_S = 60.0
 
 SAME, DIFFERS, NOT_COMPARED, SKIPPED = "same", "differs", "not-compared", "skipped"
 
+OWN_CODE = tuple(f"{mark} nsm {verb}\n" for mark in ("#", "//") for verb in ("save", "restore"))
+"""Beginnings of code that nsm itself ran in the session."""
+
 SHORTEST_LIMIT_S = 0.05
 """Least time for code that was stopped when it was recorded, seconds."""
 
@@ -338,6 +341,8 @@ def _why_skipped(recorded: RecordedExecution) -> str:
         return f"it had no result: {end.error.message}"
     if end.interrupted and not end.duration_s:
         return "it was interrupted before it began"
+    if start.code.startswith(OWN_CODE):
+        return "nsm's own code saved or restored the session"
     if start.code_omitted:
         return f"the transcript lacks {start.code_omitted:,} characters of its code"
     return ""

@@ -14,7 +14,11 @@ Example::
 
 The package:
 
-    saves.py          `Saves`: makes saves of sessions, and sessions of saves
+    saves.py          `Saves`: operations on saves
+    saving.py         sessions to files
+    restoring.py      files to sessions
+    history.py        transcripts that go back beyond a save
+    project_changes.py   changes of a session in its overlay of the project
     kept.py           nsm's own directory of saves: find, list and remove them
     save_file.py      the file of a save: written whole or not at all, read and checked
     interpreters.py   programs for each interpreter, and their reports
@@ -22,7 +26,7 @@ The package:
     in_session/       programs that run in sessions: write their state, and restore it
 """
 
-from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError
+from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError, SaveInterruptedError
 from nsm.saves.saves import Saves
 
-__all__ = ["Restored", "RestoredRow", "SaveError", "Saved", "Saves"]
+__all__ = ["Restored", "RestoredRow", "SaveError", "SaveInterruptedError", "Saved", "Saves"]

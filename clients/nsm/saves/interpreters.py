@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources, util
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from nsm.saves.reports import NotSaved, RestoredRow, SaveError
 from nsm.wire.decode import DecodeError, decode
@@ -18,7 +18,7 @@ T = TypeVar("T")
 PLACE = "/tmp/.nsm-save"  # noqa: S108  # in the session
 """Directory in the session, for state on its way into a save or out of one."""
 
-INTERPRETERS = ("python", "bash")
+INTERPRETERS = ("python", "bash", "node")
 """Interpreters whose sessions can be saved."""
 
 VARIABLE_S = 10.0
@@ -30,13 +30,17 @@ _RUNNER = """
 import sys, types
 state = sys.modules['_nsm_state'] = types.ModuleType('_nsm_state')
 try:
-    path = directory + '/python_' + action + '.py'
-    exec(compile(open(path).read(), path, 'exec'), state.__dict__)
+    for part in 'common', action:
+        path = directory + '/python_' + part + '.py'
+        exec(compile(open(path).read(), path, 'exec'), state.__dict__)
     getattr(state, action)(directory)
 finally:
     sys.modules.pop('_nsm_state', None)
 """
 """Code that runs a program of `in_session` in Python, and leaves no name there."""
+
+_SUFFIXES = {"python": ".py", "bash": ".sh", "node": ".js"}
+"""Suffixes of the programs of `in_session`."""
 
 
 class _Named(NamedTuple):
@@ -47,13 +51,15 @@ class _Group(NamedTuple):
     names: tuple[str, ...]
 
 
-class _PythonState(NamedTuple):
-    """The saved state of a Python session, as it tells."""
+class _State(NamedTuple):
+    """The saved state of a Python or Node session, as it tells."""
 
-    imports: dict[str, str]
+    imports: dict[str, Any]
     definitions: tuple[_Named, ...]
     groups: tuple[_Group, ...]
     failed: tuple[NotSaved, ...]
+    version: str = ""
+    aliases: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
 
 
 class RestoreOutcome(NamedTuple):
@@ -63,8 +69,17 @@ class RestoreOutcome(NamedTuple):
     again: str | None = None
 
 
-class _PythonReport(NamedTuple):
+class RestoreReport(NamedTuple):
+    """Report of a session on how it was restored.
+
+    Attributes:
+        version: of its interpreter; empty if it does not tell.
+        packages: for people, those that are of other versions than in the saved session.
+    """
+
     rows: tuple[RestoreOutcome, ...]
+    version: str = ""
+    packages: tuple[str, ...] = ()
 
 
 class SavedState(NamedTuple):
@@ -72,6 +87,7 @@ class SavedState(NamedTuple):
 
     names: tuple[str, ...]
     failed: tuple[NotSaved, ...] = ()
+    version: str = ""
 
 
 def code(interpreter: str, action: str) -> str:
@@ -79,7 +95,13 @@ def code(interpreter: str, action: str) -> str:
     if interpreter == "python":
         names = {"action": action, "directory": PLACE}
         return f"# nsm {action}\nexec({_RUNNER!r}, {names!r})\n"
-    path = f"{PLACE}/bash_{action}.sh"
+    path = f"{PLACE}/{interpreter}_{action}{_SUFFIXES[interpreter]}"
+    if interpreter == "node":
+        # Not by a variable, which would be saved, too.
+        return (
+            f"// nsm {action}\ntry {{ require('{path}').{action}('{PLACE}', require); }} "
+            f"finally {{ delete require.cache['{path}']; }}\n"
+        )
     if action == "save":
         return f"# nsm save\n( . {path} )\n"
     # The agent guards code in whose text it sees that.
@@ -88,9 +110,10 @@ def code(interpreter: str, action: str) -> str:
 
 def put_program(files: SessionFiles, interpreter: str, action: str) -> None:
     """Copy the program for an action into the session."""
-    name = f"{interpreter}_{action}" + (".py" if interpreter == "python" else ".sh")
-    program = resources.files("nsm.saves.in_session").joinpath(name).read_bytes()
-    files.write(f"{PLACE}/{name}", program, parents=True)
+    for part in ("common", action) if interpreter == "python" else (action,):
+        name = f"{interpreter}_{part}{_SUFFIXES[interpreter]}"
+        program = resources.files("nsm.saves.in_session").joinpath(name).read_bytes()
+        files.write(f"{PLACE}/{name}", program, parents=True)
 
 
 def put_options(
@@ -105,7 +128,8 @@ def put_options(
     if interpreter == "bash":
         files.write(f"{PLACE}/not_saved", "\n".join(not_saved))
         return f"{PLACE}/not_saved"
-    files.write(f"{PLACE}/cloudpickle.py", _cloudpickle())
+    if interpreter == "python":
+        files.write(f"{PLACE}/cloudpickle.py", _cloudpickle())
     options = {"seconds": seconds, "variable_s": VARIABLE_S, "not_saved": not_saved}
     files.write(f"{PLACE}/options.json", json.dumps(options))
     return f"{PLACE}/options.json"
@@ -128,21 +152,22 @@ def read_state(files: SessionFiles, interpreter: str) -> SavedState:
     if interpreter == "bash":
         names = [entry.partition(" ") for entry, _ in _pairs(files, f"{PLACE}/entries")]
         return SavedState(tuple(name for kind, _, name in names if kind != "options"))
-    state = _read(_PythonState, files, f"{PLACE}/state.json")
+    state = _read(_State, files, f"{PLACE}/state.json")
     definitions = [each.name for each in state.definitions]
     variables = [name for group in state.groups for name in group.names]
-    return SavedState((*state.imports, *definitions, *variables), state.failed)
+    everything = (*state.imports, *definitions, *state.aliases, *variables)
+    return SavedState(everything, state.failed, state.version)
 
 
-def read_report(files: SessionFiles, interpreter: str) -> tuple[RestoreOutcome, ...]:
+def read_report(files: SessionFiles, interpreter: str) -> RestoreReport:
     """Read the session's report of what it has restored."""
-    if interpreter == "python":
-        return _read(_PythonReport, files, f"{PLACE}/report.json").rows
+    if interpreter != "bash":
+        return _read(RestoreReport, files, f"{PLACE}/report.json")
     rows = list[RestoreOutcome]()
     for entry, why in _pairs(files, f"{PLACE}/rows"):
         kind, _, name = entry.partition(" ")
         rows.append(RestoreOutcome(RestoredRow(name, kind, why)))
-    return tuple(rows)
+    return RestoreReport(tuple(rows))
 
 
 def _read(kind: type[T], files: SessionFiles, path: str) -> T:

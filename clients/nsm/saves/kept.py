@@ -11,6 +11,9 @@ from nsm.saves.reports import KeptSave, SaveError
 from nsm.saves.save_file import opened
 
 SUFFIX = ".nsmsave"
+
+MAX_MB = 10 * 1024
+"""Largest size of a save, and of all saves in nsm's directory together, unless more is allowed."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -41,6 +44,11 @@ def is_kept(path: str) -> bool:
     return os.path.dirname(os.path.abspath(path)) == directory()
 
 
+def name_of(path: str) -> str:
+    """The name of the save in a file of nsm's own directory."""
+    return os.path.basename(path).removesuffix(SUFFIX)
+
+
 def found(named: str) -> str:
     """The file that somebody means by a name or a path.
 
@@ -66,7 +74,10 @@ def listed() -> list[KeptSave]:
             )
             try:
                 with opened(entry.path) as save:
-                    row = row._replace(env=save.manifest.env, session=save.manifest.session)
+                    manifest = save.manifest
+                    row = row._replace(
+                        env=manifest.env, session=manifest.session, session_id=manifest.session_id
+                    )
             except (SaveError, OSError) as error:
                 row = row._replace(problem=str(error))
             rows.append(row)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsm.wire.errors import NsmError
+
+if TYPE_CHECKING:
+    from nsm.wire.results import RunResult
 
 
 class SaveError(NsmError):
     """A session cannot be saved, or a save cannot be used."""
+
+
+class SaveInterruptedError(SaveError):
+    """Somebody interrupted a save or a restore. Nothing of it is left."""
 
 
 class NotSaved(NamedTuple):
@@ -40,16 +47,16 @@ class RestoredRow(NamedTuple):
     """One thing of a save, and what became of it.
 
     Attributes:
-        kind: ``variable``, ``definition``, ``import``, ``alias``, ``trap``, ``directory`` or
-            ``file``.
+        kind: ``variable``, ``definition``, ``import``, ``alias``, ``trap``, ``directory``,
+            ``file``, or ``change`` of the project.
         why: why it was not restored; empty if it was.
-        replayed: it was made again by running the code that had made it.
+        remade: it was made again by running the code that had made it.
     """
 
     name: str
     kind: str
     why: str = ""
-    replayed: bool = False
+    remade: bool = False
 
     @property
     def restored(self) -> bool:
@@ -64,6 +71,7 @@ class Restored(NamedTuple):
         id, name, env: of the session.
         rows: what was in the save.
         notes: what else a person should know.
+        interrupted: somebody interrupted code that was run again; the rest was not run.
     """
 
     id: str
@@ -71,6 +79,7 @@ class Restored(NamedTuple):
     env: str
     rows: tuple[RestoredRow, ...]
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
 class KeptSave(NamedTuple):
@@ -87,4 +96,23 @@ class KeptSave(NamedTuple):
     made_at: float
     env: str = ""
     session: str = ""
+    session_id: str = ""
     problem: str = ""
+
+
+def check_ran(result: RunResult, done: str) -> None:
+    """Check that nsm's own program ran to its end in the session.
+
+    Raises:
+        SaveError: it did not.
+    """
+    if result.interrupted:
+        raise SaveInterruptedError(f"the session was not {done}: it was interrupted")
+    if result.exit_code == 0:
+        return
+    why = (result.stderr.strip().splitlines() or ["it failed, and printed no reason"])[-1]
+    if result.timed_out:
+        why = f"it took longer than {result.timeout_s:g} s"
+    if result.interpreter_restarted:
+        why += f". Its interpreter was restarted: {result.restart_reason}"
+    raise SaveError(f"the session was not {done}: {why}")

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-PARTS = ("state.tar", "workspace.tar", "tmp.tar", "transcript.jsonl")
+DIRECTORIES = (("workspace.tar", "/workspace"), ("tmp.tar", "/tmp"))  # noqa: S108  # in the session
+"""Parts that are directories of the session."""
+
+PARTS = ("state.tar", "workspace.tar", "tmp.tar", "project.changes", "transcript.jsonl")
 """Parts of a save, in the order in which they are written."""
 
 MAX_MANIFEST_BYTES = 64 * 1024
@@ -49,7 +52,8 @@ class Manifest(NamedTuple):
     Attributes:
         made_at: Unix time, seconds.
         nsm: version of nsm that made it.
-        session, env, project: of the session; `project` is a path, or None.
+        session, session_id, env, project: of the session; `project` is a path, or None.
+        interpreter_version: such as ``3.11.7``; empty where it is not known.
     """
 
     made_at: float
@@ -59,6 +63,8 @@ class Manifest(NamedTuple):
     interpreter: str
     project: str | None
     parts: dict[str, Part]
+    session_id: str = ""
+    interpreter_version: str = ""
     format: int = FORMAT
 
     def to_json(self) -> bytes:

@@ -22,7 +22,8 @@ class SessionStart(NamedTuple):
         client: the program that the session belongs to; `scope`: the name space of its name.
         started_at: Unix time, seconds, when it was handed out; for display.
         dropped: how many older executions are no longer kept.
-        late: it begins with a restart of the supervisor; what ran before is not in it.
+        after_restart: it begins with a restart of the supervisor; what ran before is not in it.
+        labels: as in `nsm.SessionRow`; ``restored-from`` is the save that it was made of.
     """
 
     id: str
@@ -33,7 +34,8 @@ class SessionStart(NamedTuple):
     scope: str
     started_at: float
     dropped: int
-    late: bool = False
+    after_restart: bool = False
+    labels: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
 
 
 class ExecutionStart(NamedTuple):

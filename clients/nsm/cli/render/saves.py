@@ -34,7 +34,7 @@ def _outcome(row: RestoredRow) -> str:
     what = row.name if row.kind == "variable" else f"{row.kind} {row.name}"
     if row.restored:
         return f"{what}: restored"
-    if row.replayed:
+    if row.remade:
         return f"{what}: made again by running its code"
     return f"{what}: not restored: {row.why}"
 

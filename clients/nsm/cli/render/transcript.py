@@ -130,8 +130,10 @@ def session(start: SessionStart) -> str:
     )
     if start.dropped:
         text += f"({formats.count(start.dropped, 'older execution')} no longer kept)\n"
-    if start.late:
+    if start.after_restart:
         text += "(what ran before the supervisor was restarted is not kept)\n"
+    if save := start.labels.get("restored-from"):
+        text += f"(restored from {one_line(save)}, which has what ran before; nsm replay runs it)\n"
     return text
 
 

@@ -19,6 +19,7 @@ from nsm.cli.options import (
 from nsm.cli.render import formats, replays
 from nsm.client.blocking import Client
 from nsm.client.projects import DEFAULT
+from nsm.saves.history import History
 from nsm.transcripts.document import TranscriptError, read_transcript
 from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
 
@@ -123,10 +124,10 @@ def _find(client: Client, name: str) -> SessionTranscript:
         if not sys.stdin:  # closed by whoever started us
             raise TranscriptError("standard input is closed")
         return read_transcript(sys.stdin.buffer, "standard input")
-    if not os.path.isfile(name):
+    if not os.path.exists(name) or os.path.isdir(name):  # a pipe is a file, such as of <(...)
         try:
             targets.tell(client, name)
-            return client.transcript(name)
+            return _of_session(client, name)
         except UnknownSessionError as error:
             raise UnknownSessionError(
                 f"{error.message.rstrip('.')}, and no file of that name.",
@@ -139,6 +140,16 @@ def _find(client: Client, name: str) -> SessionTranscript:
         )
     with open(name, "rb") as file:
         return read_transcript(file, f"the file {name!r}")
+
+
+def _of_session(client: Client, name: str) -> SessionTranscript:
+    """The transcript of a session, which begins with that of its save if it was restored."""
+    history = History(client, name)
+    if history.missing:
+        terminal.note(
+            f"the session was restored, and what ran before is missing: {history.missing}"
+        )
+    return history.transcript()
 
 
 class _Text:
@@ -154,7 +165,7 @@ class _Text:
                 f"{formats.count(session.dropped, 'older execution')} no longer in the transcript; "
                 "later code may depend on them"
             )
-        if session.late:
+        if session.after_restart:
             terminal.note(
                 "the transcript begins with a restart of the supervisor; what ran before is missing"
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from nsm.cli import terminal
-from nsm.cli.options import EXIT_OK, Parser, seconds
+from nsm.cli.options import EXIT_INTERRUPTED, EXIT_OK, Parser, seconds
 from nsm.cli.render.saves import restored_text
 from nsm.client.blocking import Client
+from nsm.saves.reports import SaveInterruptedError
 from nsm.saves.saves import Saves
 
 _EPILOG = """\
@@ -23,7 +24,7 @@ variables that hold other code, such as lambdas, are not restored.
 examples:
   nsm restore work
   nsm restore ./work.nsmsave again
-  nsm restore work --replay
+  nsm restore work --rerun
 """
 
 
@@ -46,10 +47,11 @@ def parser() -> Parser:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="time for loading all variables; the environment's limit is the default and the most",
+        help="time for loading all variables, and for each piece of code that --rerun runs; "
+        "the environment's limit is the default and the most",
     )
     parser.add_argument(
-        "--replay",
+        "--rerun",
         action="store_true",
         help="make again what cannot be restored, by running the code that made it",
     )
@@ -60,13 +62,16 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Restore."""
     options = parser().parse_args(arguments)
-    with Client() as client:
-        restored = Saves(client).restore(
-            options.save,
-            options.name,
-            env=options.env,
-            timeout_s=options.timeout,
-            replay=options.replay,
-        )
+    try:
+        with Client() as client:
+            restored = Saves(client).restore(
+                options.save,
+                options.name,
+                env=options.env,
+                timeout_s=options.timeout,
+                rerun=options.rerun,
+            )
+    except SaveInterruptedError as error:
+        return terminal.report(error, EXIT_INTERRUPTED)
     terminal.answer(options, restored, lambda: restored_text(restored))
-    return EXIT_OK
+    return EXIT_INTERRUPTED if restored.interrupted else EXIT_OK

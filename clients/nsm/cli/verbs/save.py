@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from nsm.cli import targets, terminal
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds, whole_number
+from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser, seconds, whole_number
 from nsm.cli.render.saves import saved_text, saves_table
 from nsm.client.blocking import Client
 from nsm.saves import kept
-from nsm.saves.reports import SaveError
-from nsm.saves.saves import MAX_MB, Saves
+from nsm.saves.kept import MAX_MB
+from nsm.saves.reports import SaveError, SaveInterruptedError
+from nsm.saves.saves import Saves
 
 _EPILOG = """\
 A save has the variables, functions, classes and imports of a Python session, or the variables,
-functions, aliases, traps and options of a Bash session; its working directory, its environment
-variables, /workspace, /tmp and its transcript. `nsm restore` makes a session of it. The session
-goes on as it was.
+functions, aliases, traps and options of a Bash session, or the variables, functions and classes of
+a Node session; its working directory, its environment variables, /workspace, /tmp, its transcript,
+and its changes of a copied project. `nsm restore` makes a session of it. The session goes on as it
+was.
 
 Variables of Python are pickled one by one; those that share an object still share it when they are
 restored. What cannot be pickled, or takes longer than 10 s, is listed with the reason, and the rest
@@ -76,14 +78,17 @@ def main(arguments: list[str]) -> int:
         return _remove(options.files)
     if len(options.files) > 1:
         verb.error("name one FILE at most")
-    with Client(autostart=False) as client:
-        targets.tell(client, options.session)
-        saved = Saves(client).save(
-            options.session,
-            options.files[0] if options.files else None,
-            timeout_s=options.timeout,
-            max_mb=options.max_mb,
-        )
+    try:
+        with Client(autostart=False) as client:
+            targets.tell(client, options.session)
+            saved = Saves(client).save(
+                options.session,
+                options.files[0] if options.files else None,
+                timeout_s=options.timeout,
+                max_mb=options.max_mb,
+            )
+    except SaveInterruptedError as error:
+        return terminal.report(error, EXIT_INTERRUPTED)
     terminal.answer(options, saved, lambda: saved_text(saved))
     return EXIT_OK
 

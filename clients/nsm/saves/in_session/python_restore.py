@@ -9,14 +9,24 @@ import json
 import os
 import pickle
 import sys
-import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsm.saves.in_session.python_common import (
+        installed_packages,
+        load_module,
+        main_dict,
+        words,
+        write_json,
+    )
+
 MAX_WHY = 300
 """Characters of a reason."""
+
+MAX_PACKAGES = 10
+"""Packages of other versions that are told."""
 
 
 class MissingError(pickle.UnpicklingError):
@@ -29,7 +39,26 @@ def restore(directory: str) -> None:
         state: dict[str, Any] = json.load(file)
     rows: list[dict[str, Any]] = []
     _Loader(directory, state, rows).load()
-    _write_json(f"{directory}/report.json", {"version": state["version"], "rows": rows})
+    report = {
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "packages": _differing_packages(state.get("packages", {})),
+        "rows": rows,
+    }
+    write_json(f"{directory}/report.json", report)
+
+
+def _differing_packages(saved: dict[str, str]) -> list[str]:
+    """Tell which packages are of another version than in the saved session, or missing."""
+    here = installed_packages()
+    told = [
+        f"package {name}: {version} when it was saved, "
+        + (f"{here[name]} here" if name in here else "missing here")
+        for name, version in sorted(saved.items())
+        if here.get(name) != version
+    ]
+    if len(told) > MAX_PACKAGES:
+        told[MAX_PACKAGES:] = [f"and {len(told) - MAX_PACKAGES} more packages"]
+    return told
 
 
 class _Loader:
@@ -39,7 +68,7 @@ class _Loader:
         self._directory = directory
         self._state = state
         self._rows = rows
-        self._main = _main()
+        self._main = main_dict()
         self._is_same = state["tag"] == sys.implementation.cache_tag
 
     def load(self) -> None:
@@ -50,7 +79,7 @@ class _Loader:
         try:
             os.chdir(state["cwd"])
         except OSError as error:
-            self._tell("the working directory", "directory", _words(error))
+            self._tell("the working directory", "directory", words(error))
         for name, module in state["imports"].items():
             self._import(name, module)
         self._load_all()
@@ -72,7 +101,7 @@ class _Loader:
         try:
             self._main[name] = importlib.import_module(module)
         except BaseException as error:
-            self._tell(name, "import", _words(error))
+            self._tell(name, "import", words(error))
         else:
             self._tell(name, "import")
 
@@ -94,9 +123,9 @@ class _Loader:
                     if not final:
                         left.append((kind, each))
                         continue
-                    why = _words(error)
+                    why = words(error)
                 except BaseException as error:
-                    why = _words(error)
+                    why = words(error)
                 else:
                     why = ""
                 for name in names:
@@ -142,33 +171,3 @@ class _Loader:
         with open(f"{self._directory}/{part:06}.pickle", "rb") as file:
             found: dict[str, Any] = StateUnpickler(file).load()
             return found
-
-
-def _main() -> dict[str, Any]:
-    return sys.modules["__main__"].__dict__
-
-
-def load_module(name: str, path: str) -> types.ModuleType:
-    """Load a module from a file under a name of our own; code may have another of that kind."""
-    module = types.ModuleType(name)
-    module.__file__ = path
-    sys.modules[name] = module
-    with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec", dont_inherit=True), module.__dict__)
-    return module
-
-
-def _words(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except BaseException:
-        text = ""
-    if isinstance(error, pickle.PickleError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _write_json(path: str, value: dict[str, Any]) -> None:
-    with open(f"{path}.new", "w", encoding="ascii") as file:
-        json.dump(value, file)
-    os.rename(f"{path}.new", path)

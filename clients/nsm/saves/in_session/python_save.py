@@ -22,6 +22,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsm.saves.in_session.python_common import (
+        installed_packages,
+        load_module,
+        main_dict,
+        words,
+        write_json,
+    )
+
 FORMAT = 1
 
 CHILDREN = 10
@@ -62,14 +70,10 @@ def save(directory: str) -> None:
 
 
 def _flush_files() -> None:
-    for value in list(_main().values()):
+    for value in list(main_dict().values()):
         if type(value) in _FILES:
             with contextlib.suppress(OSError, ValueError):  # closed, or its disk is full
                 value.flush()
-
-
-def _main() -> dict[str, Any]:
-    return sys.modules["__main__"].__dict__
 
 
 def _save_in_child(
@@ -168,7 +172,7 @@ class _Saver:
     def save(self) -> None:
         try:
             state = self._state()
-            _write_json(f"{self._directory}/state.json", state)
+            write_json(f"{self._directory}/state.json", state)
         except OSError as error:
             self._tell(f"failed {error}")
         else:
@@ -178,7 +182,7 @@ class _Saver:
         os.write(self._told, text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
 
     def _state(self) -> dict[str, Any]:
-        main = _main()
+        main = main_dict()
         imports, known, variables = {}, {}, {}
         for name, value in list(main.items()):
             if type(name) is not str or (name.startswith("__") and name.endswith("__")):
@@ -208,6 +212,7 @@ class _Saver:
                 if name not in self._options["not_saved"]
             },
             "path": [path for path in sys.path if isinstance(path, str)],
+            "packages": installed_packages(),
             "imports": imports,
             "definitions": [each for each in definitions if each is not None],
             "groups": groups,
@@ -308,7 +313,7 @@ class _Saver:
         except TooSlow:
             why = f"it took longer than {self._options['variable_s']:g} s"
         except BaseException as error:  # whatever a variable does
-            why = _words(error)
+            why = words(error)
         if why or writer is None:
             os.unlink(path)
             return None, why, {}, False
@@ -469,32 +474,7 @@ def _on_alarm(*_: object) -> None:
     raise TooSlow
 
 
-def load_module(name: str, path: str) -> types.ModuleType:
-    """Load a module from a file under a name of our own; code may have another of that kind."""
-    module = types.ModuleType(name)
-    module.__file__ = path
-    sys.modules[name] = module
-    with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec", dont_inherit=True), module.__dict__)
-    return module
-
-
 def _cwd() -> str:
     with contextlib.suppress(OSError):
         return os.getcwd()
     return "/workspace"
-
-
-def _words(error: BaseException) -> str:
-    text = ""
-    with contextlib.suppress(BaseException):
-        text = str(error)
-    if isinstance(error, pickle.PickleError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _write_json(path: str, value: dict[str, Any]) -> None:
-    with open(f"{path}.new", "w", encoding="ascii") as file:
-        json.dump(value, file)
-    os.rename(f"{path}.new", path)

@@ -43,6 +43,7 @@ class TranscriptStore:
                 interpreter=environment.interpreter,
                 client=tenancy.client if tenancy else "",
                 scope=tenancy.scope if tenancy else "",
+                labels=tenancy.labels if tenancy else (),
             ),
             self,
         )

@@ -20,7 +20,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import Entry, JobEnd, JobStart, SessionStart
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.model.values import Outcome, Output
+from nsmd.model.values import Labels, Outcome, Output
 from nsmd.sessions.transcripts.live import LiveOutput, ReaderPosition
 from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, JobEntry, TranscriptRecord
 
@@ -43,6 +43,7 @@ class Subject:
     interpreter: str
     client: str
     scope: str
+    labels: Labels = ()
 
     def means(self, target: str) -> bool:
         """Return whether a target is its id, its name or ``scope/name``."""
@@ -76,6 +77,7 @@ class Transcript:
     """
 
     __slots__ = (
+        "_after_restart",
         "_budget",
         "_changed",
         "_illustrated",
@@ -85,7 +87,6 @@ class Transcript:
         "_running",
         "_running_since_s",
         "_started_at",
-        "_started_late",
         "end_reason",
         "ended_s",
         "executions",
@@ -103,7 +104,7 @@ class Transcript:
         self.end_reason = ""
         self.followers = 0
         self._started_at = time.time()
-        self._started_late = False
+        self._after_restart = False
         self._budget = budget
         self._items: dict[int, Item] = {}  # by place, in order, with gaps
         self._places = 0
@@ -128,7 +129,7 @@ class Transcript:
         """Note that the session began that long ago, under an earlier supervisor."""
         self.started_s -= age_s
         self._started_at -= age_s
-        self._started_late = True
+        self._after_restart = True
 
     def begin(
         self,
@@ -229,7 +230,8 @@ class Transcript:
             scope=subject.scope,
             started_at=self._started_at,
             dropped=self.executions - self._kept,
-            late=self._started_late,
+            after_restart=self._after_restart,
+            labels=dict(subject.labels),
         )
 
     def item(self, place: int) -> Item | None:

@@ -399,7 +399,7 @@ async def test_a_transcript_that_begins_late_says_so(it: Bench) -> None:
     it.transcript.opened_earlier(60.0)
     (header,) = entries(it.transcript.read())
     assert isinstance(header, SessionStart)
-    assert header.late
+    assert header.after_restart
 
 
 async def test_the_oldest_executions_go_first(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

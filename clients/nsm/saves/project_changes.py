@@ -1,0 +1,273 @@
+"""Changes of a session in its overlay of the project, as a part of a save.
+
+The part is a sequence of records: a line of JSON, then the content if it is a file. So whoever
+restores it can leave out changes, and unpacks nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tarfile
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsm.changes import Changes, in_order
+from nsm.saves.reports import NotSaved, RestoredRow, SaveError
+from nsm.wire.decode import DecodeError, decode
+from nsm.wire.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nsm.client.blocking import Client
+    from nsm.client.session_files import SessionFiles
+    from nsm.wire.changes import ChangeRow
+    from nsm.wire.inspection import Inspection
+
+    Read = Callable[[int], bytes]
+
+MAX_LINE_BYTES = 64 * 1024
+PIECE_BYTES = 1024 * 1024
+IN_MEMORY_BYTES = 8 * 1024 * 1024
+"""Largest content of a file that is kept in memory on its way, not on the disk."""
+
+_BLOCK = tarfile.BLOCKSIZE
+
+
+class FileFacts(NamedTuple):
+    """Facts about a file of the project, which tell whether it has changed.
+
+    Attributes:
+        type: ``file``, ``directory``, ``symlink`` or ``special``.
+        content: SHA-256 of a file, target of a link.
+    """
+
+    type: str
+    content: str
+
+
+class ChangeRecord(NamedTuple):
+    """One change. `size` bytes of content follow it.
+
+    Attributes:
+        path: below the project.
+        type: as in `FileFacts`, or ``deleted``.
+        target: of a link.
+        before: the host's file when the session was saved; None if there was none.
+    """
+
+    path: str
+    type: str
+    mode: int
+    size: int
+    target: str
+    before: FileFacts | None
+
+
+def overlay_of(seen: Inspection) -> str | None:
+    """Path in the session of its overlay of the project; None if it has none."""
+    mounts: list[dict[str, Any]] = (seen.policy or {}).get("mounts", [])
+    for mount in mounts:
+        if mount.get("source") == seen.session.project and mount.get("mode") == "cow":
+            return str(mount["path"])
+    return None
+
+
+def save(
+    client: Client, target: str, overlay: str, write: Callable[[bytes], object]
+) -> tuple[int, list[NotSaved]]:
+    """Write all changes of a session.
+
+    Args:
+        overlay: path of the project in the session.
+
+    Returns:
+        How many there are, and what was left out.
+    """
+    files, failed, count = client.files(target), list[NotSaved](), 0
+    rows, end = Changes(client).rows(target)
+    for row in in_order(rows):
+        inside = f"{overlay}/{row.path}"
+        try:
+            with SpooledTemporaryFile(IN_MEMORY_BYTES) as content:
+                record = _record(files, row, inside, end.project, content)
+                write(json.dumps(record._asdict() | _before(record)).encode("ascii") + b"\n")
+                content.seek(0)
+                while piece := content.read(PIECE_BYTES):
+                    write(piece)
+        except (FileError, _NotSavedError) as error:
+            failed.append(NotSaved(inside, str(error)))
+        else:
+            count += 1
+    return count, failed
+
+
+class _NotSavedError(Exception):
+    """A change is of a kind that is not saved."""
+
+
+def _before(record: ChangeRecord) -> dict[str, Any]:
+    return {"before": None if record.before is None else record.before._asdict()}
+
+
+def _record(
+    files: SessionFiles,
+    row: ChangeRow,
+    inside: str,
+    project: str,
+    content: SpooledTemporaryFile[bytes],
+) -> ChangeRecord:
+    before = None if row.before is None else facts(project, row.path)
+    if row.after is None:
+        return ChangeRecord(row.path, "deleted", 0, 0, "", before)
+    kind, target = row.after.type, ""
+    if kind == "file":
+        files.read_to(inside, content.write)
+    elif kind == "symlink":
+        target = files.stat(inside, follow=False).target or ""
+    elif kind != "directory":
+        raise _NotSavedError("neither a file, a directory nor a link")
+    return ChangeRecord(row.path, kind, row.after.mode, content.tell(), target, before)
+
+
+def facts(project: str, path: str) -> FileFacts | None:
+    """Look at a file of the project on the host; None if there is none."""
+    whole = os.path.join(project, path)
+    try:
+        mode = os.lstat(whole).st_mode
+        if stat.S_ISLNK(mode):
+            return FileFacts("symlink", os.readlink(whole))
+        if stat.S_ISDIR(mode):
+            return FileFacts("directory", "")
+        if not stat.S_ISREG(mode):
+            return FileFacts("special", "")
+        with open(os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return FileFacts("file", hashlib.file_digest(file, "sha256").hexdigest())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return FileFacts("special", error.strerror or "")
+
+
+def restore(files: SessionFiles, overlay: str, project: str, read: Read) -> list[RestoredRow]:
+    """Make the changes of a save in a new session, but for conflicts with the host's project.
+
+    Args:
+        overlay: path of the project in the session; `project`: on the host.
+        read: reads the part, from anywhere.
+
+    Raises:
+        SaveError: it is no such part.
+    """
+    rows = list[RestoredRow]()
+    part = _Part(read)
+    archive = _Pieces(_archived(part, files, overlay, project, rows))
+    report = files.unpack(overlay, archive.read)
+    whys = {each.path: each.why for each in report.skipped}
+    return [row._replace(why=whys.get(row.name, row.why)) for row in rows]
+
+
+def _archived(
+    part: _Part, files: SessionFiles, overlay: str, project: str, rows: list[RestoredRow]
+) -> Iterator[bytes]:
+    """Yield a tar archive of what is to be in the session; removes there what is not to be."""
+    for record in part.records():
+        why = ""
+        if facts(project, record.path) != record.before:
+            why = "the project's file is not what it was when the session was saved"
+        elif record.before is not None and record.before.type != record.type:
+            try:
+                files.remove(f"{overlay}/{record.path}", recursive=True)
+            except FileError as error:
+                why = str(error)
+        rows.append(RestoredRow(record.path, "change", why))
+        if why or record.type == "deleted":
+            part.skip(record.size)
+            continue
+        yield _header(record)
+        yield from part.content(record.size)
+        yield bytes(-record.size % _BLOCK)
+    yield bytes(2 * _BLOCK)
+
+
+_TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
+
+
+def _header(record: ChangeRecord) -> bytes:
+    info = tarfile.TarInfo(record.path)
+    info.type, info.mode, info.size = _TYPES[record.type], record.mode & 0o777, record.size
+    info.linkname = record.target
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+class _Part:
+    """Records of the part, as they come."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._buffer = b""
+
+    def records(self) -> Iterator[ChangeRecord]:
+        while line := self._line():
+            try:
+                record = decode(ChangeRecord, json.loads(line))
+            except (ValueError, RecursionError, DecodeError) as error:
+                raise _no_part() from error
+            if not _is_below(record.path) or record.size < 0:
+                raise _no_part()
+            if record.type not in ("deleted", *_TYPES) or (record.size and record.type != "file"):
+                raise _no_part()
+            yield record
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._buffer:
+            piece = self._read(PIECE_BYTES)
+            if not piece and not self._buffer:
+                return b""
+            self._buffer += piece
+            if not piece or (b"\n" not in self._buffer and len(self._buffer) > MAX_LINE_BYTES):
+                raise _no_part()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def content(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = self._buffer[:size] or self._read(min(size, PIECE_BYTES))
+            if not piece:
+                raise _no_part()
+            self._buffer = self._buffer[len(piece) :]
+            size -= len(piece)
+            yield piece
+
+    def skip(self, size: int) -> None:
+        for _ in self.content(size):
+            pass
+
+
+def _is_below(path: str) -> bool:
+    names = path.split("/")
+    return not {"", ".", ".."} & set(names) and "\0" not in path
+
+
+def _no_part() -> SaveError:
+    return SaveError("the save's list of changes to the project is not one that nsm can read")
+
+
+class _Pieces:
+    """A stream that is read of pieces that are made meanwhile."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, count: int) -> bytes:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = piece
+        found, self._rest = self._rest[:count], self._rest[count:]
+        return found
