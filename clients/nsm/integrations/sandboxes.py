@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
+import weakref
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import trio
 
 from nsm import AsyncClient, NsmError
 from nsm.client.job_steps import COLLECT_BYTES
 from nsm.integrations.background import BACKGROUND
-from nsm.wire.errors import JobError, SessionEndedError, UnknownSessionError
+from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,18 +23,27 @@ if TYPE_CHECKING:
 
     from nsm import AsyncJob
     from nsm.client.async_sandbox import AsyncSandbox
+    from nsm.client.async_session_files import AsyncSessionFiles
     from nsm.client.sandbox import SandboxSettings
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 STOP_S = 10.0
 """How long a cancelled call may take to stop its program."""
 
+MAX_ARGUMENT_BYTES = 100_000
+"""Size of a command that Linux takes as an argument; it has 128 KiB."""
+
 GONE = (UnknownSessionError, SessionEndedError)
 """Errors of a sandbox that has ended, by its idle time or otherwise."""
 
-_CANNOT_START = {"ENOENT": 127, "EACCES": 126, "ENOEXEC": 126, "EISDIR": 126}
+CANNOT_START = {"ENOENT": 127, "EACCES": 126, "ENOEXEC": 126, "EISDIR": 126}
 """Exit codes that a shell gives where there is no such program, or it can't be started."""
+
+
+_OPEN: weakref.WeakSet[LazySandbox] = weakref.WeakSet()
+"""Sandboxes that end with the program."""
 
 
 class Finished(NamedTuple):
@@ -53,13 +65,15 @@ class Finished(NamedTuple):
 class LazySandbox:
     """A sandbox that is made when it is first used, from any thread, asyncio or trio.
 
-    It ends with `close`, or when it was idle for as long as `idle_s` or the configuration says. It
-    has labels that say which framework and which process it belongs to.
+    It ends with `close`, when this object or the program ends, or when it was idle for as long as
+    `idle_s` or the configuration says. It has labels that say which framework and which process it
+    belongs to.
 
     Args:
+        keep: the session outlives this object and the program.
         framework: name of the framework: the session's scope, and a label.
         session: id of a session that was made before, to use that one; None to make one.
-        settings: as of `nsm.Client.sandbox`. By default it has Bash, and no project.
+        settings: as of `nsm.Client.sandbox`. By default it has Python and Bash, and no project.
 
     Attributes:
         session: id of the session; None before there is one.
@@ -72,10 +86,12 @@ class LazySandbox:
         session: str | None = None,
         socket_path: str | None = None,
         autostart: bool = True,
+        keep: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
         self.session = session
         self._attach = session is not None
+        self._keep = keep or self._attach
         self._client = AsyncClient(
             scope=framework,
             name=framework,
@@ -88,7 +104,7 @@ class LazySandbox:
             "owner": str(os.getpid()),
             **(settings.get("labels") or {}),
         }
-        self._settings: SandboxSettings = {"env": "bash", **settings, "labels": labels}
+        self._settings: SandboxSettings = {"env": "python", **settings, "labels": labels}
         self._sandbox: AsyncSandbox | None = None
         self._opening: trio.Lock | None = None
         self._closed = False
@@ -96,13 +112,25 @@ class LazySandbox:
     def __repr__(self) -> str:
         return f"<nsm sandbox {self.session or 'not begun'}>"
 
-    def do(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+    def __del__(self) -> None:
+        if getattr(self, "_sandbox", None) is not None and not self._closed:
+            client, sandbox = self._client, None if self._keep else self._sandbox
+            # Not waited for: this may be any thread.
+            BACKGROUND.start(partial(_end, client, sandbox))
+
+    def do(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call one of the methods below, and wait in this thread."""
         return BACKGROUND.blocking(partial(function, *args, **kwargs))
 
-    async def ado(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+    async def ado(
+        self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Call one of the methods below, and await it under asyncio or trio."""
         return await BACKGROUND.awaited(partial(function, *args, **kwargs))
+
+    def stop_soon(self, job: AsyncJob) -> None:
+        """Stop a program, without waiting for its end."""
+        BACKGROUND.start(partial(self.stop, job))
 
     # What follows runs in the background thread only.
 
@@ -128,6 +156,8 @@ class LazySandbox:
                     with trio.CancelScope(shield=True):
                         await sandbox.__aenter__()
                 self.session, self._sandbox = sandbox.id, sandbox
+                if not self._keep:
+                    _OPEN.add(self)
             return self._sandbox
 
     async def _attach_to(self, sandbox: AsyncSandbox) -> None:
@@ -146,12 +176,46 @@ class LazySandbox:
             f"the session {self.session} has ended", hint="Make a new sandbox."
         )
 
+    async def files(self, call: Callable[[AsyncSessionFiles], Awaitable[T]]) -> T:
+        """Call something with the sandbox's files.
+
+        Raises:
+            OSError: it can't be done; of the type that Python has for that, such as
+                `FileNotFoundError`.
+        """
+        files = (await self.opened()).files
+        try:
+            return await call(files)
+        except FileError as error:
+            number = getattr(errno, error.data.get("errno") or "", errno.EIO)
+            raise OSError(number, str(error)) from error
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file as `open` does: through a link, with the directories that are missing.
+
+        Raises:
+            OSError: it can't be written.
+        """
+
+        async def write(files: AsyncSessionFiles) -> None:
+            try:
+                await files.write(path, data, parents=True)
+            except FileError as error:
+                if error.data.get("errno") == "EEXIST":  # a file, where a directory should be
+                    error.data["errno"] = "ENOTDIR"
+                if error.data.get("errno") != "ELOOP":
+                    raise
+                entry = await files.stat(path)
+                await files.write(entry.path, data)
+
+        await self.files(write)
+
     async def start(self, argv: Sequence[str], **settings: Any) -> AsyncJob:
         """Start a program, as `nsm.AsyncClient.exec`; what the caller cancels does not start."""
         sandbox = await self.opened()
         with trio.CancelScope(shield=True):  # else nobody knows of a program that was started
-            job = await sandbox.exec(argv, **settings)
-        return job  # noqa: RET504  # a block that may swallow errors must not return
+            return await sandbox.exec(argv, **settings)
+        raise AssertionError("what is shielded is not cancelled")
 
     async def execute(
         self,
@@ -176,7 +240,7 @@ class LazySandbox:
         try:
             job = await self.start(argv, stdin=bool(stdin), **settings)
         except JobError as error:
-            code = _CANNOT_START.get(error.data.get("errno", ""))
+            code = CANNOT_START.get(error.data.get("errno", ""))
             if code is None:
                 raise
             return Finished(code, b"", f"{error.message}\n".encode())
@@ -189,6 +253,20 @@ class LazySandbox:
             raise
         timed_out = result.info.timed_out
         return Finished(result.exit_code, result.stdout, result.stderr, result.missing, timed_out)
+
+    async def shell(self, command: str, **settings: Any) -> Finished:
+        """Run a command in Bash to its end, as `execute`, with its errors in its output."""
+        return await self.execute(await self.shell_argv(command, "2>&1"), **settings)
+
+    async def shell_argv(self, command: str, redirection: str = "") -> list[str]:
+        """A program that has Bash run a command, which may be longer than Linux's arguments are."""
+        data = command.encode("utf-8", "surrogateescape")
+        if len(data) <= MAX_ARGUMENT_BYTES:
+            return ["bash", "-c", f'exec bash -c "$1" {redirection}', "bash", command]
+        script = f"/tmp/nsm-{os.urandom(8).hex()}.sh"  # noqa: S108  # of the session
+        await self.write(script, data)
+        run_it = f'exec 9<"$1"; rm -- "$1"; exec bash /dev/fd/9 {redirection}'
+        return ["bash", "-c", run_it, "bash", script]
 
     async def stop(self, job: AsyncJob) -> None:
         """Stop a program, with all that it has started, also if the caller is cancelled."""
@@ -204,7 +282,27 @@ class LazySandbox:
             if self._closed:
                 return
             self._closed = True
-            if self._sandbox is not None:
-                await self._sandbox.aclose()
-            if self._client.server is not None:
-                await self._client.__aexit__(None, None, None)
+            await _end(self._client, self._sandbox)
+
+
+async def _end(client: AsyncClient, sandbox: AsyncSandbox | None) -> None:
+    if sandbox is not None:
+        await sandbox.aclose()
+    if client.server is not None:
+        await client.aclose()
+
+
+def _close_all() -> None:
+    """End what the program has left open. Threads still run when it ends."""
+
+    async def close() -> None:
+        async with trio.open_nursery() as nursery:
+            for sandbox in list(_OPEN):
+                nursery.start_soon(sandbox.close)
+
+    if _OPEN:
+        with suppress(Exception):  # the program ends, and sessions have their idle time
+            BACKGROUND.start(close).result(STOP_S)
+
+
+atexit.register(_close_all)
