@@ -9,6 +9,7 @@ import sys
 
 from sandbox.capture import Capture, Spills
 from sandbox.channel import Channel
+from sandbox.checkpoints import Checkpoints
 from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
 from sandbox.framing import READ_BYTES, RESUMED, encode_frame, resume_marker
@@ -76,6 +77,7 @@ class Agent:
         self.setups = Setups(self)
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
+        self.checkpoints: Checkpoints | None = None
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
         self._token = ""
@@ -307,6 +309,8 @@ class Agent:
 
     def _on_transfer(self, message: Mapping[str, Any]) -> None:
         request_id = message.get("id")
+        if self.checkpoints is not None:
+            self.checkpoints.is_stale = True
         if is_id(request_id):
             self._transfers.take(request_id, message)
         else:
@@ -319,6 +323,8 @@ class Agent:
             return
         if self._jobs is None:
             self._jobs = Jobs(self)
+        if self.checkpoints is not None:
+            self.checkpoints.is_stale = True
         self._jobs.take(request_id, message)
 
     def _on_status(self) -> None:
@@ -342,6 +348,8 @@ class Agent:
             self.trees.orphans.pop(pid, None)
             if pid in self.questions.checks:
                 self.questions.on_checked(pid, status)
+            if self.checkpoints is not None:
+                self.checkpoints.on_exit(pid)
             self._transfers.reap(pid, status)
             if self._jobs is not None:
                 self._jobs.on_exit(pid, status, usage)
@@ -353,7 +361,14 @@ class Agent:
     def helpers(self) -> set[int]:
         """Children of the agent that are nobody's: code has not started them."""
         stdin = self.executions.input
-        return {*self.questions.checks, *(() if stdin is None else (stdin.pid,))}
+        frozen = () if self.checkpoints is None else self.checkpoints.pids
+        return {*self.questions.checks, *(() if stdin is None else (stdin.pid,)), *frozen}
+
+    def keep_checkpoints(self) -> Checkpoints | None:
+        """The checkpoints of the session; None where there is no undo."""
+        if self.checkpoints is None and self.limits.undo:
+            self.checkpoints = Checkpoints(self)
+        return self.checkpoints
 
     def live_interpreters(self) -> list[Interpreter]:
         return [i for i in self.interpreters.values() if i.pid]

@@ -43,6 +43,8 @@ class CurrentExecution:
 
     Attributes:
         step: its step of a set-up, if it is one.
+        one_shot: the session ends with it.
+        undoes: it undoes others.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class CurrentExecution:
         self.grace_s = grace_s
         self.preview: Preview | None = None
         self.step: Step | None = None
+        self.one_shot = False
+        self.undoes = False
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
         self._last_pid = last_pid
@@ -184,6 +188,9 @@ class Executor:
             else:
                 self._agent.fail("another execution is running: wait for its result", request_id)
             return
+        if message.get("undo") is not None:
+            self._undo(message, interpreter, float(grace_s))
+            return
         try:
             if interpreter.pid and message.get("reset") is True:
                 self.end_interpreter(interpreter, "was reset as this call asked")
@@ -209,7 +216,13 @@ class Executor:
             self.waiting = message
             self._agent.setups.go_on(interpreter)
             return
+        one_shot = message.get("one_shot") is True
+        if not one_shot and not self.rehearses:
+            checkpoints = self._agent.keep_checkpoints()
+            if checkpoints is not None:
+                checkpoints.before(interpreter)
         execution = self.begin(request_id, interpreter, float(grace_s))
+        execution.one_shot = one_shot
         if message.get("stream") is True:
             self._show_output(execution)
         if timeout_s is not None:
@@ -223,7 +236,7 @@ class Executor:
             interpreter.send_code(
                 execution.number,
                 code,
-                one_shot=message.get("one_shot") is True,
+                one_shot=one_shot,
                 stdin="" if self.input is None else self.input.open_path(),
             )
         except (FrameError, OSError) as error:  # too large, or no memory left for it
@@ -231,6 +244,21 @@ class Executor:
             self._agent.running = None
             self.end_input()
             self._agent.fail(f"cannot hand over the code: {error}", request_id)
+
+    def _undo(self, message: Mapping[str, Any], interpreter: Interpreter, grace_s: float) -> None:
+        """Undo the last executions."""
+        checkpoints = self._agent.keep_checkpoints()
+        if checkpoints is None:
+            self._agent.fail("undo is turned off", message["id"])
+            return
+        self._keep_note(message)
+        execution = self.begin(message["id"], interpreter, grace_s)
+        execution.undoes = True
+        if message.get("timeout_s") is not None:
+            self._agent.poller.at(
+                "stop", execution.started + message["timeout_s"], self._agent.stopper.on_timeout
+            )
+        checkpoints.undo(execution, message["undo"])
 
     def begin(
         self, request_id: str | int, interpreter: Interpreter, grace_s: float
@@ -301,7 +329,7 @@ class Executor:
         if execution.number == number:
             interpreter.has_state = True
             code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
-            self._finish(execution, code)
+            self.finish(execution, code)
 
     def end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int = 137) -> None:
         """Kill an interpreter that can't go on, and answer for what it ran."""
@@ -311,7 +339,7 @@ class Executor:
         interpreter.has_state = interpreter.has_state or runs
         interpreter.discard(sentence)
         if execution is not None and runs:
-            self._finish(execution, exit_code)
+            self.finish(execution, exit_code)
 
     def on_death(self, interpreter: Interpreter, status: int) -> None:
         if interpreter.link is not None:
@@ -331,11 +359,11 @@ class Executor:
             expected = True
         if interpreter.ends_with_code and interpreter.runs and expected and execution is not None:
             interpreter.discard("")
-            self._finish(execution, exit_code)
+            self.finish(execution, exit_code)
         else:
             self.end_interpreter(interpreter, reason, exit_code)
 
-    def _finish(self, execution: CurrentExecution, exit_code: int) -> None:
+    def finish(self, execution: CurrentExecution, exit_code: int) -> None:
         if execution.step is not None:
             self._agent.setups.finish_step(execution, execution.step, exit_code)
             return
@@ -384,6 +412,11 @@ class Executor:
             message["displays"] = []
             message["stderr"] += f"\n[displays left out: {error}]\n"
             self._agent.send(message)
+        checkpoints = self._agent.checkpoints
+        if checkpoints is not None and execution.undoes:
+            checkpoints.renew(interpreter)
+        elif checkpoints is not None and not execution.one_shot:
+            checkpoints.after(interpreter)
 
 
 def _never_began(request_id: object) -> dict[str, Any]:

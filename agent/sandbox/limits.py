@@ -22,6 +22,10 @@ FILE_BYTES = 64 * 1024 * 1024
 """Default cap of the file that holds what a reply has no room for."""
 
 
+UNDO_BYTES = 256 * 1024 * 1024
+"""Default memory of checkpoints."""
+
+
 class Limits:
     """Bounds of a session, as `hello` sets them; None leaves what the jail has."""
 
@@ -31,7 +35,15 @@ class Limits:
             ValueError: a limit is not a whole number above 0.
         """
         values: dict[str, int] = {}
-        for name in ("reply_bytes", "file_bytes", "processes", "descriptors", "data_bytes"):
+        for name in (
+            "reply_bytes",
+            "file_bytes",
+            "processes",
+            "descriptors",
+            "data_bytes",
+            "undo",
+            "undo_bytes",
+        ):
             value = (given or {}).get(name)
             if value is None:
                 continue
@@ -40,6 +52,8 @@ class Limits:
             values[name] = value
         self.reply_bytes = min(values.get("reply_bytes", REPLY_BYTES), MAX_REPLY_BYTES)
         self.file_bytes = values.get("file_bytes", FILE_BYTES)
+        self.undo = values.get("undo", 0)
+        self.undo_bytes = values.get("undo_bytes", UNDO_BYTES)
         self.resources: dict[str, int] = {
             name: values[name]
             for name in ("processes", "descriptors", "data_bytes")

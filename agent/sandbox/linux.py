@@ -108,6 +108,17 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
+
+
+def punch_hole(fd: int, place: int, length: int) -> None:
+    """Give back the memory of a part of a file; nothing happens where the kernel cannot."""
+    import ctypes
+
+    flags = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+    c_library().fallocate(fd, flags, ctypes.c_longlong(place), ctypes.c_longlong(length))
+
+
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals for other programs to have again: one that ignores SIGPIPE misses broken pipes."""
 

@@ -109,7 +109,9 @@ class ProcessTrees:
             Process ids of all that was killed; some may not have ended yet.
         """
         others = [each for each in self.owners() if each is not owner]
-        if self._agent.pid == 1 and not others:
+        checkpoints = self._agent.checkpoints
+        spares = checkpoints is not None and checkpoints.pids
+        if self._agent.pid == 1 and not others and not spares:
             if not has_children():
                 return set()  # to signal them, the kernel looks at each process of the machine
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -138,6 +138,10 @@ class FakeRunner:
         self._submitted, self._executions = trio.open_memory_channel[FakeExecution](1000)
 
     @property
+    def keeps_checkpoints(self) -> bool:
+        return False
+
+    @property
     def code_jobs(self) -> CodeJobs:
         raise NotImplementedError("jobs need a real session")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import sys
 
+from sandbox.capture import OutputPipe
+from sandbox.framing import encode_frame, to_json
 from sandbox.interpreters.base import ForkedWorker
 from sandbox.interpreters.framed import FramedInterpreter
 from sandbox.processes import ignores_interrupts, send_signal
@@ -12,7 +15,7 @@ from sandbox.shared_page import INTERRUPT, SharedPage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from sandbox.agent import Agent
@@ -61,6 +64,51 @@ class PythonInterpreter(FramedInterpreter):
         self._number = number
         self._awaits_start = True
         super().send_code(number, code, one_shot=one_shot, stdin=stdin)
+
+    def freeze(self, fd: int) -> None:
+        """Have the worker make a checkpoint.
+
+        Args:
+            fd: the checkpoint's end of a socket; the worker's from now on.
+
+        Raises:
+            FrameError: never, as the message is small.
+        """
+        if self.link is not None:
+            self.link.send(encode_frame({"type": "checkpoint"}), fd)
+
+    def thaw(self, pid: int, number: int, wake: Callable[[str, list[int]], None]) -> None:
+        """Have a checkpoint be the worker, which answers as if it had run code.
+
+        Args:
+            pid: its process.
+            number: of the running execution.
+            wake: sends it a message and descriptors.
+
+        Raises:
+            OSError: no descriptor is left, or it is gone.
+        """
+        ends: list[int] = []
+        pipes: dict[str, OutputPipe] = {}
+        try:
+            page_fd = SharedPage.make_file()
+            ends.append(page_fd)
+            for stream in ("stdout", "stderr"):
+                pipes[stream] = OutputPipe()
+            ours, theirs = [end.detach() for end in _socket.socketpair()]
+            ends.append(theirs)
+            self._page = SharedPage(page_fd)
+            self._connect(pipes, ours)
+            self.steps = []
+            self.pid = pid
+            self.begin()
+            self._number = number
+            self._token = os.urandom(16).hex()
+            order = to_json({"id": number, "token": self._token})
+            wake(order, [theirs, pipes["stdout"].child_fd, pipes["stderr"].child_fd, page_fd])
+        finally:
+            for fd in ends:
+                os.close(fd)
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
         return f"__import__('os').environ.update({dict(variables)!r})"

@@ -23,6 +23,7 @@ GROUPS = {
         "jobs": "list and stop the jobs of sessions",
         "attach": "join a session, or one of its jobs",
         "interrupt": "stop what runs in a session, and keep the session",
+        "undo": "take back the last calls of a session",
     },
     "Sessions": {
         "ps": "list the sessions",

@@ -120,3 +120,7 @@ class AsyncRunCalls(AsyncCalls, ProjectCalls):
         )
         on_event = None if on_output is None else operations.output_to(on_output)
         return read(RunResult, await self.call("run_in", arguments, on_event=on_event))
+
+    async def undo(self, target: str, calls: int = 1) -> RunResult:
+        """Undo the last calls of a session; see `nsm.Client.undo`."""
+        return read(RunResult, await self.call("undo", operations.undo_arguments(target, calls)))

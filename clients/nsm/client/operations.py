@@ -194,6 +194,11 @@ def run_in_arguments(
     return arguments | {key: value for key, value in optional.items() if value is not None}
 
 
+def undo_arguments(target: str, calls: int) -> dict[str, Any]:
+    """The arguments of `undo`."""
+    return {"target": target, "calls": calls}
+
+
 def logs_arguments(target: str, *, executions: int | None, follow: bool) -> dict[str, Any]:
     """The arguments of `logs`."""
     arguments: dict[str, Any] = {"target": target, "follow": follow}

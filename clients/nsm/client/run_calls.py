@@ -196,6 +196,18 @@ class RunCalls(Calls, ProjectCalls):
         wire = self.call("run_in", arguments, on_event=on_event, interruptible=True)
         return read(RunResult, wire)
 
+    def undo(self, target: str, calls: int = 1) -> RunResult:
+        """Undo the last calls of a session: variables, working directory and files go back.
+
+        Returns:
+            What was undone. If nothing was, because the state is not kept, its ``exit_code`` is 1,
+            and ``stderr`` says why.
+
+        Raises:
+            NsmError: undo is turned off, code runs in the session, or there is no such session.
+        """
+        return read(RunResult, self.call("undo", operations.undo_arguments(target, calls)))
+
     def feeding(
         self, source: InputSource, on_event: Callable[[Event], object] | None
     ) -> AbstractContextManager[Callable[[Event], object]]:

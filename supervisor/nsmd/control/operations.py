@@ -356,6 +356,13 @@ OPERATIONS: Mapping[str, Row] = {
     "shutdown": Row("manage", _shutdown),
     "logs": Row("manage", attach.logs),
     "run_in": Row("manage", run.streaming(attach.submit_in), run.not_streaming(attach.submit_in)),
+    "undo": Row(
+        "manage",
+        run.streaming(attach.submit_undo),
+        run.not_streaming(attach.submit_undo),
+        own=True,
+        waits_for=_target,
+    ),
     "complete": Row("manage", attach.complete),
     "check": Row("manage", attach.check),
     "env_add": Row("manage", environments.env_add),

@@ -10,8 +10,9 @@ from nsmd.denials import lines, reading, wording
 from nsmd.denials.evidence import Evidence
 from nsmd.denials.naming import plain
 from nsmd.host.paths import has_below
+from nsmd.model.limit_events import LimitEvent
 from nsmd.model.policy import Policy
-from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
+from nsmd.model.values import Environment, NetworkRule, Outcome, ProjectMount
 
 LOST = "variables were lost"
 

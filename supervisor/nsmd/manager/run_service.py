@@ -16,7 +16,6 @@ from nsm.dataclass import replace
 from nsm.wire.errors import (
     AmbiguousSessionError,
     BadProjectError,
-    BadRequestError,
     ShuttingDownError,
     UnknownExecutionError,
     UnknownSessionError,
@@ -38,8 +37,8 @@ from nsmd.model import names
 from nsmd.model.client_limits import narrowed
 from nsmd.model.limits import (
     check_can_be_bound,
-    check_code,
     check_keeps_state,
+    check_request,
     check_same,
     jail_sizes,
     no_session,
@@ -132,6 +131,10 @@ class RunService:
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self.provider.subscribe(changed)
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self._settings.session.undo > 0
 
     @property
     def inherit(self) -> Sequence[str]:
@@ -238,13 +241,8 @@ class RunService:
             if execution is not None:
                 return execution.join(on_output)
         request, live, environment = self.place(request, session)
-        check_code(request.code)
-        if request.reset and session is None and name is None:
-            raise BadRequestError(
-                "`reset` restarts a session's interpreter, and the call names no session; the "
-                "code was not run.",
-                hint="Name the session, or leave `reset` out: without a session all is fresh.",
-            )
+        busy = live is not None and (live.running is not None or live.runs.queued > 0)
+        check_request(request, self._settings, one_shot=(session or name) is None, busy=busy)
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
         execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self.session_for(request, environment)

@@ -13,7 +13,10 @@ from nsm.wire.errors import BadRequestError, CodeTooLargeError
 from nsmd.model import names
 from nsmd.model.values import MAX_CODE_BYTES
 
-_NAMES = ("code", "env", "session", "timeout_seconds", "background", "job", "stop", "reset")
+_NAMES = (
+    *("code", "env", "session", "timeout_seconds"),
+    *("background", "job", "stop", "reset", "undo"),
+)
 _DIRECTORIES = ("cwd", "directory", "workdir", "working_dir", "working_directory")
 _NOTHING = ("", "null", "none", "undefined")
 _FLAGS = {"true": True, "false": False, **dict.fromkeys(_NOTHING, False)}
@@ -41,6 +44,7 @@ class RunArguments:
         job: id of a job to tell of; None for none.
         stop: end that job.
         reset: run the code in a fresh interpreter of the session.
+        undo: undo the session's last call.
     """
 
     code: str = ""
@@ -51,6 +55,7 @@ class RunArguments:
     job: JobId | None = None
     stop: bool = False
     reset: bool = False
+    undo: bool = False
 
 
 def parse_arguments(arguments: object) -> RunArguments:
@@ -75,13 +80,13 @@ def parse_arguments(arguments: object) -> RunArguments:
         if name not in _NAMES and value is not None:
             raise _unknown(name)
     session, timeout_s = _session(given.get("session")), _timeout(given.get("timeout_seconds"))
-    background, stop, reset = (
-        _flag(name, given.get(name)) for name in ("background", "stop", "reset")
+    background, stop, reset, undo = (
+        _flag(name, given.get(name)) for name in ("background", "stop", "reset", "undo")
     )
     job = job_id(given.get("job"), session)
     code, env = given.get("code"), given.get("env")
     if job is not None:
-        if code not in (None, "") or background or reset:
+        if code not in (None, "") or background or reset or undo:
             raise BadRequestError(
                 "`job` asks about a job, so the call can run no code.",
                 hint="Make two calls. The code was not run.",
@@ -89,6 +94,13 @@ def parse_arguments(arguments: object) -> RunArguments:
         return RunArguments(job=job, stop=stop, timeout_s=timeout_s)
     if stop:
         raise BadRequestError("`stop` needs `job`: the id of the job to end.", hint=_JOB_EXAMPLE)
+    if undo:
+        if code not in (None, "") or background or reset or session in (None, names.NEW):
+            raise BadRequestError(
+                "`undo` takes back the last call of `session`, and runs no code.",
+                hint='Make two calls. Example: {"session": "work", "undo": true}.',
+            )
+        return RunArguments(session=session, undo=True)
     if background or reset:
         _check_session(session, "background" if background else "reset", fresh=not background)
     if background and reset:

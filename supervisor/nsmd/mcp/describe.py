@@ -45,15 +45,23 @@ _MAX_HOST_CHARS = 60
 """Patterns of hosts to name, and characters of each. A refusal names more."""
 
 
-def describe(environments: Sequence[Environment], project: ProjectMount | None, reason: str) -> str:
+def describe(
+    environments: Sequence[Environment],
+    project: ProjectMount | None,
+    reason: str,
+    *,
+    undo: bool = False,
+) -> str:
     """Make the tool's description.
 
     Args:
         environments: all configured environments, unusable ones included.
         project: project that this client's sessions see; None for none.
         reason: why there is no project.
+        undo: calls can be undone.
     """
     usable = [e for e in environments if e.problem is None]
+    undoing = "; `undo` takes back its last call (Python; files, too)" if undo else ""
     lines = ["Run code in a jailed interpreter. `env` (time limit a call; packages):"]
     lines += [_entry(e.name, _text_of(e)) for e in usable]
     if not usable:
@@ -64,10 +72,10 @@ def describe(environments: Sequence[Environment], project: ProjectMount | None, 
     lines.append(
         "Without `session`, a fresh jail that is thrown away. With one, variables and files "
         'last until a later call; "new" opens one under a fresh name; `reset` restarts its '
-        "interpreter. Longer work: `background` runs `code` as a job, a process of its own in the "
-        "session, and returns its id. `job` without code: what it has printed since, and its "
-        "state; waits `timeout_seconds` for its end, or with `stop` ends it. Plots come back as "
-        "images."
+        f"interpreter{undoing}. Longer work: `background` runs `code` as a job, a process of its "
+        "own in the session, and returns its id. `job` without code: what it has printed since, "
+        "and its state; waits `timeout_seconds` for its end, or with `stop` ends it. Plots come "
+        "back as images."
     )
     lines.append(
         "`code` goes to the interpreter as it is: print('hi'), not python -c \"print('hi')\"."
@@ -84,12 +92,13 @@ def instructions(has_programs: bool) -> str:
     return INSTRUCTIONS_WITH_PROGRAMS if has_programs else INSTRUCTIONS
 
 
-def schema(environments: Sequence[Environment]) -> dict[str, Any]:
+def schema(environments: Sequence[Environment], *, undo: bool = False) -> dict[str, Any]:
     """JSON Schema of the tool's arguments.
 
     Args:
-        environments: as for `describe`.
+        environments, undo: as for `describe`.
     """
+    more = {"undo": {"type": "boolean"}} if undo else {}
     usable = [environment.name for environment in environments if environment.problem is None]
     # An empty enumeration would allow nothing at all, not even the call that says why.
     env = {"type": "string", "enum": usable} if usable else {"type": "string"}
@@ -110,6 +119,7 @@ def schema(environments: Sequence[Environment]) -> dict[str, Any]:
             "job": {"type": "string"},
             "stop": {"type": "boolean"},
             "reset": {"type": "boolean"},
+            **more,
         },
         "additionalProperties": False,
     }

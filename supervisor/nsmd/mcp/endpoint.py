@@ -50,6 +50,7 @@ from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_resu
 from nsmd.mcp.roots import ClientRoots
 from nsmd.mcp.router import Era, McpRequest, Router
 from nsmd.mcp.text import clean
+from nsmd.model.limits import code_of_undo
 from nsmd.model.values import ClientIdentity, ProjectMount, RunOutcome, RunRequest
 from nsmd.sessions.session import Session
 
@@ -222,12 +223,13 @@ class Endpoint:
         view = environments, has_programs = self._view(client)
         self._had_programs = has_programs  # clients with this list know that
         self._listed.note(ctx, client, view)
-        description = describe.describe(environments, project, reason)
+        undo = self._runner.keeps_checkpoints
+        description = describe.describe(environments, project, reason, undo=undo)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
         tool = Tool(
             name=describe.TOOL_NAME,
             description=description,
-            input_schema=describe.schema(environments),
+            input_schema=describe.schema(environments, undo=undo),
             annotations=ToolAnnotations.model_validate(describe.hints(environments)),
             _meta=meta,
         )
@@ -364,13 +366,15 @@ class Endpoint:
         return RunRequest(
             client=client,
             env=arguments.env,
-            code=arguments.code,
+            code=code_of_undo(1) if arguments.undo else arguments.code,
             session=arguments.session,
             timeout_s=arguments.timeout_s,
             reply_bytes=self._max_result_chars - LEFT_OUT_CHARS,
             execution_id=None if number is None else number.execution_id,
             again=number is not None and number.again_s is not None,
             reset=arguments.reset,
+            undo=int(arguments.undo),
+            must_exist=arguments.undo,
         )
 
     def _render(self, outcome: RunOutcome | NsmError, arguments: RunArguments) -> ToolReply:

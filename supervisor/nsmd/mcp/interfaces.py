@@ -77,6 +77,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def keeps_checkpoints(self) -> bool:
+        """True if calls can be undone."""
+        ...
+
+    @property
     def code_jobs(self) -> CodeJobs:
         """Jobs that run code."""
         ...

@@ -11,6 +11,7 @@ host_rules     hosts, and patterns of hosts
 policy         everything that one session may see, change, reach and use
 client_limits  limits of all clients of one listener
 limits         limits of sessions, and the first checks of a request
+limit_events   limits that sessions reach
 lifecycle      a session's states as one table
 events         events, and their listeners
 shutdown       how the supervisor will end, and whether it accepts new work

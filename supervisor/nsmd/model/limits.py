@@ -86,6 +86,8 @@ def session_limits(settings: Settings) -> SessionLimits:
         max_queued=settings.session.max_queued,
         processes=settings.defaults.processes,
         descriptors=max(FEWEST_DESCRIPTORS, min(settings.defaults.descriptors, ours - IN_FLIGHT)),
+        undo=settings.session.undo,
+        undo_mb=settings.session.undo_mb,
     )
 
 
@@ -233,6 +235,46 @@ def check_code(code: str) -> None:
         raise CodeTooLargeError(
             f"The code has {size} bytes; the limit is {MAX_CODE_BYTES}.",
             hint="Write data to files in several parts (`nsm cp` copies them), or mount a project.",
+        )
+
+
+def check_request(request: RunRequest, settings: Settings, *, one_shot: bool, busy: bool) -> None:
+    """Check what a request wants to be done.
+
+    Args:
+        one_shot: it is about no session.
+        busy: code runs or waits in its session.
+
+    Raises:
+        CodeTooLargeError, BadRequestError: it cannot be done.
+    """
+    check_code(request.code)
+    if request.undo:
+        _check_undo(request, settings, busy=busy)
+    if request.reset and one_shot:
+        raise BadRequestError(
+            "`reset` restarts a session's interpreter, and the call names no session; the "
+            "code was not run.",
+            hint="Name the session, or leave `reset` out: without a session all is fresh.",
+        )
+
+
+def code_of_undo(calls: int) -> str:
+    """Comment that stands for the code of an undo in transcripts."""
+    return "# undo the last call" if calls == 1 else f"# undo the last {calls} calls"
+
+
+def _check_undo(request: RunRequest, settings: Settings, *, busy: bool) -> None:
+    if not settings.session.undo:
+        raise BadRequestError(
+            "Undo is turned off; nothing was undone.",
+            hint="Set `undo = 5` in [session] of config.toml and restart the supervisor: then it "
+            "works in sessions that start from now on.",
+        )
+    if busy:
+        raise BadRequestError(
+            f"Code runs in session {request.session!r}; nothing was undone.",
+            hint="Wait for its end, or interrupt it (`nsm interrupt`), and undo again.",
         )
 
 

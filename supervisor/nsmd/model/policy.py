@@ -17,10 +17,10 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
+from nsmd.model.limit_events import Enforcer
 from nsmd.model.values import (
     NO_NETWORK,
     Enforcement,
-    Enforcer,
     Environment,
     JailSizes,
     JailSpec,

@@ -173,6 +173,9 @@ class ProjectSettings(_Table):
 class SessionSettings(_Table):
     """`[session]`: lifetime and number of sessions, and size of files that are copied
     in and out.
+
+    `undo` is the number of calls of a session that can be undone; 0 turns that off. What it takes
+    is kept in at most `undo_mb` of memory.
     """
 
     idle_timeout_seconds: Seconds = 86400.0
@@ -180,6 +183,8 @@ class SessionSettings(_Table):
     max_sessions: Annotated[int, Bounds(ge=1, le=100_000)] = 250
     max_queued: Annotated[int, Bounds(ge=1, le=100_000)] = 64
     max_file_mb: Megabytes = 1024
+    undo: Annotated[int, Bounds(ge=0, le=100)] = 0
+    undo_mb: Megabytes = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

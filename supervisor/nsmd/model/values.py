@@ -8,16 +8,13 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
+from nsmd.model.limit_events import Enforcer, LimitEvent
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
 NetworkMode = Literal["off", "allow", "full"]
 ProjectMode = Literal["readonly", "overlay"]
 """Mode of a project's directory: read-only, or an overlay that code may change."""
-
-LimitKind = Literal["memory", "processes"]
-Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
-"""Mechanism of a limit: a control group, the watchdog, limits of each process, or nothing."""
 
 MAX_CODE_BYTES = 8 * 1024 * 1024
 """Largest piece of code from any front end."""
@@ -327,6 +324,8 @@ class SessionLimits:
         grace_s: seconds between an interrupt and the kill.
         max_queued: executions that may wait in one session.
         processes, descriptors: limits per session and per process.
+        undo: how many calls can be undone; 0 for none.
+        undo_mb: memory for that, MiB.
         enforcement: how these limits are enforced on this host.
     """
 
@@ -334,15 +333,19 @@ class SessionLimits:
     max_queued: int = 64
     processes: int = 256
     descriptors: int = 1024
+    undo: int = 0
+    undo_mb: int = 256
     enforcement: Enforcement = EACH_PROCESS
 
     def of_interpreters(self, environment: Environment) -> dict[str, int]:
         """The limits that the agent sets for its interpreters (agent-protocol.md, `limits`)."""
-        return {
+        limits = {
             "processes": self.processes,
             "descriptors": self.descriptors,
             "data_bytes": (environment.memory_mb + environment.reserved_mb) << 20,
         }
+        undo = {"undo": self.undo, "undo_bytes": self.undo_mb << 20} if self.undo else {}
+        return limits | undo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +396,7 @@ class RunRequest:
         reset: a fresh interpreter of the session runs it.
         must_exist: the session must be there.
         stdin: the client sends standard input while it runs; else that is empty.
+        undo: how many of the session's last calls to undo, in place of running code.
     """
 
     client: ClientIdentity
@@ -409,25 +413,7 @@ class RunRequest:
     reset: bool = False
     must_exist: bool = False
     stdin: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitEvent:
-    """A limit that ended or refused something while an execution ran: counted, never guessed.
-
-    Attributes:
-        limit: bytes of memory, or a number of processes.
-        peak_bytes: the most memory that the session had; None if nothing counts it.
-        what: consequence, for people: ``python (pid 12) was killed``.
-        times: number of times.
-    """
-
-    kind: LimitKind
-    limit: int
-    enforced_by: Enforcer
-    what: str
-    peak_bytes: int | None = None
-    times: int = 1
+    undo: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

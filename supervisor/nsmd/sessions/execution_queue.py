@@ -230,6 +230,8 @@ class ExecutionQueue:
             frame["one_shot"] = True
         if execution.request.reset:
             frame["reset"] = True
+        if execution.request.undo:
+            frame["undo"] = execution.request.undo
         if execution.request.stdin and not execution.input_lost:
             frame["stdin"] = True
         if owner.offers("notes"):

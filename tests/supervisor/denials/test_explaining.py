@@ -23,7 +23,8 @@ from denial_notes import (
 from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
-from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome
+from nsmd.model.limit_events import LimitEvent
+from nsmd.model.values import Environment, NetworkRule, Outcome
 
 MEMORY_LIMIT = LimitEvent(
     kind="memory",

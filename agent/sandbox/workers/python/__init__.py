@@ -10,5 +10,7 @@
 - `import_timer`: times that imports take.
 - `tracing`: tracers and profilers of code, which see no frame of the worker.
 - `library`: the standard library, whatever lies in the working directory.
+- `freezer`: copies of the worker that wait for an undo.
+- `streams`: standard streams of code.
 - `outbox`: frames to the agent.
 """

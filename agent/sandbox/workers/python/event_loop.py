@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 TYPE_CHECKING = False
@@ -69,6 +70,25 @@ class EventLoop:
         locks do that, too."""
         policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
         return getattr(getattr(policy, "_local", None), "_loop", None)
+
+    def renew(self) -> None:
+        """Give the loop descriptors of its own, in a copy of the process that it was made in."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        try:
+            loop._close_self_pipe()  # noqa: SLF001
+            selector = loop._selector  # noqa: SLF001
+            own = type(selector)()
+            for key in list(selector.get_map().values()):
+                own.register(key.fileobj, key.events, key.data)
+            selector.close()
+            loop._selector = own  # noqa: SLF001
+            loop._make_self_pipe()  # noqa: SLF001
+            if loop._signal_handlers:  # noqa: SLF001
+                signal.set_wakeup_fd(loop._csock.fileno())  # noqa: SLF001
+        except Exception as error:  # a loop of another make
+            self._reporter.report(error)
 
     def wait_for(self, fd: int) -> bool:
         """Run the loop until a descriptor can be read; False if there is no loop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ast
+import _socket
 import _warnings
 import builtins
 import contextlib
@@ -18,14 +19,16 @@ from types import ModuleType
 from sandbox.framing import READ_BYTES, MessageReader
 from sandbox.limits import apply_limits
 from sandbox.linux import dup_high, identity_of, set_handler
-from sandbox.shared_page import INTERRUPT
+from sandbox.shared_page import INTERRUPT, SharedPage
 from sandbox.workers.python.completion import PythonCompleter
 from sandbox.workers.python.displayer import Displayer
 from sandbox.workers.python.event_loop import COROUTINE, EventLoop
+from sandbox.workers.python.freezer import Freezer
 from sandbox.workers.python.import_timer import ImportTimer
 from sandbox.workers.python.library import Library
 from sandbox.workers.python.outbox import Outbox
 from sandbox.workers.python.reporter import Reporter
+from sandbox.workers.python.streams import is_open, open_stdin, open_streams, stdin_file
 from sandbox.workers.python.tracing import Tracing
 from sandbox.workers.python.unfinished import Unfinished
 
@@ -35,11 +38,14 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, NoReturn
 
-    from sandbox.shared_page import SharedPage
+    from sandbox.workers.python.freezer import Thawed
 
 
 DISARM_ATTEMPTS = 100
 """Interrupts that may come while the Python worker puts its own handler in place."""
+
+ROOM_FOR_ONE = _socket.CMSG_SPACE(4)
+"""Room for one descriptor that comes with a message."""
 
 NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
 
@@ -141,6 +147,7 @@ class PythonWorker:
 
     _pid: int
     _control_fd: int
+    _control: _socket.socket
     _page: SharedPage
     _standard_fds: tuple[tuple[int, int], ...]
     _private: Mapping[int, tuple[int, int]]
@@ -178,6 +185,8 @@ class PythonWorker:
         self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
         self._import_timer = ImportTimer(self._out)
+        self._freezer = Freezer()
+        self._passed: list[int] = []
         self._has_run_code = False
         self._before: tuple[Any, Any] | None = None
         find_modules_anew()
@@ -186,10 +195,10 @@ class PythonWorker:
         """Begin in the process that runs code: open descriptors, and set signal handlers."""
         self._pid = self._displayer.pid = os.getpid()
         self._control_fd = self._out.control_fd = control_fd
+        self._control = _socket.socket(fileno=control_fd)
         self._page = page
         self._standard_fds = tuple((fd, dup_high(fd)) for fd in (0, 1, 2))
-        private = (control_fd, *(saved for _, saved in self._standard_fds))
-        self._private = {fd: identity_of(os.fstat(fd)) for fd in private}
+        self._know_private()
         self._poll.register(control_fd, select.POLLIN)
         # Not before: where the agent runs, nothing is to be imported from code's directory.
         sys.path.insert(0, "")
@@ -202,6 +211,10 @@ class PythonWorker:
         random = sys.modules.get("numpy.random")
         if random is not None:  # a fork of a template would share the stream with its siblings
             random.seed()
+
+    def _know_private(self) -> None:
+        private = (self._control_fd, *(saved for _, saved in self._standard_fds))
+        self._private = {fd: identity_of(os.fstat(fd)) for fd in private}
 
     @staticmethod
     def _silence_show() -> None:
@@ -222,6 +235,10 @@ class PythonWorker:
                 apply_limits(message["limits"])
             elif message["type"] == "complete":
                 self._complete(message)
+            elif message["type"] == "checkpoint":
+                thawed = self._freezer.freeze(self._passed.pop(0))
+                if thawed is not None:
+                    self._thaw(thawed)
             elif message["type"] == "run":
                 number = message["id"]
                 one_shot = message.get("one_shot") is True
@@ -246,9 +263,11 @@ class PythonWorker:
         """Take more bytes from the agent; the event loop, if there is one, runs meanwhile."""
         if self._loop.wait_for(self._control_fd) and not self._poll.poll(0):
             return
-        data = os.read(self._control_fd, READ_BYTES)
+        data, parts, _, _ = self._control.recvmsg(READ_BYTES, ROOM_FOR_ONE)
         if not data:
             os._exit(0)
+        for _, _, packed in parts:
+            self._passed.append(int.from_bytes(packed, sys.byteorder))
         self._reader.receive_data(data)
 
     def _is_intact(self) -> bool:
@@ -262,9 +281,34 @@ class PythonWorker:
 
     def _after_fork(self) -> None:
         """Let go, in a child that user code has forked, of what is the agent's."""
+        self._control.detach()
         for fd in self._private:
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+    def _thaw(self, thawed: Thawed) -> None:
+        """Go on as the worker, in a checkpoint that was woken."""
+        control_fd, stdout, stderr, page_fd = thawed.descriptors
+        self._page = SharedPage(page_fd)
+        os.close(page_fd)
+        stdin = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        saved = [saved for _, saved in self._standard_fds]
+        places = (self._control_fd, *saved)
+        for fd, place in zip((control_fd, stdin, stdout, stderr), places):
+            os.dup2(fd, place, inheritable=False)
+            os.close(fd)
+        self._control = _socket.socket(fileno=self._control_fd)
+        self._know_private()
+        self._restore_descriptors()
+        self._pid = self._displayer.pid = os.getpid()
+        self._reader = MessageReader()
+        self._poll = select.poll()
+        self._poll.register(self._control_fd, select.POLLIN)
+        self._loop.renew()
+        for note in thawed.notes():
+            self._out.note(note)
+        number, token = thawed.order["id"], thawed.order["token"]
+        self._out.send_last({"type": "done", "id": number, "token": token, "exit_code": 0})
 
     def _restore_descriptors(self) -> None:
         for fd, saved in self._standard_fds:
@@ -431,57 +475,9 @@ class PythonWorker:
             self._linecache.cache.pop(self._sources.pop(0), None)
 
 
-class WholeWriter(io.FileIO):
-    """Python's own unbuffered stream loses the rest where a signal cuts a write short or a child
-    process has made the shared pipe non-blocking; this one writes all."""
-
-    def write(self, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        done = 0
-        while done < len(view):
-            written = super().write(view[done:])
-            if written is None:
-                select.select([], [self.fileno()], [])
-            done += written or 0
-        return done
-
-
-def open_streams() -> None:
-    for name, fd, errors in (
-        ("stdout", 1, "surrogateescape"),
-        ("stderr", 2, "backslashreplace"),
-    ):
-        raw = WholeWriter(fd, "w", closefd=False)
-        raw.name = f"<{name}>"  # as Python names them
-        stream: Any = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
-        stream.mode = "w"
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-    open_stdin(stdin_file())
-
-
-def stdin_file() -> io.FileIO:
-    file = io.FileIO(0, closefd=False)
-    file.name = "<stdin>"
-    return file
-
-
-def open_stdin(binary: Any) -> None:
-    stream: Any = io.TextIOWrapper(binary, encoding="utf-8", errors="surrogateescape")
-    stream.mode = "r"
-    sys.stdin = sys.__stdin__ = stream  # type: ignore[misc]
-
-
 def find_modules_anew() -> None:
     """Have imports find modules written since the last look, within a time stamp's resolution."""
     for finder in list(sys.path_importer_cache.values()):
         invalidate = getattr(finder, "invalidate_caches", None)
         if invalidate is not None:
             invalidate()
-
-
-def is_open(stream: Any) -> bool:
-    try:
-        return stream is not None and not getattr(stream, "closed", False)
-    except ValueError:  # its buffer has been detached
-        return False

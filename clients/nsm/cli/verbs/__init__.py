@@ -1,6 +1,6 @@
 """The verbs of `nsm`, a module each; `nsm.cli.main` has the table of them.
 
-    Run code        run, exec, jobs, attach, interrupt
+    Run code        run, exec, jobs, attach, interrupt, undo
     Sessions        ps, top, logs, replay, inspect, net, port, save, restore, kill
     Files           cp, diff, apply, discard
     Environments    env

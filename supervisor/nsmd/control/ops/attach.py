@@ -14,7 +14,7 @@ from nsmd.agent_link.frames import CheckedFrame, CompletionsFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.model.limits import check_code
+from nsmd.model.limits import check_code, code_of_undo
 from nsmd.model.values import OutputSink, RunRequest
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
@@ -65,11 +65,24 @@ async def _send_entries(call: Call, reader: TranscriptReader) -> None:
 
 def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
     """Submit code in a live session."""
+    return _submit(call, on_output, arguments.text(call.args, "code"))
+
+
+def submit_undo(call: Call, on_output: OutputSink | None = None) -> Execution:
+    """Have the last calls of a live session undone, as if that were code."""
+    calls = arguments.optional_count(call.args, "calls")
+    if calls == 0:
+        raise BadRequestError("Argument 'calls' is 0, and at least 1 call has to be undone.")
+    return _submit(call, on_output, code_of_undo(calls or 1), calls or 1)
+
+
+def _submit(call: Call, on_output: OutputSink | None, code: str, undo: int = 0) -> Execution:
     args, run_service = call.args, call.services.run_service
     request = RunRequest(
         client=call.as_client(),
         env="",  # the session has one
-        code=arguments.text(args, "code"),
+        code=code,
+        undo=undo,
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),

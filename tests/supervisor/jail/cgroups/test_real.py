@@ -26,7 +26,8 @@ from nsmd.jail.cgroups import SessionEnforcer, files, find_enforcer
 from nsmd.jail.cgroups.limits import AGENT_MB
 from nsmd.jail.cgroups.share import PART
 from nsmd.jail.cgroups.tree import GroupTree
-from nsmd.model.values import LimitEvent, SessionLimits
+from nsmd.model.limit_events import LimitEvent
+from nsmd.model.values import SessionLimits
 from realjail import needs_bwrap
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

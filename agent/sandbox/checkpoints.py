@@ -1,0 +1,405 @@
+"""Checkpoints: what a session was after its last calls, for undo.
+
+Each is a copy of the interpreter's process, which waits (`workers.python.freezer`), and the files
+of that moment (`file_states`). They are made after an answer, while the session idles. The first
+one has no process: before any code, an interpreter is as a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+
+from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError, UnkeptError
+from sandbox.framing import FrameError
+from sandbox.interpreters.python import PythonInterpreter
+from sandbox.processes import read_process, send_signal
+from sandbox.workers.python.freezer import ASKED, FROZEN, NOT_FROZEN, THAW
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sandbox.agent import Agent
+    from sandbox.execution import CurrentExecution
+    from sandbox.file_states import Entry
+    from sandbox.interpreters.base import Interpreter
+
+
+ANSWER_MS = 2000
+"""How long a checkpoint may take to say that it is there. It does nothing else."""
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+MAX_REASON = 300
+
+TEMPORARY = "/tmp"  # noqa: S108  # the session's own
+
+CREDENTIALS = struct.Struct("3i")
+
+OTHERS = {
+    "bash": "a shell cannot be copied while it goes on",
+    "node": "Node cannot be copied while it goes on",
+}
+
+
+class Checkpoint:
+    """State of a session after one call.
+
+    Attributes:
+        pid: of the copy that waits; 0 for none.
+        has_process: a copy waits or was asked for; else the interpreter is a new one.
+        files: paths and what was there; empty if the files could not be kept.
+        refusal: why it is of no use; empty if it is of use.
+        bound_bytes: memory that it may hold beside the worker, at most.
+    """
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.has_process = False
+        self.files: dict[str, Entry] = {}
+        self.refusal = ""
+        self.bound_bytes = 0
+        self.link: socket.socket | None = None
+
+
+class Checkpoints:
+    """Keeps the checkpoints of a session's Python, the newest last: that is the state of now."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._kept: list[Checkpoint] = []
+        self._contents = ContentStore()
+        self._target: Checkpoint | None = None
+        self._faults = 0
+        self.is_stale = False
+
+    @property
+    def pids(self) -> set[int]:
+        """Processes of checkpoints."""
+        return {each.pid for each in self._kept if each.pid}
+
+    # Making them.
+
+    def before(self, interpreter: Interpreter) -> None:
+        """Called before code runs."""
+        if not isinstance(interpreter, PythonInterpreter):
+            return
+        if not self._kept:
+            self._kept.append(first := Checkpoint())
+            if interpreter.has_state:
+                first.refusal = "undo was turned off when it was the state of the session"
+            else:
+                self._look(first, interpreter)
+        elif self.is_stale and self._kept[-1].files:
+            self._look(self._kept[-1], interpreter)
+        self.is_stale = False
+
+    def after(self, interpreter: Interpreter) -> None:
+        """Called after the answer."""
+        if isinstance(interpreter, PythonInterpreter) and self._kept:
+            self._note_memory(interpreter)
+            self._kept.append(made := Checkpoint())
+            while len(self._kept) > self._agent.limits.undo + 1:
+                self._drop(self._kept.pop(0))
+            self._look(made, interpreter)
+            self._copy(made, interpreter)
+
+    def _look(self, checkpoint: Checkpoint, interpreter: Interpreter) -> None:
+        """Keep the files of now."""
+        before = next((each.files for each in reversed(self._kept) if each.files), {})
+        mapped = mapped_files(interpreter.pid)
+        while True:
+            look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
+            checkpoint.files = {}
+            try:
+                for path in self._directories():
+                    checkpoint.files[path] = look.at(path, before.get(path))
+            except TooMuchError as error:
+                if self._kept[0] is not checkpoint:
+                    self._drop(self._kept.pop(0))
+                    continue
+                checkpoint.refusal = str(error)
+            except (UnkeptError, OSError) as error:
+                checkpoint.refusal = f"its files could not be kept: {error}"
+            if checkpoint.refusal:
+                checkpoint.files = {}
+            return
+
+    def _directories(self) -> list[str]:
+        found = [self._agent.workspace]
+        if self._agent.pid == 1 and os.path.ismount(TEMPORARY):
+            found.append(TEMPORARY)
+        return found
+
+    def _copy(self, checkpoint: Checkpoint, interpreter: PythonInterpreter) -> None:
+        """Have the worker make a copy of itself."""
+        if not interpreter.pid or checkpoint.refusal:
+            return
+        checkpoint.has_process = True
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            checkpoint.refusal = f"there was no descriptor for it: {error.strerror}"
+            return
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        ours.setblocking(False)
+        checkpoint.link = ours
+        self._agent.poller.watch(ours.fileno(), lambda _: self._read(checkpoint))
+        try:
+            interpreter.freeze(theirs.detach())
+        except FrameError as error:
+            self._lose(checkpoint, str(error))
+
+    def _read(self, checkpoint: Checkpoint) -> None:
+        self._receive(checkpoint)
+
+    def _receive(self, checkpoint: Checkpoint) -> bytes:
+        """Take a message of a checkpoint; empty if there is none, or it is gone."""
+        if checkpoint.link is None:
+            return b""
+        try:
+            data, parts, _, _ = checkpoint.link.recvmsg(
+                MAX_REASON, socket.CMSG_SPACE(CREDENTIALS.size)
+            )
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data, parts = b"", []
+        if data == FROZEN:
+            for _, kind, packed in parts:
+                if kind == socket.SCM_CREDENTIALS:
+                    self._know(checkpoint, CREDENTIALS.unpack(packed)[0])
+        elif data[:1] == NOT_FROZEN:
+            self._lose(checkpoint, data[1:].decode(errors="replace"))
+        elif not data:
+            self._lose(checkpoint, "its process has ended; code of the session may have killed it")
+        return data
+
+    def _know(self, checkpoint: Checkpoint, pid: int) -> None:
+        """Take the process that says to be a checkpoint; the kernel says which one it is."""
+        row = read_process(pid)
+        leaders = {each.pid for each in self._agent.live_interpreters()}
+        if checkpoint.pid or pid in leaders or row is None or row.parent != self._agent.pid:
+            self._lose(checkpoint, "code of the session interfered")
+            return
+        checkpoint.pid = pid
+        self._agent.trees.orphans.pop(pid, None)
+
+    def _lose(self, checkpoint: Checkpoint, why: str) -> None:
+        self._drop(checkpoint)
+        checkpoint.refusal = why
+
+    def _drop(self, checkpoint: Checkpoint) -> None:
+        """End the process of a checkpoint, and forget its files."""
+        if checkpoint.link is not None:
+            self._agent.poller.forget(checkpoint.link.fileno())
+            checkpoint.link.close()
+            checkpoint.link = None
+        if checkpoint.pid:
+            send_signal(checkpoint.pid, signal.SIGKILL)
+            checkpoint.pid = 0
+        checkpoint.files = {}
+
+    def on_exit(self, pid: int) -> None:
+        """Handle the end of a process, which may be one of a checkpoint."""
+        for checkpoint in self._kept:
+            if checkpoint.pid == pid:
+                checkpoint.pid = 0
+                self._lose(checkpoint, "its process was killed, for lack of memory or by code")
+
+    # Memory.
+
+    def _note_memory(self, interpreter: Interpreter) -> None:
+        """Drop the oldest while all hold more memory than they may.
+
+        A page that the worker has written to since is one that a checkpoint may hold alone. So the
+        number of its page faults is a bound, and the pages are only counted if that is too high.
+        """
+        faults = minor_faults(interpreter.pid)
+        new, self._faults = max(0, faults - self._faults), faults
+        self._kept[-1].bound_bytes = new * PAGE_BYTES
+        limit = self._agent.limits.undo_bytes
+        if self._contents.bytes + sum(each.bound_bytes for each in self._kept) <= limit:
+            return
+        while len(self._kept) > 1:
+            held = held_bytes(self.pids, interpreter.pid)
+            for each in self._kept:
+                each.bound_bytes = held // len(self._kept)
+            if self._contents.bytes + held <= limit:
+                return
+            self._drop(self._kept.pop(0))
+
+    # Going back.
+
+    def undo(self, execution: CurrentExecution, steps: object) -> None:
+        """Go back by so many calls, as the running execution."""
+        interpreter = execution.interpreter
+        for stream in ("stdout", "stderr"):
+            interpreter.captures.setdefault(stream, self._agent.new_capture(stream))
+        try:
+            target = self._find(interpreter, steps)
+        except UnkeptError as error:
+            interpreter.captures["stderr"].write(f"nothing was undone: {error}\n".encode())
+            self._agent.executions.finish(execution, 1)
+            return
+        assert isinstance(interpreter, PythonInterpreter), "others have no checkpoints"
+        mapped = mapped_files(interpreter.pid)
+        while self._kept[-1] is not target:
+            self._drop(self._kept.pop())
+        if interpreter.pid:
+            interpreter.discard("")
+        back = FileReturn(self._contents, mapped)
+        for path, entry in target.files.items():
+            try:
+                back.to(path, entry)
+            except OSError as error:
+                back.failed.append(f"{path} ({error.strerror})")
+        self._tell(interpreter, steps, back)
+        if target.has_process:
+            self._target = target
+            try:
+                interpreter.thaw(target.pid, execution.number, self._wake)
+            except OSError as error:
+                self._fail(execution, f"the checkpoint cannot be woken: {error.strerror}")
+        else:
+            self._agent.executions.finish(execution, 0)
+
+    def _wake(self, order: str, descriptors: list[int]) -> None:
+        """
+        Raises:
+            OSError: it is gone.
+        """
+        target = self._target
+        if target is None or target.link is None:
+            raise OSError(0, "it is gone")
+        socket.send_fds(target.link, [THAW + order.encode()], descriptors)
+        # From now on it is the worker.
+        self._agent.poller.forget(target.link.fileno())
+        target.link.close()
+        target.link, target.pid = None, 0
+
+    def _find(self, interpreter: Interpreter, steps: object) -> Checkpoint:
+        """Find the checkpoint to go back to, and see that it is there.
+
+        Raises:
+            UnkeptError: there is none; the message says why.
+        """
+        if interpreter.name in OTHERS:
+            raise UnkeptError(
+                f"{OTHERS[interpreter.name]}; `nsm save` and `nsm restore` keep what can be kept"
+            )
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise UnkeptError("the number of calls to undo must be a whole number above 0")
+        most = len(self._kept) - 1
+        if steps > most:
+            raise UnkeptError(words_of(most))
+        target = self._kept[-1 - steps]
+        if target.has_process and not target.refusal:
+            self._await_answer(target)
+        if target.refusal:
+            others = [n for n in range(1, most + 1) if not self._kept[-1 - n].refusal]
+            instead = f"; `undo {others[0]}` goes back to an earlier state" if others else ""
+            raise UnkeptError(f"that state was not kept: {target.refusal}{instead}")
+        return target
+
+    def _await_answer(self, checkpoint: Checkpoint) -> None:
+        """Have a checkpoint say that it is there. Code may have stopped its process."""
+        if checkpoint.link is None:
+            return
+        poll = select.poll()
+        poll.register(checkpoint.link, select.POLLIN)
+        if checkpoint.pid:
+            send_signal(checkpoint.pid, signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            checkpoint.link.send(ASKED)
+        for _ in range(2):  # it may not have said yet that it was made
+            if checkpoint.link is None or not poll.poll(ANSWER_MS):
+                break
+            if self._receive(checkpoint) == ASKED and checkpoint.pid:
+                return
+        if not checkpoint.refusal:
+            self._lose(checkpoint, "its process does not answer; code may have stopped it")
+
+    def _tell(self, interpreter: Interpreter, steps: object, back: FileReturn) -> None:
+        """Say what was undone and what was not."""
+        count = len(self._kept) - 1
+        calls = "the last call" if steps == 1 else f"the last {steps} calls"
+        text = f"undid {calls}: variables, working directory and files are as they were before\n"
+        interpreter.captures["stdout"].write(text.encode())
+        interpreter.add_note(words_of(count))
+        interpreter.add_note(
+            "processes that code had started are gone. Not taken back: what went over a network, "
+            "what programs of the host did, and changes to the project's copy"
+        )
+        if self._agent.live_jobs():
+            interpreter.add_note("jobs go on, and files that they write are as they were, too")
+        if back.failed:
+            interpreter.add_note(f"not as they were: {', '.join(back.failed)}")
+
+    def renew(self, interpreter: Interpreter) -> None:
+        """Called after an undo: what is the worker now is not the checkpoint any more."""
+        self._target = None
+        if isinstance(interpreter, PythonInterpreter) and self._kept:
+            newest = self._kept[-1]
+            if newest.has_process and not newest.pid:
+                self._copy(newest, interpreter)
+
+    def _fail(self, execution: CurrentExecution, why: str) -> None:
+        self._agent.executions.end_interpreter(execution.interpreter, why)
+
+
+def words_of(count: int) -> str:
+    """How far an undo can go."""
+    if not count:
+        return "no earlier state is kept"
+    return f"{count} earlier {'state is' if count == 1 else 'states are'} kept"
+
+
+def mapped_files(pid: int) -> set[int]:
+    """Inodes of files that a process has mapped into memory so that it can write to them."""
+    if not pid:
+        return set()
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            lines = [line.split(None, 5) for line in file if b" rw-s " in line]
+    except OSError:
+        return set()
+    return {int(line[4]) for line in lines if line[4] != b"0"}
+
+
+def minor_faults(pid: int) -> int:
+    """Page faults of a process so far that took nothing from a disk."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(4096)
+        return int(text[text.rindex(b")") + 2 :].split()[7])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def held_bytes(pids: set[int], worker: int) -> int:
+    """Memory that there would not be without these copies of a worker.
+
+    A page that the worker and copies share counts for each of them by its share. What the worker
+    lacks of its own pages is what the copies have of them.
+    """
+    held = sum(memory_of(pid)["Pss"] for pid in pids)
+    own = memory_of(worker)
+    return max(0, held - (own["Rss"] - own["Pss"]))
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """Bytes that a process has, and its share of them; zeros where it is gone."""
+    found = {"Rss": 0, "Pss": 0}
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
+            for line in file.read(4096).splitlines():
+                name, _, rest = line.partition(b":")
+                if name in (b"Rss", b"Pss"):
+                    found[name.decode()] = int(rest.split()[0]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return found

@@ -1,0 +1,422 @@
+"""Files as they were: copies of what changed in a session's directories, and the way back.
+
+A file that has the inode, size and change time that it had at the last look has not changed; code
+cannot set a change time. But a file that is mapped into memory changes without a trace, so that one
+is always copied.
+
+Every name is looked up in an open directory, and no link is followed: code of the session may
+rename things meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from sandbox.capture import SpillFile
+from sandbox.linux import punch_hole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator
+
+
+MAX_ENTRIES = 50_000
+"""Files and directories; each takes some 15 us to look at."""
+
+DEEPEST_KEPT = 64
+"""Directories around a file; each takes a descriptor."""
+
+DEEPEST_REMOVED = 150
+"""The same, of what has come since."""
+
+MAX_LINKED = 64
+"""Files with several names that are linked again; each takes a descriptor. Others become copies."""
+
+OWN_DIRECTORY = SpillFile.DIRECTORY
+"""In the workspace, and not code's: results say what is in it."""
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class UnkeptError(Exception):
+    """The files cannot be kept; the message says why."""
+
+
+class TooMuchError(UnkeptError):
+    """Not all files have room among what is kept."""
+
+    def __init__(self) -> None:
+        super().__init__("the files of the session take more memory than checkpoints may")
+
+
+class ContentStore:
+    """Store of contents, in memory that has no name.
+
+    Attributes:
+        bytes: size of all that is kept.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._end = 0
+        self._fd = os.memfd_create("kept", os.MFD_CLOEXEC)
+
+    def copy(self, fd: int) -> Content:
+        """Keep the content of a file.
+
+        Raises:
+            OSError: it cannot be read, or no memory is left.
+        """
+        content = Content(self, os.fstat(fd).st_size)
+        place = 0
+        while True:
+            try:
+                start = os.lseek(fd, place, os.SEEK_DATA)
+                place = os.lseek(fd, start, os.SEEK_HOLE)
+            except OSError:  # nothing but a hole is left
+                return content
+            here, length = self._end, place - start
+            content.extents.append((start, length, here))
+            self._end += -(-length // PAGE) * PAGE
+            self.bytes += length
+            transfer(fd, start, self._fd, here, length)
+
+    def write(self, content: Content, fd: int) -> None:
+        """Give an open file a content that was kept."""
+        os.ftruncate(fd, 0)
+        for start, length, place in content.extents:
+            transfer(self._fd, place, fd, start, length)
+        os.ftruncate(fd, content.size)
+
+    def forget(self, content: Content) -> None:
+        """Free the memory of a content."""
+        for _, length, place in content.extents:
+            self.bytes -= length
+            punch_hole(self._fd, place, -(-length // PAGE) * PAGE)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Content:
+    """Content of a file at one moment; it is forgotten when nobody has this object any more."""
+
+    __slots__ = ("_store", "extents", "size")
+
+    def __init__(self, store: ContentStore, size: int) -> None:
+        self._store = store
+        self.size = size
+        self.extents: list[tuple[int, int, int]] = []
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self._store.forget(self)
+
+
+class Entry:
+    """A file, directory or link as it was.
+
+    Attributes:
+        entries: of a directory.
+        content: of a file.
+        target: of a link.
+        is_mapped: it may have changed without a trace.
+        is_linked: it has several names.
+    """
+
+    __slots__ = (
+        "changed",
+        "content",
+        "entries",
+        "inode",
+        "is_linked",
+        "is_mapped",
+        "mode",
+        "modified",
+        "target",
+    )
+
+    def __init__(self, status: os.stat_result) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self.content: Content | None = None
+        self.target = b""
+        self.is_mapped = False
+        self.is_linked = status.st_nlink > 1
+        self.mode = status.st_mode
+        self.modified = status.st_mtime_ns
+        self.note(status)
+
+    def note(self, status: os.stat_result) -> None:
+        self.inode = status.st_ino
+        self.changed = status.st_ctime_ns
+
+    def is_same(self, status: os.stat_result) -> bool:
+        size = status.st_size if self.content is None else self.content.size
+        return not self.is_mapped and (self.inode, self.changed, self.mode, size) == (
+            status.st_ino,
+            status.st_ctime_ns,
+            status.st_mode,
+            status.st_size,
+        )
+
+
+class FileLook:
+    """One look at a directory and all below it.
+
+    Args:
+        limit: bytes of content that may be kept.
+        mapped: inodes of files that are mapped into memory.
+    """
+
+    def __init__(self, contents: ContentStore, limit: int, mapped: Collection[int]) -> None:
+        self._contents = contents
+        self._limit = limit
+        self._mapped = mapped
+        self._count = 0
+
+    def at(self, path: str, before: Entry | None) -> Entry:
+        """
+        Args:
+            before: from an earlier look.
+
+        Raises:
+            UnkeptError: there is too much.
+        """
+        fd = os.open(path, OPEN_DIRECTORY)
+        try:
+            entry = Entry(os.fstat(fd))
+            self._below(fd, entry, before, 0)
+        finally:
+            os.close(fd)
+        return entry
+
+    def _below(self, directory: int, found: Entry, before: Entry | None, depth: int) -> None:
+        if depth > DEEPEST_KEPT:
+            raise UnkeptError(f"there are directories below {DEEPEST_KEPT} others")
+        known = {} if before is None else before.entries
+        for name in os.listdir(directory):
+            if not depth and name == OWN_DIRECTORY:
+                continue
+            self._count += 1
+            if self._count > MAX_ENTRIES:
+                raise UnkeptError(f"there are more than {MAX_ENTRIES} files")
+            place = os.fsencode(name)
+            with contextlib.suppress(FileNotFoundError):  # it was just removed
+                entry = self._one(directory, place, known.get(place), depth)
+                if entry is not None:
+                    found.entries[place] = entry
+
+    def _one(self, directory: int, name: bytes, before: Entry | None, depth: int) -> Entry | None:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFREG:
+            is_mapped = status.st_ino in self._mapped
+            if before is not None and before.content and before.is_same(status) and not is_mapped:
+                return before
+            return self._file(directory, name, status, is_mapped)
+        entry = Entry(status)
+        if kind == stat.S_IFLNK:
+            entry.target = os.readlink(name, dir_fd=directory)
+        elif kind == stat.S_IFDIR:
+            with opened_again(directory, name, OPEN_DIRECTORY, status.st_mode) as fd:
+                self._below(fd, entry, before, depth + 1)
+        elif kind != stat.S_IFIFO:
+            return None  # a socket, which only its process can make
+        return entry
+
+    def _file(self, directory: int, name: bytes, status: os.stat_result, is_mapped: bool) -> Entry:
+        if status.st_blocks * 512 > self._limit - self._contents.bytes:
+            raise TooMuchError
+        with opened_again(directory, name, os.O_RDONLY | OPEN_FILE, status.st_mode) as fd:
+            entry = Entry(os.fstat(fd))
+            entry.mode = status.st_mode
+            entry.is_mapped = is_mapped
+            entry.content = self._contents.copy(fd)
+        if not status.st_mode & stat.S_IRUSR:  # its mode was another one for a moment
+            entry.note(os.stat(name, dir_fd=directory, follow_symlinks=False))
+        return entry
+
+
+class FileReturn:
+    """The way back: makes a directory what it was.
+
+    Attributes:
+        failed: names that could not be made what they were.
+    """
+
+    def __init__(self, contents: ContentStore, mapped: Collection[int]) -> None:
+        self.failed: list[str] = []
+        self._contents = contents
+        self._mapped = mapped
+        self._linked: dict[int, int] = {}
+
+    def to(self, path: str, entry: Entry) -> None:
+        """
+        Raises:
+            OSError: the directory cannot be opened.
+        """
+        fd = os.open(path, OPEN_DIRECTORY)
+        try:
+            self._directory(fd, entry, kept=OWN_DIRECTORY.encode())
+        finally:
+            os.close(fd)
+            for linked in self._linked.values():
+                os.close(linked)
+            self._linked.clear()
+
+    def _directory(self, directory: int, entry: Entry, kept: bytes = b"") -> None:
+        for name in map(os.fsencode, os.listdir(directory)):
+            if name not in entry.entries and name != kept:
+                self._try(remove, directory, name)
+        for name, wanted in entry.entries.items():
+            self._try(self._one, directory, name, wanted)
+        status = os.fstat(directory)
+        if status.st_mode != entry.mode:
+            os.fchmod(directory, stat.S_IMODE(entry.mode))
+        if status.st_mtime_ns != entry.modified:
+            os.utime(directory, ns=(entry.modified, entry.modified))
+
+    def _try(
+        self, step: Callable[..., None], directory: int, name: bytes, *arguments: object
+    ) -> None:
+        try:
+            step(directory, name, *arguments)
+        except OSError as error:
+            self.failed.append(f"{os.fsdecode(name)} ({error.strerror})")
+
+    def _one(self, directory: int, name: bytes, wanted: Entry) -> None:
+        status: os.stat_result | None = None
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        kind = stat.S_IFMT(wanted.mode)
+        if status is not None and stat.S_IFMT(status.st_mode) != kind:
+            remove(directory, name)
+            status = None
+        if kind == stat.S_IFDIR:
+            if status is None:
+                os.mkdir(name, 0o700, dir_fd=directory)
+            mode = stat.S_IRWXU if status is None else status.st_mode
+            with opened_to_change(directory, name, OPEN_DIRECTORY, mode) as fd:
+                self._directory(fd, wanted)
+        elif kind == stat.S_IFREG:
+            if status is None or not wanted.is_same(status) or status.st_ino in self._mapped:
+                self._file(directory, name, wanted, status)
+        elif status is None or not wanted.is_same(status):
+            if status is not None:
+                os.unlink(name, dir_fd=directory)
+            if kind == stat.S_IFLNK:
+                os.symlink(wanted.target, name, dir_fd=directory)
+            else:
+                os.mkfifo(name, stat.S_IMODE(wanted.mode), dir_fd=directory)
+            times = (wanted.modified, wanted.modified)
+            os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
+            wanted.note(os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+    def _file(
+        self, directory: int, name: bytes, wanted: Entry, status: os.stat_result | None
+    ) -> None:
+        assert wanted.content is not None, "a file has content"
+        was = wanted.inode
+        if was in self._linked:
+            other = self._linked[was]
+            if status is not None and status.st_ino != os.fstat(other).st_ino:
+                os.unlink(name, dir_fd=directory)
+                status = None
+            if status is None:
+                os.link(f"/proc/self/fd/{other}", name, dst_dir_fd=directory)
+            wanted.note(os.stat(name, dir_fd=directory, follow_symlinks=False))
+            return
+        if status is not None and status.st_ino != was:
+            os.unlink(name, dir_fd=directory)
+            status = None
+        flags = os.O_WRONLY | OPEN_FILE | (os.O_CREAT | os.O_EXCL if status is None else 0)
+        mode = stat.S_IRWXU if status is None else status.st_mode
+        with opened_to_change(directory, name, flags, mode) as fd:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(0, "was replaced meanwhile")
+            self._contents.write(wanted.content, fd)
+            os.fchmod(fd, stat.S_IMODE(wanted.mode))
+            os.utime(fd, ns=(wanted.modified, wanted.modified))
+            wanted.note(os.fstat(fd))
+            if wanted.is_linked and len(self._linked) < MAX_LINKED:
+                self._linked[was] = os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+
+
+@contextlib.contextmanager
+def opened_again(directory: int, name: bytes, flags: int, mode: int) -> Generator[int, None, None]:
+    """Open for reading what may not be read, and leave it as it was.
+
+    Args:
+        mode: that it has.
+    """
+    needed = 0o500 if flags & os.O_DIRECTORY else 0o400
+    closed = mode & needed != needed
+    if closed:
+        os.chmod(name, stat.S_IMODE(mode) | needed, dir_fd=directory)
+    try:
+        fd = os.open(name, flags, dir_fd=directory)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        if closed:
+            os.chmod(name, stat.S_IMODE(mode), dir_fd=directory)
+
+
+@contextlib.contextmanager
+def opened_to_change(
+    directory: int, name: bytes, flags: int, mode: int
+) -> Generator[int, None, None]:
+    """Open what may be closed; its mode is to be set before the end.
+
+    Args:
+        mode: that it has.
+    """
+    if mode & stat.S_IRWXU != stat.S_IRWXU and not flags & os.O_CREAT:
+        os.chmod(name, stat.S_IMODE(mode) | stat.S_IRWXU, dir_fd=directory)
+    fd = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def remove(directory: int, name: bytes, depth: int = 0) -> None:
+    """Remove a file, or a directory and all below it.
+
+    Raises:
+        OSError: it cannot be removed, or is too deep.
+    """
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(name, dir_fd=directory)
+        return
+    if depth > DEEPEST_REMOVED:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    with opened_to_change(directory, name, OPEN_DIRECTORY, status.st_mode) as fd:
+        for below in os.listdir(fd):
+            remove(fd, os.fsencode(below), depth + 1)
+    os.rmdir(name, dir_fd=directory)
+
+
+def transfer(source: int, start: int, sink: int, place: int, length: int) -> None:
+    """Copy a part of a file into another one.
+
+    Raises:
+        OSError: no room is left.
+    """
+    os.lseek(sink, place, os.SEEK_SET)
+    end = start + length
+    while start < end:
+        copied = os.sendfile(sink, source, start, end - start)
+        if not copied:
+            return  # it was made shorter meanwhile
+        start += copied

@@ -1,0 +1,354 @@
+"""Checkpoints: copies of the worker that wait, frozen, until an undo wakes one of them.
+
+A copy is made by fork. It is a child of the agent and not of the worker, whose code may wait for
+children. It holds nothing open that others wait for the end of: pipes, sockets and terminals are
+closed in it, and files are opened again when it wakes.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import fcntl
+import os
+import stat
+import struct
+import sys
+from importlib import import_module
+
+from sandbox.framing import from_json
+from sandbox.linux import c_library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+native_signal: Any = import_module("_signal")
+"""`signal` without the enumerations around it."""
+
+FROZEN = b"+"
+NOT_FROZEN = b"-"
+ASKED = b"?"
+THAW = b"t"
+"""First bytes of messages between the agent and a checkpoint."""
+
+CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x20_0000, 0x100_0000
+PR_GET_TID_ADDRESS = 40
+
+CLONE_CALLS = {"x86_64": (56, False), "aarch64": (220, True)}
+"""Number of clone(2) by machine, and whether its last two arguments are the other way round."""
+
+MEMORY_DEVICES = 1
+"""Major number of /dev/null and the like, which copies may share."""
+
+GPU_DEVICES = (195, 226)
+"""Major numbers of NVIDIA's devices and of /dev/dri. What a process has there, forks have not."""
+
+THAW_BYTES = 4096
+
+
+class CannotFreezeError(Exception):
+    """No checkpoint can be made; the message says why."""
+
+
+class ReopenedFile:
+    """A file or directory that a checkpoint opens again when it wakes.
+
+    Attributes:
+        path: empty for one that has no name any more, which stays open.
+    """
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        self.flags: int = fcntl.fcntl(fd, fcntl.F_GETFL)
+        self.inheritable = os.get_inheritable(fd)
+        self.offset = 0
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            self.offset = os.lseek(fd, 0, os.SEEK_CUR)
+
+    def reopen(self) -> None:
+        """
+        Raises:
+            OSError: it is not there any more, or may not be opened.
+        """
+        if self.path:
+            kept = os.O_CREAT | os.O_EXCL | os.O_TRUNC
+            fd = os.open(self.path, self.flags & ~kept | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.dup2(fd, self.fd, self.inheritable)
+            os.close(fd)
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, self.flags)
+        if self.offset:
+            os.lseek(self.fd, self.offset, os.SEEK_SET)
+
+
+class Thawed:
+    """Facts for a checkpoint that wakes.
+
+    Attributes:
+        order: the agent's message.
+        descriptors: control socket, stdout, stderr and shared page of the worker that it is now.
+        closed: pipes, sockets and terminals that were closed in it.
+        lost: paths of files that could not be opened again.
+        unnamed: open files without a name, whose content is not what it was.
+    """
+
+    def __init__(self, order: dict[str, Any], descriptors: list[int]) -> None:
+        self.order = order
+        self.descriptors = descriptors
+        self.closed = 0
+        self.lost: list[str] = []
+        self.unnamed = 0
+
+    def notes(self) -> list[str]:
+        """Sentences on what is not as it was."""
+        notes: list[str] = []
+        if self.closed:
+            notes.append(
+                f"{self.closed} open pipes, connections or terminals are closed: open them again"
+            )
+        if self.lost:
+            notes.append(f"open files that could not be opened again: {', '.join(self.lost)}")
+        if self.unnamed:
+            notes.append(f"{self.unnamed} open files without a name have the content of now")
+        return notes
+
+
+class Freezer:
+    """Makes checkpoints of the process that it is in."""
+
+    def freeze(self, fd: int) -> Thawed | None:
+        """Make a checkpoint.
+
+        Args:
+            fd: socket of the checkpoint, to the agent; closed here.
+
+        Returns:
+            None in the worker; in the checkpoint, once it wakes, what it is to know.
+        """
+        worker = os.getpid()
+        try:
+            with SignalsBlocked() as mask:
+                is_copy = self._fork()
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            with contextlib.suppress(OSError):
+                os.write(fd, NOT_FROZEN + reason.encode(errors="replace")[:1000])
+            os.close(fd)
+            if os.getpid() != worker:
+                os._exit(1)
+            return None
+        if not is_copy:
+            os.close(fd)
+            return None
+        try:
+            thawed = _wait_frozen(fd)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.write(fd, NOT_FROZEN + f"{type(error).__name__}: {error}".encode()[:1000])
+            os._exit(1)
+        _forget_signals()
+        native_signal.pthread_sigmask(native_signal.SIG_SETMASK, mask)
+        return thawed
+
+    @staticmethod
+    def _fork() -> bool:
+        """Fork; return True in the copy."""
+        import _thread
+
+        count = _thread._count()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if count:
+            words = "a thread" if count == 1 else f"{count} threads"
+            raise CannotFreezeError(f"code has {words} of its own, which a copy would not have")
+        random = sys.modules.get("random")
+        state = None if random is None else random.getstate()
+        pid = _fork_native() if _native_threads() > 1 else _fork_beside()
+        if pid == 0 and random is not None:
+            random.setstate(state)  # a fork gives it another one
+        return pid == 0
+
+
+class SignalsBlocked:
+    """Block in which no handler of code runs; a copy that is made there leaves it so."""
+
+    def __enter__(self) -> Any:
+        self._mask: Any = native_signal.pthread_sigmask(
+            native_signal.SIG_SETMASK, native_signal.valid_signals()
+        )
+        self._pid = os.getpid()
+        return self._mask
+
+    def __exit__(self, *_: object) -> None:
+        if os.getpid() == self._pid:
+            native_signal.pthread_sigmask(native_signal.SIG_SETMASK, self._mask)
+
+
+def _forget_signals() -> None:
+    """Drop signals that came while all were blocked: they were meant for what was running."""
+    while pending := native_signal.sigpending():
+        if native_signal.sigtimedwait(pending, 0) is None:
+            return
+
+
+def _native_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _fork_beside() -> int:
+    """Fork, as a child of this process's parent; the process has one thread.
+
+    The C library's own fork would make a child of this process. What it does beyond that is for
+    the sake of other threads, but for the thread id that it notes in memory. The kernel does that
+    here.
+
+    Returns:
+        The process id; 0 in the copy.
+    """
+    import ctypes
+
+    call, swapped = CLONE_CALLS.get(os.uname().machine, (0, False))
+    if not call:
+        raise CannotFreezeError(f"no checkpoints on {os.uname().machine}")
+    place = ctypes.c_ulong()
+    c_library().prctl(PR_GET_TID_ADDRESS, ctypes.addressof(place), 0, 0, 0)
+    flags = CLONE_PARENT | native_signal.SIGCHLD
+    if place.value:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    # Python's lock is held all the time.
+    syscall = ctypes.PyDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    syscall.argtypes = (ctypes.c_long,) * 6
+    last = (0, place.value) if swapped else (place.value, 0)
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid: int = syscall(call, flags, 0, 0, *last)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    error = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise CannotFreezeError(f"the worker cannot be copied: {os.strerror(error)}")
+    return pid
+
+
+def _fork_native() -> int:
+    """Fork twice, as a process may whose libraries have threads and know forks: the C library has
+    them prepare for it.
+
+    Returns:
+        A process id; 0 in the copy.
+    """
+    import ctypes
+
+    fork = ctypes.PyDLL(None, use_errno=True).fork
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid: int = fork()
+    if pid:
+        python.PyOS_AfterFork_Parent()
+        if pid < 0:
+            raise CannotFreezeError(
+                f"the worker cannot be copied: {os.strerror(ctypes.get_errno())}"
+            )
+        with contextlib.suppress(ChildProcessError):  # code ignores SIGCHLD
+            os.waitpid(pid, 0)
+        if native_signal.SIGCHLD in native_signal.sigpending():
+            native_signal.sigtimedwait([native_signal.SIGCHLD], 0)
+        return pid
+    middle = os.getpid()
+    second: int = fork()
+    if second:
+        os._exit(0)
+    python.PyOS_AfterFork_Child()
+    while os.getppid() == middle:  # the agent is its parent once that one has ended
+        os.sched_yield()
+    return 0
+
+
+def _wait_frozen(fd: int) -> Thawed:
+    """Wait, in the copy, until it is woken. It ends when the agent drops it."""
+    os.setsid()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
+    directory = os.getcwd()
+    opened, closed = _park(fd)
+    os.write(fd, FROZEN)
+    link = _socket.socket(fileno=fd)
+    while True:
+        data, parts, _, _ = link.recvmsg(THAW_BYTES, _socket.CMSG_SPACE(4 * 4))
+        if not data:
+            os._exit(0)
+        if data[:1] == THAW:
+            break
+        os.write(fd, data)
+    descriptors = [
+        number
+        for level, kind, packed in parts
+        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+        for number in struct.unpack(f"{len(packed) // 4}i", packed)
+    ]
+    thawed = Thawed(from_json(data[1:].decode()), descriptors)
+    link.close()
+    thawed.closed = closed
+    with contextlib.suppress(OSError):
+        os.chdir(directory)
+    for each in opened:
+        try:
+            each.reopen()
+        except OSError:
+            thawed.lost.append(each.path)
+        thawed.unnamed += not each.path
+    return thawed
+
+
+def _park(kept: int) -> tuple[list[ReopenedFile], int]:
+    """Close what is open, in a copy, but hold its numbers.
+
+    Returns:
+        Files to open again, and how many descriptors were closed for good.
+
+    Raises:
+        CannotFreezeError: something cannot be held by a copy.
+    """
+    opened: list[ReopenedFile] = []
+    closed = 0
+    ours, theirs = _socket.socketpair()
+    dead, ended = ours.detach(), theirs.detach()
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.close(ended)  # whoever reads `dead` sees the end, whoever writes to it an error
+        for name in os.listdir("/proc/self/fd"):
+            fd = int(name)
+            if fd in (kept, dead, null):
+                continue
+            try:
+                status = os.fstat(fd)
+            except OSError:  # the descriptor of the listing itself
+                continue
+            kind = stat.S_IFMT(status.st_mode)
+            if kind in (stat.S_IFREG, stat.S_IFDIR):
+                path = os.readlink(f"/proc/self/fd/{fd}")
+                opened.append(ReopenedFile(fd, path if _is_at(path, status) else ""))
+                if opened[-1].path:
+                    os.dup2(null, fd, opened[-1].inheritable)
+            elif kind == stat.S_IFCHR and os.major(status.st_rdev) in GPU_DEVICES:
+                raise CannotFreezeError("code uses a GPU, whose memory a copy would not have")
+            elif kind in (stat.S_IFIFO, stat.S_IFSOCK) or (
+                kind == stat.S_IFCHR and os.major(status.st_rdev) != MEMORY_DEVICES
+            ):
+                os.dup2(dead, fd, os.get_inheritable(fd))
+                closed += fd > 2
+    finally:
+        os.close(dead)
+        os.close(null)
+    return opened, closed
+
+
+def _is_at(path: str, status: os.stat_result) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino)
