@@ -616,6 +616,11 @@ def test_the_command_line_saves_lists_restores_and_removes(
     command("kill", "mine")
     said = command("restore", "mine", "again")
     assert "x: restored" in said
+    save, restored, *_ = command("tree").splitlines()
+    assert save.startswith("save mine  ")
+    assert restored.startswith("└─ again (")
+    [node] = json.loads(command("tree", "--json"))
+    assert [node["facts"]["session"], node["children"][0]["name"]] == ["mine", "again"]
     assert "g: not restored: TypeError" in said
     assert command("run", "-e", "python", "-s", "again", "x * 7") == "42\n"
     command("save", "rm", "mine")

@@ -35,6 +35,7 @@ GROUPS = {
         "port": "open, close and list ports of sessions",
         "save": "write what is in a session into a file",
         "restore": "make a session of a save",
+        "tree": "show sessions and saves as a tree",
         "kill": "end sessions",
     },
     "Files and changes": {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsm.client import operations
 from nsm.saves import kept
-from nsm.saves.reports import SaveError
+from nsm.saves.reports import RESTORED_FROM, SaveError
 from nsm.saves.save_file import opened
 from nsm.transcripts.document import MAX_FILE_BYTES, Gatherer, TranscriptError, read_transcript
 from nsm.wire import transcripts
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from nsm.client.blocking import Client
     from nsm.transcripts.document import SessionTranscript
     from nsm.wire.messages import Event
-
-RESTORED_FROM = "restored-from"
-"""Label of a session: name of a save that is kept, or path of another one."""
 
 MAX_LABEL_CHARS = 200
 

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from nsm.wire.results import RunResult
 
 
+RESTORED_FROM = "restored-from"
+"""Label of a restored session: name of a save that is kept, or path of another one."""
+
+
 class SaveError(NsmError):
     """A session cannot be saved, or a save cannot be used."""
 

@@ -4,6 +4,7 @@ formats.py        tables, sizes, durations, foreign text made visible
 sessions.py       live and ended sessions
 ports.py          open ports of sessions
 saves.py          saves of sessions
+tree.py           sessions and saves as a tree
 jobs.py           programs in sessions
 environments.py   environments, and what could not be preloaded
 project_environments.py   environments that lie in a project
