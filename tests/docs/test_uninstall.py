@@ -22,6 +22,10 @@ def test_uninstall_leaves_nothing() -> None:
     (script,) = re.findall(r"(?m)^## Uninstall\n\n((?:    .*\n)+)", PAGE.read_text())
     with tempfile.TemporaryDirectory(prefix="nsm-") as directory:
         home, runtime = Path(directory, "home"), Path(directory, "run")
+        # What is in /tmp belongs to other supervisors of this user.
+        before, shared, after = script.partition("/tmp/nsm-$(id -u)")
+        assert shared
+        script = f"{before}{directory}/tmp{after}"
         home.mkdir()
         runtime.mkdir(mode=0o700)
         variables = variables_for(home) | {
