@@ -303,9 +303,9 @@ def test_ctrl_c_that_is_typed_reaches_the_foreground(jobs: Jobs) -> None:
 
 def test_a_time_limit_and_its_ladder(jobs: Jobs) -> None:
     job = jobs.shell(
-        "trap 'echo int' INT; trap 'echo term' TERM; while :; do :; done",
-        timeout_s=0.2,
-        grace_s=0.6,
+        "trap 'echo int' INT; trap 'echo term' TERM; mkfifo no; while :; do read x <>no; done",
+        timeout_s=1.0,
+        grace_s=3.0,
     )
     assert jobs.output(job)[0] == b"int\nterm\n"
     facts = jobs.wait(job)

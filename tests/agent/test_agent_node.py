@@ -319,7 +319,7 @@ def test_an_exit_that_is_interrupted_is_still_an_exit(agent: AgentProcess) -> No
     """An endless handler holds the exit up; ended, it must not leave a runner that can't run."""
     code = "process.on('exit', () => { for (;;); }); process.exit(0)"
     agent.node("'up'")  # else the limit may come before the code has begun
-    held = agent.node(code, timeout_s=0.3)
+    held = agent.node(code, timeout_s=1)
     assert held.exit_code == 124
     later = agent.node("console.log('fresh')", timeout_s=10)
     assert (later.exit_code, later.stdout) == (0, "fresh\n")
@@ -464,7 +464,7 @@ def test_a_one_shot_ends_as_a_program_does(agent: AgentProcess, name: str) -> No
 )
 def test_a_one_shot_that_does_not_end_is_stopped(agent: AgentProcess, code: str) -> None:
     agent.python("'up'")
-    reply = agent.node(code, one_shot=True, timeout_s=0.5)
+    reply = agent.node(code, one_shot=True, timeout_s=1.5)
     assert (reply.timed_out, reply.exit_code, reply.stderr) == (True, 124, "")
 
 

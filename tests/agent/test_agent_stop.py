@@ -16,6 +16,9 @@ GRACE_S = 6.0
 """Long enough for a loaded machine; half of it passes where an interrupt hits the moment between
 two steps of the code, as Ctrl-C may too."""
 
+PRINTS_S = 1.0
+"""A limit of time within which code begins and prints, also on a loaded machine."""
+
 LONG_GRACE_S = 60.0
 """Time for the first interrupt to be enough: half of it is more than any machine takes."""
 
@@ -142,13 +145,13 @@ def test_an_interrupt_stops_the_code_and_keeps_state(shared: AgentProcess, name:
 def test_a_timeout_is_an_interrupt(shared: AgentProcess, interpreter: Interpreter) -> None:
     _, code = ENDLESS[f"{interpreter} busy"]
     shared.run(SET[interpreter], interpreter)
-    reply = shared.run(code, interpreter, timeout_s=0.2, grace_s=GRACE_S)
+    reply = shared.run(code, interpreter, timeout_s=PRINTS_S, grace_s=GRACE_S)
     assert reply.timed_out
     assert not reply.interrupted
     assert reply.exit_code == 124
     assert reply.stdout == "up\n"
     assert not reply.interpreter_restarted
-    assert 0.2 <= reply.duration_s < 10
+    assert reply.duration_s >= PRINTS_S
     assert shared.run(GET[interpreter], interpreter).stdout == "5\n"
 
 
@@ -430,15 +433,15 @@ def test_code_that_survives_one_interrupt_gets_a_second(agent: AgentProcess) -> 
     code = (
         "print('up')\ntry:\n    while True: pass\nexcept KeyboardInterrupt:\n    while True: pass"
     )
-    reply = agent.python(code, timeout_s=0.1, grace_s=2)
+    reply = agent.python(code, timeout_s=PRINTS_S, grace_s=10)
     assert (reply.exit_code, reply.interpreter_restarted) == (124, False)
 
 
 def test_code_may_clean_up_when_interrupted(agent: AgentProcess) -> None:
     code = "import time\ntry:\n    time.sleep(60)\nfinally:\n    time.sleep(0.1); print('clean')"
-    assert agent.python(code, timeout_s=0.2, grace_s=10).stdout == "clean\n"
+    assert agent.python(code, timeout_s=PRINTS_S, grace_s=10).stdout == "clean\n"
     shell = "trap 'echo clean' INT; sleep 60; echo after; trap - INT"
-    reply = agent.bash(shell, timeout_s=0.2, grace_s=10)
+    reply = agent.bash(shell, timeout_s=PRINTS_S, grace_s=10)
     assert reply.stdout == "clean\nafter\n"
 
 

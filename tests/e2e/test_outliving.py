@@ -220,12 +220,17 @@ def test_a_result_that_nobody_had_is_there_still(short_dir: Path) -> None:
 
 
 def test_a_one_shot_goes_on_and_ends_with_its_answer(short_dir: Path) -> None:
-    code = "import time; print('up', flush=True); time.sleep(1.5); print('done')"
+    code = (
+        "import os, time\nprint('up', flush=True)\n"
+        "while not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('done')"
+    )
     with supervisor(short_dir) as first:
         thread = begin(first, code, env="python", execution_id="once")
         die(first)
         thread.join()
         with another(first) as it, it.client() as client:
+            (row,) = client.sessions()
+            client.put_file(row.id, "/workspace/go", io.BytesIO().read)
             assert client.result("once").stdout == "up\ndone\n"
             assert client.sessions() == []
 

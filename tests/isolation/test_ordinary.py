@@ -120,7 +120,7 @@ works("interfaces", socket.if_nameindex() == [(1, "lo")])
 signal.signal(signal.SIGALRM, lambda *_: done.append("alarm"))
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 signal.pause()
-works("nice", os.nice(1) == 1)
+works("nice", os.nice(1) > 0)
 works("affinity", os.sched_setaffinity(0, os.sched_getaffinity(0)) is None)
 # What a compiler that works while the program runs does: writes code, then makes it executable.
 page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
