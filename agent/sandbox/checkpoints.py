@@ -18,7 +18,7 @@ from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError
 from sandbox.framing import FrameError
 from sandbox.interpreters.python import PythonInterpreter
 from sandbox.processes import read_process, send_signal
-from sandbox.workers.python.freezer import ASKED, FROZEN, NOT_FROZEN, THAW
+from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN, THAW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ ANSWER_MS = 2000
 """How long a checkpoint may take to say that it is there. It does nothing else."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-MAX_REASON = 300
 
 TEMPORARY = "/tmp"  # noqa: S108  # the session's own
 
@@ -74,12 +72,16 @@ class Checkpoints:
         self._contents = ContentStore()
         self._target: Checkpoint | None = None
         self._faults = 0
+        self._ending: set[int] = set()
         self.is_stale = False
 
     @property
     def pids(self) -> set[int]:
         """Processes of checkpoints."""
-        return {each.pid for each in self._kept if each.pid}
+        for each in self._kept:
+            if not each.pid:
+                self._read(each)
+        return {each.pid for each in self._kept if each.pid} | self._ending
 
     # Making them.
 
@@ -109,16 +111,18 @@ class Checkpoints:
 
     def _look(self, checkpoint: Checkpoint, interpreter: Interpreter) -> None:
         """Keep the files of now."""
-        before = next((each.files for each in reversed(self._kept) if each.files), {})
         mapped = mapped_files(interpreter.pid)
         while True:
+            before = next((each.files for each in reversed(self._kept) if each.files), {})
             look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
             checkpoint.files = {}
             try:
                 for path in self._directories():
                     checkpoint.files[path] = look.at(path, before.get(path))
+                look.check()
             except TooMuchError as error:
-                if self._kept[0] is not checkpoint:
+                fits = error.total_bytes <= self._agent.limits.undo_bytes
+                if fits and self._kept[0] is not checkpoint:
                     self._drop(self._kept.pop(0))
                     continue
                 checkpoint.refusal = str(error)
@@ -162,7 +166,7 @@ class Checkpoints:
             return b""
         try:
             data, parts, _, _ = checkpoint.link.recvmsg(
-                MAX_REASON, socket.CMSG_SPACE(CREDENTIALS.size)
+                MAX_REASON + 1, socket.CMSG_SPACE(CREDENTIALS.size)
             )
         except BlockingIOError:
             return b""
@@ -200,11 +204,13 @@ class Checkpoints:
             checkpoint.link = None
         if checkpoint.pid:
             send_signal(checkpoint.pid, signal.SIGKILL)
+            self._ending.add(checkpoint.pid)
             checkpoint.pid = 0
         checkpoint.files = {}
 
     def on_exit(self, pid: int) -> None:
         """Handle the end of a process, which may be one of a checkpoint."""
+        self._ending.discard(pid)
         for checkpoint in self._kept:
             if checkpoint.pid == pid:
                 checkpoint.pid = 0
@@ -237,8 +243,6 @@ class Checkpoints:
     def undo(self, execution: CurrentExecution, steps: object) -> None:
         """Go back by so many calls, as the running execution."""
         interpreter = execution.interpreter
-        for stream in ("stdout", "stderr"):
-            interpreter.captures.setdefault(stream, self._agent.new_capture(stream))
         try:
             target = self._find(interpreter, steps)
         except UnkeptError as error:
@@ -251,6 +255,7 @@ class Checkpoints:
             self._drop(self._kept.pop())
         if interpreter.pid:
             interpreter.discard("")
+        interpreter.lost = ""
         back = FileReturn(self._contents, mapped)
         for path, entry in target.files.items():
             try:

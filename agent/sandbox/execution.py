@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 """Time between the interrupt and the kill, where the request does not say."""
 
+UNDO_IS_OFF = b"nothing was undone: undo was turned off when this session began\n"
+
 NOTED_CODE = 2000
 """Characters of code that a new supervisor is told of what runs, for people to read."""
 
@@ -247,12 +249,15 @@ class Executor:
 
     def _undo(self, message: Mapping[str, Any], interpreter: Interpreter, grace_s: float) -> None:
         """Undo the last executions."""
-        checkpoints = self._agent.keep_checkpoints()
-        if checkpoints is None:
-            self._agent.fail("undo is turned off", message["id"])
-            return
         self._keep_note(message)
         execution = self.begin(message["id"], interpreter, grace_s)
+        for stream in ("stdout", "stderr"):
+            interpreter.captures.setdefault(stream, self._agent.new_capture(stream))
+        checkpoints = self._agent.keep_checkpoints()
+        if checkpoints is None:
+            interpreter.captures["stderr"].write(UNDO_IS_OFF)
+            self.finish(execution, 1)
+            return
         execution.undoes = True
         if message.get("timeout_s") is not None:
             self._agent.poller.at(

@@ -38,6 +38,9 @@ MAX_LINKED = 64
 OWN_DIRECTORY = SpillFile.DIRECTORY
 """In the workspace, and not code's: results say what is in it."""
 
+BLOCK = 512
+"""Bytes of the unit in which stat(2) counts."""
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,10 +53,15 @@ class UnkeptError(Exception):
 
 
 class TooMuchError(UnkeptError):
-    """Not all files have room among what is kept."""
+    """Not all files have room among what is kept.
 
-    def __init__(self) -> None:
+    Attributes:
+        total_bytes: size of all files.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
         super().__init__("the files of the session take more memory than checkpoints may")
+        self.total_bytes = total_bytes
 
 
 class ContentStore:
@@ -168,11 +176,15 @@ class Entry:
 
 
 class FileLook:
-    """One look at a directory and all below it.
+    """One look at directories and all below them.
 
     Args:
         limit: bytes of content that may be kept.
         mapped: inodes of files that are mapped into memory.
+
+    Attributes:
+        total_bytes: size of all files that were seen.
+        lacks_room: not all of them are kept.
     """
 
     def __init__(self, contents: ContentStore, limit: int, mapped: Collection[int]) -> None:
@@ -180,6 +192,8 @@ class FileLook:
         self._limit = limit
         self._mapped = mapped
         self._count = 0
+        self.total_bytes = 0
+        self.lacks_room = False
 
     def at(self, path: str, before: Entry | None) -> Entry:
         """
@@ -196,6 +210,14 @@ class FileLook:
         finally:
             os.close(fd)
         return entry
+
+    def check(self) -> None:
+        """
+        Raises:
+            TooMuchError: not all has been kept.
+        """
+        if self.lacks_room:
+            raise TooMuchError(self.total_bytes)
 
     def _below(self, directory: int, found: Entry, before: Entry | None, depth: int) -> None:
         if depth > DEEPEST_KEPT:
@@ -217,6 +239,7 @@ class FileLook:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFREG:
+            self.total_bytes += status.st_blocks * BLOCK
             is_mapped = status.st_ino in self._mapped
             if before is not None and before.content and before.is_same(status) and not is_mapped:
                 return before
@@ -232,8 +255,10 @@ class FileLook:
         return entry
 
     def _file(self, directory: int, name: bytes, status: os.stat_result, is_mapped: bool) -> Entry:
-        if status.st_blocks * 512 > self._limit - self._contents.bytes:
-            raise TooMuchError
+        room = self._limit - self._contents.bytes
+        self.lacks_room = self.lacks_room or status.st_blocks * BLOCK > room
+        if self.lacks_room:
+            return Entry(status)
         with opened_again(directory, name, os.O_RDONLY | OPEN_FILE, status.st_mode) as fd:
             entry = Entry(os.fstat(fd))
             entry.mode = status.st_mode

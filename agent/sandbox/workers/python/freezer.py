@@ -17,10 +17,11 @@ import sys
 from importlib import import_module
 
 from sandbox.framing import from_json
-from sandbox.linux import c_library
+from sandbox.linux import c_library, go_first_without_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 
@@ -45,7 +46,12 @@ MEMORY_DEVICES = 1
 GPU_DEVICES = (195, 226)
 """Major numbers of NVIDIA's devices and of /dev/dri. What a process has there, forks have not."""
 
+MAX_REASON = 300
+"""Bytes of a reason why there is no checkpoint."""
+
 THAW_BYTES = 4096
+
+MEMORY_FILE = "/memfd:"
 
 
 class CannotFreezeError(Exception):
@@ -118,11 +124,12 @@ class Thawed:
 class Freezer:
     """Makes checkpoints of the process that it is in."""
 
-    def freeze(self, fd: int) -> Thawed | None:
+    def freeze(self, fd: int, private: Collection[int]) -> Thawed | None:
         """Make a checkpoint.
 
         Args:
             fd: socket of the checkpoint, to the agent; closed here.
+            private: descriptors of the worker, which a fork closes.
 
         Returns:
             None in the worker; in the checkpoint, once it wakes, what it is to know.
@@ -130,11 +137,12 @@ class Freezer:
         worker = os.getpid()
         try:
             with SignalsBlocked() as mask:
-                is_copy = self._fork()
+                held = Held({fd, *private})
+                is_copy = self._fork(fd, held)
         except Exception as error:
             reason = str(error) or type(error).__name__
             with contextlib.suppress(OSError):
-                os.write(fd, NOT_FROZEN + reason.encode(errors="replace")[:1000])
+                os.write(fd, NOT_FROZEN + reason.encode(errors="replace")[:MAX_REASON])
             os.close(fd)
             if os.getpid() != worker:
                 os._exit(1)
@@ -143,18 +151,22 @@ class Freezer:
             os.close(fd)
             return None
         try:
-            thawed = _wait_frozen(fd)
+            thawed = _wait_frozen(fd, held)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                os.write(fd, NOT_FROZEN + f"{type(error).__name__}: {error}".encode()[:1000])
+                os.write(fd, NOT_FROZEN + f"{type(error).__name__}: {error}".encode()[:MAX_REASON])
             os._exit(1)
         _forget_signals()
         native_signal.pthread_sigmask(native_signal.SIG_SETMASK, mask)
         return thawed
 
     @staticmethod
-    def _fork() -> bool:
-        """Fork; return True in the copy."""
+    def _fork(fd: int, held: Held) -> bool:
+        """Fork; return True in the copy.
+
+        The worker goes on when the copy has closed what others may wait for the end of, and has
+        told the agent of itself: so the agent knows it before code can start or kill anything.
+        """
         import _thread
 
         count = _thread._count()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -163,10 +175,98 @@ class Freezer:
             raise CannotFreezeError(f"code has {words} of its own, which a copy would not have")
         random = sys.modules.get("random")
         state = None if random is None else random.getstate()
-        pid = _fork_native() if _native_threads() > 1 else _fork_beside()
-        if pid == 0 and random is not None:
-            random.setstate(state)  # a fork gives it another one
-        return pid == 0
+        has_threads = _native_threads() > 1
+        parked, done = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = _fork_native() if has_threads else _fork_beside()
+            if pid == 0:
+                if random is not None:
+                    random.setstate(state)  # a fork gives it another one
+                held.park()
+                os.setsid()
+                go_first_without_memory()
+                os.write(fd, FROZEN)
+                return True
+            os.close(done)
+            done = -1
+            os.read(parked, 1)
+        finally:
+            os.close(parked)
+            if done >= 0:
+                os.close(done)
+        # Libraries that know forks have ended their threads for this one. GNU's OpenMP does not,
+        # and waits in the copy for threads that are not there.
+        if has_threads and _native_threads() > 1 and _is_mapped(b"libgomp"):
+            raise CannotFreezeError("a library (GNU's OpenMP) has threads that a copy would miss")
+        return False
+
+
+class Held:
+    """What is open in the worker and closed in a copy, whose descriptors keep their numbers.
+
+    Offsets are noted here, in the worker: it shares them with the copy, and goes on.
+
+    Attributes:
+        files: to be opened again.
+        closed: numbers of pipes, sockets and terminals.
+    """
+
+    def __init__(self, private: Collection[int]) -> None:
+        """
+        Raises:
+            CannotFreezeError: something cannot be held by a copy.
+        """
+        self.files: list[ReopenedFile] = []
+        self.closed: list[int] = []
+        try:
+            self.directory = os.getcwd()
+        except FileNotFoundError:
+            self.directory = ""
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd in private or fd in (1, 2):
+                continue
+            try:
+                status = os.fstat(fd)
+            except OSError:  # the descriptor of the listing itself
+                continue
+            kind = stat.S_IFMT(status.st_mode)
+            is_device = kind == stat.S_IFCHR
+            if kind in (stat.S_IFREG, stat.S_IFDIR):
+                path = os.readlink(f"/proc/self/fd/{fd}")
+                if not path.startswith(MEMORY_FILE):
+                    self.files.append(ReopenedFile(fd, path if _is_at(path, status) else ""))
+            elif is_device and os.major(status.st_rdev) in GPU_DEVICES:
+                raise CannotFreezeError("code uses a GPU, whose memory a copy would not have")
+            elif kind in (stat.S_IFIFO, stat.S_IFSOCK) or (
+                is_device and os.major(status.st_rdev) != MEMORY_DEVICES
+            ):
+                self.closed.append(fd)
+
+    def park(self) -> None:
+        """Close what is open, in the copy."""
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for each in self.files:
+            if each.path:
+                os.dup2(null, each.fd, each.inheritable)
+        os.close(null)
+        # Whoever reads `dead` sees the end, whoever writes to it an error.
+        dead, other = [end.detach() for end in _socket.socketpair()]
+        os.close(other)
+        for fd in (1, 2, *self.closed):
+            os.dup2(dead, fd, os.get_inheritable(fd))
+        os.close(dead)
+
+    def reopen(self, thawed: Thawed) -> None:
+        """Open it again, in a copy that wakes."""
+        with contextlib.suppress(OSError):
+            os.chdir(self.directory)
+        thawed.closed = len(self.closed)
+        for each in self.files:
+            try:
+                each.reopen()
+            except OSError:
+                thawed.lost.append(each.path)
+            thawed.unnamed += not each.path
 
 
 class SignalsBlocked:
@@ -267,14 +367,8 @@ def _fork_native() -> int:
     return 0
 
 
-def _wait_frozen(fd: int) -> Thawed:
+def _wait_frozen(fd: int, held: Held) -> Thawed:
     """Wait, in the copy, until it is woken. It ends when the agent drops it."""
-    os.setsid()
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-        file.write(b"1000")
-    directory = os.getcwd()
-    opened, closed = _park(fd)
-    os.write(fd, FROZEN)
     link = _socket.socket(fileno=fd)
     while True:
         data, parts, _, _ = link.recvmsg(THAW_BYTES, _socket.CMSG_SPACE(4 * 4))
@@ -291,59 +385,14 @@ def _wait_frozen(fd: int) -> Thawed:
     ]
     thawed = Thawed(from_json(data[1:].decode()), descriptors)
     link.close()
-    thawed.closed = closed
-    with contextlib.suppress(OSError):
-        os.chdir(directory)
-    for each in opened:
-        try:
-            each.reopen()
-        except OSError:
-            thawed.lost.append(each.path)
-        thawed.unnamed += not each.path
+    held.reopen(thawed)
     return thawed
 
 
-def _park(kept: int) -> tuple[list[ReopenedFile], int]:
-    """Close what is open, in a copy, but hold its numbers.
-
-    Returns:
-        Files to open again, and how many descriptors were closed for good.
-
-    Raises:
-        CannotFreezeError: something cannot be held by a copy.
-    """
-    opened: list[ReopenedFile] = []
-    closed = 0
-    ours, theirs = _socket.socketpair()
-    dead, ended = ours.detach(), theirs.detach()
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.close(ended)  # whoever reads `dead` sees the end, whoever writes to it an error
-        for name in os.listdir("/proc/self/fd"):
-            fd = int(name)
-            if fd in (kept, dead, null):
-                continue
-            try:
-                status = os.fstat(fd)
-            except OSError:  # the descriptor of the listing itself
-                continue
-            kind = stat.S_IFMT(status.st_mode)
-            if kind in (stat.S_IFREG, stat.S_IFDIR):
-                path = os.readlink(f"/proc/self/fd/{fd}")
-                opened.append(ReopenedFile(fd, path if _is_at(path, status) else ""))
-                if opened[-1].path:
-                    os.dup2(null, fd, opened[-1].inheritable)
-            elif kind == stat.S_IFCHR and os.major(status.st_rdev) in GPU_DEVICES:
-                raise CannotFreezeError("code uses a GPU, whose memory a copy would not have")
-            elif kind in (stat.S_IFIFO, stat.S_IFSOCK) or (
-                kind == stat.S_IFCHR and os.major(status.st_rdev) != MEMORY_DEVICES
-            ):
-                os.dup2(dead, fd, os.get_inheritable(fd))
-                closed += fd > 2
-    finally:
-        os.close(dead)
-        os.close(null)
-    return opened, closed
+def _is_mapped(name: bytes) -> bool:
+    """Return whether a library with such a name is in memory."""
+    with open("/proc/self/maps", "rb") as file:
+        return name in file.read()
 
 
 def _is_at(path: str, status: os.stat_result) -> bool:

@@ -236,7 +236,7 @@ class PythonWorker:
             elif message["type"] == "complete":
                 self._complete(message)
             elif message["type"] == "checkpoint":
-                thawed = self._freezer.freeze(self._passed.pop(0))
+                thawed = self._freezer.freeze(self._passed.pop(0), self._private)
                 if thawed is not None:
                     self._thaw(thawed)
             elif message["type"] == "run":
