@@ -20,10 +20,10 @@ CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests to
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: coverage release help setup run nix-demo test smoke test-vm soak fuzz conformance box-peers check lint types mypy pyright docs bench format pin clean
+.PHONY: coverage release help setup run nix-demo test smoke test-vm soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv, and install bubblewrap if it is missing and may be installed
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
@@ -51,6 +51,9 @@ soak: ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
 fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--seconds 600 from-agent')
 	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r tests/fuzz/constraints.txt
 	@$(BIN)/python tests/fuzz/guided.py $(ARGS)
+
+test-integrations: setup ## test the adapters with their frameworks (ARGS='smolagents -k name' for some)
+	@$(BIN)/python tools/integrations.py $(ARGS)
 
 conformance: setup ## run MCP's own conformance suite and clients (npm), and write docs/contributing/conformance.md
 	@$(BIN)/python tests/mcpconformance/run.py $(ARGS)

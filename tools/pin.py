@@ -189,10 +189,13 @@ def markers(roots: Iterable[str]) -> dict[str, Marker]:
     return {canonicalize_name(each.name): each.marker for each in requirements if each.marker}
 
 
-def hashes(versions: Mapping[str, str], only: Mapping[str, Marker]) -> dict[str, set[str]]:
+def hashes(
+    versions: Mapping[str, str], only: Mapping[str, Marker], chosen: Sequence[Target] = ()
+) -> dict[str, set[str]]:
     """SHA-256 of every wheel of `versions` that one of the targets would pick.
 
     Args:
+        chosen: targets; all, if there are none.
         only: a package named here counts for the targets that fulfil its condition.
     """
     found: dict[str, set[str]] = {name: set() for name in versions}
@@ -207,10 +210,26 @@ def hashes(versions: Mapping[str, str], only: Mapping[str, Marker]) -> dict[str,
         return report(lines, target, "--no-deps")
 
     with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
-        for pins in pool.map(wheels, targets()):
+        for pins in pool.map(wheels, chosen or targets()):
             for pin in pins:
                 found[pin.name].add(pin.sha256)
     return found
+
+
+def lock(roots: Sequence[str], *, python: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Versions and hashes of what nsm and `roots` need, for one Python only.
+
+    Raises:
+        PinError: pip could not resolve them.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *roots]
+    chosen = [target for target in targets() if target.python == python]
+    oldest = report(wanted, chosen[0])
+    if absent := missing(oldest, wanted, python):
+        raise PinError(f"Python {python} also needs {sorted(absent)}: require them by name")
+    versions = {pin.name: pin.version for pin in oldest}
+    return versions, hashes(versions, {}, chosen)
 
 
 def render(
@@ -218,9 +237,11 @@ def render(
     found: Mapping[str, Iterable[str]],
     only: Mapping[str, Marker],
     what: str,
+    *,
+    pythons: Sequence[str] = PYTHONS,
 ) -> str:
     """A requirements file in pip's hash-checking form."""
-    lines = [HEADER.format(what=what, first=PYTHONS[0], last=PYTHONS[-1])]
+    lines = [HEADER.format(what=what, first=pythons[0], last=pythons[-1])]
     for name in sorted(versions):
         digests = [f"    --hash=sha256:{digest}" for digest in sorted(found[name])]
         condition = f" ; {only[name]}" if name in only else ""

@@ -9,12 +9,13 @@ Example::
 
 The package:
 
-    client/         the clients: blocking, and on trio
+    client/         the clients: blocking, on trio, and for threads and asyncio
     wire/           the control protocol, without I/O
     transcripts/    transcripts as values: files, comparison, notebooks
     startup/        connect to a supervisor; start one where none listens
     shim/           `nsm-mcp`, the pipe between an MCP client and the supervisor
     cli/            the command `nsm`
+    integrations/   adapters for agent frameworks
     jail/           parts of jails that sessions and boxes have in common
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
     setup/          `nsm setup`: nsm in the files of coding agents
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from nsm.client.job_steps import JobResult
     from nsm.client.jobs import Job
     from nsm.client.replays import ReplayedExecution, ReplayReport
+    from nsm.client.shared_sandbox import CommandResult, SharedSandbox
     from nsm.transcripts.document import SessionTranscript, read_transcript
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.environments import EnvironmentRow
@@ -85,6 +87,7 @@ __all__ = [
     "AsyncJob",
     "Check",
     "Client",
+    "CommandResult",
     "Completions",
     "Directory",
     "EndedRow",
@@ -122,6 +125,7 @@ __all__ = [
     "SessionRow",
     "SessionStart",
     "SessionTranscript",
+    "SharedSandbox",
     "Skipped",
     "Status",
     "TreeReport",
@@ -154,6 +158,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.client.async_jobs"
         case "ReplayedExecution" | "ReplayReport":
             module = "nsm.client.replays"
+        case "CommandResult" | "SharedSandbox":
+            module = "nsm.client.shared_sandbox"
         case "SessionTranscript" | "read_transcript":
             module = "nsm.transcripts.document"
         case "JobChunk" | "JobInfo" | "JobOutput":

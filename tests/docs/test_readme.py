@@ -75,7 +75,12 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-ALL = [block for page in PAGES for block in blocks(page)]
+ALL = [
+    block
+    for page in PAGES
+    for block in blocks(page)
+    if not block.comment.startswith("<!-- with ")  # a framework: tests/integrations runs these
+]
 RUNNING = sorted({block.page for block in ALL if block.language in {"console", "python"}})
 """Pages with examples that are run."""
 

@@ -18,6 +18,8 @@ local_files.py            a local file that is copied: read, or written whole or
 local_trees.py            local directories as tar archives, made and unpacked
 replays.py                ``client.replay(...)``, as steps
 sandbox.py, async_sandbox.py   ``client.sandbox(...)``
+shared_sandbox.py         `SharedSandbox`: a sandbox for threads and asyncio tasks
+background.py             the thread in which trio runs for those
 passing.py                descriptors that come with answers
 boxes.py, bridge.py, builds.py, ports.py   ``client.boxes``, ``client.bridge``, ...
 project_environments.py   ``client.project_environments``

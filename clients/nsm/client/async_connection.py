@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import trio
 
+from nsm.client.async_steps import with_grace
 from nsm.client.retry import LostError
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import DisconnectedError, NsmError, ShuttingDownError
@@ -24,9 +25,12 @@ ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself, or to end after it said that it will."""
 
 CANCEL_TIMEOUT_S = 1.0
-"""How long a cancelled call may still write its `cancel`; it is a few bytes."""
+"""How long a cancelled call may still write: the rest of its frame, and its `cancel`."""
 
 _READ_BYTES = 65536
+
+_AT_ONCE_BYTES = 4096
+"""Size of a frame that a socket takes whole, unless nobody reads."""
 
 
 class AsyncWire:
@@ -220,15 +224,14 @@ class AsyncWire:
             if isinstance(message, Cancel) and message.id not in self._protocol.in_flight:
                 return False
             data = self._protocol.send(message)
-            whole = cancelled = False
+            written = trio.Event()
+            broken = False
             try:
-                cancelled = True
-                await self._stream.send_all(data)
-                whole, cancelled = True, False
+                await self._write(data, written)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                cancelled = False  # reading tells more: the supervisor may have said why it closed
+                broken = True  # reading tells more: the supervisor may have said why it closed
             finally:
-                if cancelled:
+                if not written.is_set() and not broken:
                     self.fail(
                         DisconnectedError(
                             "a call was cancelled while it was being written",
@@ -236,7 +239,22 @@ class AsyncWire:
                         )
                     )
                     await trio.aclose_forcefully(self._stream)
-            return whole
+            return written.is_set()
+
+    async def _write(self, data: bytes, written: trio.Event) -> None:
+        """Write a frame. Half a frame ends the connection, so a call that is cancelled in the
+        middle of a large one has `CANCEL_TIMEOUT_S` left for the rest.
+        """
+        if len(data) <= _AT_ONCE_BYTES:
+            await self._stream.send_all(data)
+            written.set()
+            return
+
+        async def send() -> None:
+            await self._stream.send_all(data)
+            written.set()
+
+        await with_grace(send, CANCEL_TIMEOUT_S)
 
     def fail(self, error: NsmError) -> None:
         """Give all that wait this error, and who comes later; the first one counts."""

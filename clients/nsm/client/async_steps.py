@@ -61,3 +61,26 @@ class AsyncCalls:
     async def carry_out(self, steps: Steps[T]) -> T:
         """Carry out steps."""
         return await carry_out(steps, self.call)
+
+
+async def with_grace(function: Callable[[], Awaitable[object]], grace_s: float) -> None:
+    """Run a function that has `grace_s` seconds left when this is cancelled."""
+    scope = trio.CancelScope(shield=True)
+
+    async def limit_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            scope.deadline = trio.current_time() + grace_s
+
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limit_when_cancelled)
+        with scope:
+            try:
+                await function()
+            except Exception as caught:  # noqa: BLE001  # the nursery would put it into a group
+                error = caught
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import trio
 
 from nsm import AsyncClient, NsmError
+from nsm.client.background import BACKGROUND
 from nsm.client.job_steps import COLLECT_BYTES
-from nsm.integrations.background import BACKGROUND
 from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ class Background:
             if self._token is None:
                 ready = threading.Event()
                 # A daemon: it must not keep the process from ending.
-                name = "nsm integrations"
+                name = "nsm"
                 threading.Thread(
                     target=trio.run, args=(self._main, ready), name=name, daemon=True
                 ).start()

@@ -1,0 +1,173 @@
+"""Run the tests of adapters, each with its framework in a virtual environment of its own.
+
+Frameworks pin versions that contradict each other and nsm's. So each has a directory in
+`tests/integrations` with `requirements.txt`, what its tests need beside nsm, and `constraints.txt`,
+exact versions with hashes of all of it. The environments are kept in `build/integrations`.
+
+    make test-integrations                           # all of them
+    make test-integrations ARGS='smolagents -k probe'
+    .venv/bin/python tools/integrations.py --pin smolagents    # write its constraints.txt anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pin
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests" / "integrations"
+ENVIRONMENTS = ROOT / "build" / "integrations"
+STAMP = "nsm-made-from"
+ALWAYS = ("pytest>=8.4", "hatchling>=1.27", "editables")
+DEFAULT_PYTHON = "3.11"
+PYTHON = re.compile(r"^# python: (3\.\d+)$", re.MULTILINE)
+WHAT = "What the tests of the adapter for {name} need"
+
+
+class UnavailableError(Exception):
+    """The packages, or a Python for them, can't be had here; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework whose adapter is tested."""
+
+    name: str
+
+    @property
+    def directory(self) -> Path:
+        """Directory of its tests."""
+        return TESTS / self.name
+
+    @property
+    def environment(self) -> Path:
+        """Directory of its virtual environment."""
+        return ENVIRONMENTS / self.name
+
+    @property
+    def requirements(self) -> list[str]:
+        """Lines that name packages."""
+        text = (self.directory / "requirements.txt").read_text(encoding="utf-8")
+        lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
+        return [line for line in lines if line and not line.startswith("#")]
+
+    @property
+    def python(self) -> str:
+        """Version of Python that its packages are pinned for."""
+        found = PYTHON.search((self.directory / "requirements.txt").read_text(encoding="utf-8"))
+        return found[1] if found else DEFAULT_PYTHON
+
+    def interpreter(self) -> str:
+        """Find a Python of that version.
+
+        Raises:
+            UnavailableError: there is none.
+        """
+        if "{}.{}".format(*sys.version_info) == self.python:
+            return sys.executable
+        name = f"python{self.python}"
+        for directory in os.get_exec_path():
+            path = shutil.which(name, path=directory)
+            # A shim of pyenv may be there and run nothing.
+            if path is not None:
+                tried = subprocess.run([path, "-c", ""], capture_output=True, check=False)
+                if tried.returncode == 0:
+                    return path
+        raise UnavailableError(f"it is tested with Python {self.python}, and none is on PATH")
+
+    def prepare(self) -> Path:
+        """Make its virtual environment, unless it is there.
+
+        Returns:
+            Its Python.
+
+        Raises:
+            UnavailableError: something for it can't be had here.
+        """
+        constraints = self.directory / "constraints.txt"
+        parts = [path.read_bytes() for path in (constraints, ROOT / "pyproject.toml")]
+        interpreter = self.interpreter()
+        stamp = hashlib.sha256(b"\0".join([*parts, interpreter.encode()])).hexdigest()
+        python = self.environment / "bin" / "python"
+        made_from = self.environment / STAMP
+        if made_from.exists() and made_from.read_text() == stamp:
+            return python
+        shutil.rmtree(self.environment, ignore_errors=True)
+        run([interpreter, "-m", "venv", str(self.environment)])
+        install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
+        install += ["--disable-pip-version-check"]
+        run([*install, "--require-hashes", "--requirement", str(constraints)])
+        run([*install, "--no-build-isolation", "--editable", str(ROOT)])
+        made_from.write_text(stamp)
+        return python
+
+    def pin(self) -> None:
+        """Write its constraints: the newest versions that its requirements allow.
+
+        Raises:
+            pin.PinError: pip could not resolve them.
+        """
+        versions, found = pin.lock([*self.requirements, *ALWAYS], python=self.python)
+        text = pin.render(versions, found, {}, WHAT.format(name=self.name), pythons=[self.python])
+        (self.directory / "constraints.txt").write_text(text, encoding="utf-8")
+        print(f"{self.name}: {len(versions)} packages")
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a step of a set-up.
+
+    Raises:
+        UnavailableError: it failed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
+        raise UnavailableError((errors or done.stderr.splitlines() or ["no reason given"])[-1])
+
+
+def frameworks() -> list[str]:
+    """List the names of those that have tests."""
+    return sorted(path.parent.name for path in TESTS.glob("*/requirements.txt"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Test the chosen ones; 1 if a test failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="FRAMEWORK", help="all, if none is named")
+    parser.add_argument("--pin", action="store_true", help="write its constraints.txt anew")
+    options, for_pytest = parser.parse_known_args(argv)
+    if unknown := sorted(set(options.names) - set(frameworks())):
+        parser.error(f"there is no {unknown[0]}; there are {', '.join(frameworks())}")
+    failed: list[str] = []
+    for name in options.names or frameworks():
+        framework = Framework(name)
+        if options.pin:
+            framework.pin()
+            continue
+        try:
+            python = framework.prepare()
+        except UnavailableError as error:
+            print(f"{name}: skipped: {error}", flush=True)
+            continue
+        print(f"{name}:", flush=True)
+        command = [str(python), "-m", "pytest", "-c", str(TESTS / "pytest.ini")]
+        command += ["--rootdir", str(ROOT), "--confcutdir", str(TESTS), *for_pytest]
+        if subprocess.run([*command, str(framework.directory)], cwd=ROOT, check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
