@@ -95,6 +95,7 @@ def serve(
     rehearse: bool = True,
     host_network: bool = False,
     worker: PythonWorker | None = None,
+    adopted: Sequence[int] = (),
 ) -> NoReturn:
     """Have an agent serve on this channel.
 
@@ -107,12 +108,13 @@ def serve(
         rehearse: it runs code that does nothing before, so that the first execution is faster.
         host_network: the network is the host's, and what else is in it is to be out of reach.
         worker: a Python worker that was made before a fork.
+        adopted: arguments of `Interpreter.adopt`, if the interpreter runs already.
     """
     prctl(PR_SET_DUMPABLE, 0)
     if host_network:
         shut_abstract_sockets()
     try:
-        agent.run(read_fd, write_fd, prestart, rehearse=rehearse)
+        agent.run(read_fd, write_fd, prestart, rehearse=rehearse, adopted=adopted)
     except ForkedWorker as fork:
         control_fd, page = fork.control_fd, fork.page
     run_worker(worker, control_fd, page)
@@ -128,7 +130,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         page = SharedPage(page_fd)
         os.close(page_fd)
         run_worker(None, control_fd, page)
-    names = ("prestart", "python", "bash", "node", "workspace", "limits", "network")
+    names = ("prestart", "python", "bash", "node", "workspace", "limits", "network", "adopt")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
         if option[2:] not in options or not option.startswith("--") or not value:
@@ -144,10 +146,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except ValueError as error:
         sys.exit(f"sandbox_agent: --limits: {error}")
     host_network = options.pop("network") == "host"
+    adopted = [int(number) for number in options.pop("adopt").split(",") if number]
     read_fd, write_fd = claim_channel()
     set_limits(FIXED_LIMITS)
     agent = prepare(programs=options, workspace=workspace, limits=limits)
-    serve(agent, read_fd, write_fd, prestart=prestart, host_network=host_network)
+    serve(agent, read_fd, write_fd, prestart=prestart, host_network=host_network, adopted=adopted)
 
 
 if __name__ == "__main__":

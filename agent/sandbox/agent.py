@@ -36,7 +36,7 @@ from sandbox.watches import FileWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
     from sandbox.execution import CurrentExecution
@@ -54,6 +54,9 @@ class Agent:
         file: path of the agent's program, for another Python to run.
         programs: interpreter name → path of the program.
         workspace: working directory of interpreters and place for spilled output.
+
+    Attributes:
+        has_forks: the session has been forked; what starts in it is kept from its forks.
     """
 
     pid: int
@@ -71,6 +74,7 @@ class Agent:
         self.workspace = workspace
         self.limits = limits or Limits()
         self.running: CurrentExecution | None = None
+        self.has_forks = False
         self.poller = Poller()
         self.executions = Executor(self)
         self.stopper = Stopper(self)
@@ -112,7 +116,13 @@ class Agent:
         )
 
     def run(
-        self, read_fd: int, write_fd: int, prestart: str | None = None, *, rehearse: bool = True
+        self,
+        read_fd: int,
+        write_fd: int,
+        prestart: str | None = None,
+        *,
+        rehearse: bool = True,
+        adopted: Sequence[int] = (),
     ) -> NoReturn:
         """Serve until the channel ends.
 
@@ -120,9 +130,12 @@ class Agent:
             read_fd, write_fd: the channel; may be the same.
             prestart: name of the interpreter that is up before `ready` is sent.
             rehearse: if that is Python, it runs code that does nothing before `ready`.
+            adopted: as for `serve`.
         """
         self._open(read_fd, write_fd)
-        if prestart is not None:
+        if adopted and prestart is not None:
+            self.interpreters[prestart].adopt(*adopted)
+        elif prestart is not None:
             self._prestart(self.interpreters[prestart], rehearse=rehearse)
         self.channel.send_encoded(self._ready if self.pid == 1 else self._encode_ready(self.pid))
         while True:
@@ -204,6 +217,8 @@ class Agent:
             self.questions.check(message)
         elif kind == "complete":
             self.questions.complete(message)
+        elif kind == "fork":
+            self.questions.fork(message)
         elif kind == "ping":
             self.send({"type": "pong"})
         elif kind == "status":
@@ -218,7 +233,7 @@ class Agent:
         else:
             self.fail(
                 f"unknown type {kind!r:.50}: expected execute, interrupt, stream, input, ack, "
-                "hello, ping, status, check, complete, listen, ports, shutdown, "
+                "hello, ping, status, check, complete, fork, listen, ports, shutdown, "
                 f"{', '.join((*TRANSFER_REQUESTS, *JOB_REQUESTS))}",
                 message.get("id"),
             )

@@ -228,10 +228,13 @@ class OutputPipe:
         child_fd: the end for the interpreter. It stays open here as well: a pipe that nobody can
             write to would wake the agent for ever.
         paused: the agent does not wait for what is printed.
+
+    Args:
+        ends: both ends of one that exists; default a new one.
     """
 
-    def __init__(self) -> None:
-        self.read_fd, self.child_fd = os.pipe2(os.O_CLOEXEC)
+    def __init__(self, ends: tuple[int, int] | None = None) -> None:
+        self.read_fd, self.child_fd = ends or os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
         self.paused = False
 

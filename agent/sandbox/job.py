@@ -93,6 +93,7 @@ class JobProcess:
         stdin: bool,
         tty: tuple[int, int] | None,
         limits: Mapping[str, int],
+        has_forks: bool,
         log: JobLog,
         poller: Poller,
         changed: Callable[[JobProcess], None],
@@ -125,7 +126,7 @@ class JobProcess:
             else:
                 actions = self._open_terminal(theirs, tty)
             self.pid = self.leader = start_program(
-                argv, cwd, {**os.environ, **env}, actions, limits
+                argv, cwd, {**os.environ, **env}, actions, limits, has_forks=has_forks
             )
         except OSError as error:
             self.close()

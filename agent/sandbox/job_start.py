@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import resource
 
 from sandbox.limits import RESOURCES
-from sandbox.linux import IGNORED_BY_PYTHON
+from sandbox.linux import IGNORED_BY_PYTHON, leave_forks_alone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any
 
     from sandbox.interpreters.base import Interpreter
@@ -44,6 +45,8 @@ def start_program(
     variables: Mapping[str, str],
     actions: Sequence[Any],
     limits: Mapping[str, int],
+    *,
+    has_forks: bool = False,
 ) -> int:
     """Start a program with posix_spawn(3): a fork would copy the agent's memory for nothing.
 
@@ -54,6 +57,7 @@ def start_program(
         cwd: absolute.
         variables: its whole environment.
         actions: for its descriptors 0 to 2, as of posix_spawn(3).
+        has_forks: the session has forks, which the program must not reach.
 
     Raises:
         JobRefusal, OSError: it cannot be started.
@@ -66,17 +70,44 @@ def start_program(
         raise JobRefusal(f"working directory {cwd!r:.300}: {why}") from None
     try:
         program = find_program(argv[0], variables.get("PATH", os.defpath))
+        start = functools.partial(
+            os.posix_spawn,
+            program,
+            list(argv),
+            variables,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=IGNORED_BY_PYTHON,
+        )
         with limited(limits):
-            return os.posix_spawn(
-                program,
-                list(argv),
-                variables,
-                file_actions=actions,
-                setsid=True,
-                setsigdef=IGNORED_BY_PYTHON,
-            )
+            return in_a_scope(start) if has_forks else start()
     finally:
         os.chdir("/")
+
+
+def in_a_scope(start: Callable[[], int]) -> int:
+    """Start a program in a Landlock domain, which its parent enters: a thread that then ends.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    import threading
+
+    answers: list[int | OSError] = []
+
+    def run() -> None:
+        try:
+            leave_forks_alone()
+            answers.append(start())
+        except OSError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(answers[0], OSError):
+        raise answers[0]
+    return answers[0]
 
 
 def choose_for_oom_kill(pid: int) -> bool:

@@ -153,6 +153,7 @@ class Jobs:
                 stdin=message.get("stdin") is True,
                 tty=size,
                 limits=self._agent.limits.resources,
+                has_forks=self._agent.has_forks,
                 log=log,
                 poller=self._agent.poller,
                 changed=self._changed,

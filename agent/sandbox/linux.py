@@ -27,7 +27,7 @@ wrap, and whose objects every fork would have its own copies of."""
 # linux/landlock.h, and the numbers of its system calls, which are the same on every architecture.
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
 
-LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
 
 LANDLOCK_SCOPES = 6
 """Version of the kernel's interface that has scopes."""
@@ -51,16 +51,37 @@ def shut_abstract_sockets() -> None:
     Raises:
         OSError: the kernel can, and does not.
     """
+    if c_library().syscall(LANDLOCK_CREATE_RULESET, None, 0, 1) >= LANDLOCK_SCOPES:
+        enter_scope(LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+
+
+def leave_forks_alone() -> None:
+    """Keep this process and all that it starts from tracing, reading and signalling processes that
+    it has not started: forks of its session.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    enter_scope(LANDLOCK_SCOPE_SIGNAL)
+
+
+def enter_scope(scope: int) -> None:
+    """Enter a Landlock domain with nothing of files and ports, and one scope.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
     call = c_library().syscall
-    if call(LANDLOCK_CREATE_RULESET, None, 0, 1) < LANDLOCK_SCOPES:
-        return
-    # struct landlock_ruleset_attr: nothing of files and ports, and one scope.
-    fields = (0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
-    attributes = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
+    attributes = landlock_attributes(scope)
     ruleset = call(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0 or call(LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0:
-        raise OSError("abstract sockets of the host cannot be shut off")
+        raise OSError("the kernel does not let this process shut itself in (Landlock)")
     os.close(ruleset)
+
+
+def landlock_attributes(scope: int) -> bytes:
+    """`struct landlock_ruleset_attr` with one scope."""
+    return b"".join(field.to_bytes(8, sys.byteorder) for field in (0, 0, scope))
 
 
 def listen_on_loopback(port: int) -> socket.socket:

@@ -31,4 +31,5 @@ CAPABILITIES = (
     "ports",
     "notes",
     "jobs",
+    "fork",
 )

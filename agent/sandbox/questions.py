@@ -25,6 +25,9 @@ MAX_QUESTION_CHARS = 64 * 1024
 QUESTION_S = 1.0
 """Within that time a question is answered, if only by saying that nobody could tell."""
 
+FORK_S = 60.0
+"""Time for a fork, during which a tracer outside copies the session's files."""
+
 MAX_CHECKS = 4
 """Children that check a text, at a time."""
 
@@ -83,8 +86,9 @@ class Questions:
         kind: str,
         fields: Mapping[str, Any],
         settle: Callable[[Mapping[str, Any]], None],
+        seconds: float = QUESTION_S,
     ) -> None:
-        """Have `settle` called with an interpreter's answer, or with nothing within a second.
+        """Have `settle` called with an interpreter's answer, or with nothing within that time.
 
         A question that is not answered yet, be it long given up, keeps others back: they would
         only pile up in front of an interpreter that is busy.
@@ -100,7 +104,7 @@ class Questions:
             settle(answer)
 
         question = interpreter.question = InterpreterQuestion(self._asked, settled)
-        self._agent.poller.at(timer, time.monotonic() + QUESTION_S, lambda: question.settle({}))
+        self._agent.poller.at(timer, time.monotonic() + seconds, lambda: question.settle({}))
         interpreter.send_question(kind, question.number, fields)
 
     def complete(self, message: Mapping[str, Any]) -> None:
@@ -138,6 +142,27 @@ class Questions:
         else:
             fields = {"before": before, "next": code[cursor : cursor + 1]}
             self._ask(interpreter, "complete", fields, settle)
+
+    def fork(self, message: Mapping[str, Any]) -> None:
+        """Have Python fork, for a tracer that waits for the child."""
+        request_id, python = message.get("id"), self._agent.interpreters.get("python")
+        if not is_id(request_id):
+            self._agent.fail("fork needs an id")
+            return
+        if python is None or not python.pid or python.question is not None:
+            self._agent.fail("cannot fork: no Python waits for code", request_id)
+            return
+        if self._agent.running is not None:
+            self._agent.fail("cannot fork: code is running", request_id)
+            return
+        # First: what starts from now on must not reach the fork, which may be there in a moment.
+        self._agent.has_forks = True
+
+        def settle(answer: Mapping[str, Any]) -> None:
+            error = answer.get("error", "" if answer else "it did not answer")
+            self._agent.send({"type": "forked", "id": request_id, "error": f"{error:.1000}"})
+
+        self._ask(python, "fork", {}, settle, FORK_S)
 
     def check(self, message: Mapping[str, Any]) -> None:
         interpreter = self._interpreter_asked(message)

@@ -7,6 +7,11 @@ import mmap
 import os
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
 INTERRUPT = signal.SIGURG
 """Stands in for a SIGINT that would be ignored. Ignored itself where code has its own use."""
 
@@ -56,3 +61,13 @@ class SharedPage:
     @awaited.setter
     def awaited(self, number: int) -> None:
         self._numbers[1] = number
+
+    def show_descriptors(self, descriptors: Sequence[int]) -> None:
+        """Show whoever forks the worker from outside which descriptors are private; the worker's
+        to write.
+
+        Args:
+            descriptors: the control socket, and what 0, 1 and 2 are put back from.
+        """
+        for place, fd in enumerate(descriptors, 2):
+            self._numbers[place] = fd

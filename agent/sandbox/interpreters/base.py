@@ -28,6 +28,7 @@ from sandbox.linux import (
     enter_directory,
     go_first_without_memory,
     identity_of,
+    leave_forks_alone,
     prctl,
     set_handler,
 )
@@ -227,6 +228,15 @@ class Interpreter:
         os.close(theirs)
         self.begin()
 
+    def adopt(self, pid: int, *fds: int) -> None:
+        """Take over a process that somebody else has started, in place of `start`.
+
+        Args:
+            pid: the process, now a child of the agent.
+            fds: what `start` would have made.
+        """
+        raise NotImplementedError
+
     def _connect(self, pipes: dict[str, OutputPipe], control_fd: int) -> None:
         """Take the ends of a new process's output and control socket."""
         self.steps = self.setup[:]
@@ -275,6 +285,8 @@ class Interpreter:
         go_first_without_memory()
         apply_limits(self.agent.limits.resources)
         enter_directory(self.agent.workspace)
+        if self.agent.has_forks:
+            leave_forks_alone()
         self.become_program(private)
 
     def discard(self, reason: str) -> None:

@@ -25,7 +25,7 @@ class PythonInterpreter(FramedInterpreter):
     """A fork of the agent when the agent's own Python is to be used, else another program."""
 
     name = "python"
-    answers = ("complete",)
+    answers = ("complete", "fork")
 
     def __init__(self, agent: Agent, program: str) -> None:
         super().__init__(agent, program)
@@ -48,6 +48,19 @@ class PythonInterpreter(FramedInterpreter):
             super().start()
         finally:
             os.close(self._page_fd)
+
+    def adopt(self, pid: int, *fds: int) -> None:
+        control_fd, page_fd, *pipe_fds = fds
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._page = SharedPage(page_fd)
+        os.close(page_fd)
+        ends = iter(pipe_fds)
+        pipes = {stream: OutputPipe((next(ends), next(ends))) for stream in ("stdout", "stderr")}
+        self._connect(pipes, control_fd)
+        self.pid = pid
+        self.has_state = True
+        self.begin()
 
     def become_program(self, control_fd: int) -> NoReturn:
         if self.program == sys.executable and self._page is not None:

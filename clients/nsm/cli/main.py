@@ -33,6 +33,7 @@ GROUPS = {
         "inspect": "show all that is known of a session",
         "net": "show or change what a session may reach",
         "port": "open, close and list ports of sessions",
+        "fork": "make copies of a running Python session",
         "save": "write what is in a session into a file",
         "restore": "make a session of a save",
         "tree": "show sessions and saves as a tree",

@@ -38,7 +38,7 @@ from nsm.wire.errors import (
     DisconnectedError,
     NotRunningError,
 )
-from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.live import ForkReport, KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Event
 from nsm.wire.results import RunResult
 
@@ -227,6 +227,11 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
     async def kill_idle(self, idle_s: float) -> KillReport:
         """End the sessions that have been idle for `idle_s` seconds or longer."""
         return read(KillReport, await self.call("kill", {"idle_s": idle_s}))
+
+    async def fork(self, target: str, *names: str, count: int | None = None) -> ForkReport:
+        """Fork a running Python session; as `nsm.Client.fork`."""
+        arguments = operations.fork_arguments(target, names, count)
+        return read(ForkReport, await self.call("session_fork", arguments))
 
     async def interrupt(self, target: str) -> bool:
         """Interrupt what runs in a session; False when nothing did."""

@@ -25,7 +25,7 @@ from nsm.client.run_calls import RunCalls
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import DisconnectedError
-from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.live import ForkReport, KillReport, SessionRow
 from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
@@ -248,6 +248,20 @@ class Client(FileCalls, JobCalls, RunCalls):
     def kill_idle(self, idle_s: float) -> KillReport:
         """End the sessions that have been idle for `idle_s` seconds or longer."""
         return read(KillReport, self.call("kill", {"idle_s": idle_s}))
+
+    def fork(self, target: str, *names: str, count: int | None = None) -> ForkReport:
+        """Fork a running Python session; the forks have its variables and files.
+
+        Args:
+            target: id, name or ``scope/name``.
+            names: names of the forks; those that are missing are made up.
+            count: number of forks; default as many as names, one at least.
+
+        Raises:
+            ForkRefusedError: it cannot be forked; it goes on as before.
+        """
+        arguments = operations.fork_arguments(target, names, count)
+        return read(ForkReport, self.call("session_fork", arguments))
 
     def interrupt(self, target: str) -> bool:
         """Interrupt what runs in a session; False when nothing did."""

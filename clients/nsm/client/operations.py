@@ -212,6 +212,12 @@ def kill_arguments(targets: str | Iterable[str]) -> dict[str, Any]:
     return {"targets": [targets] if isinstance(targets, str) else list(targets)}
 
 
+def fork_arguments(target: str, names: Iterable[str], count: int | None) -> dict[str, Any]:
+    """The arguments of `session_fork`."""
+    found: dict[str, Any] = {"target": target, "names": list(names)}
+    return found if count is None else {**found, "count": count}
+
+
 def output_of(event: Event) -> tuple[Stream, str] | None:
     """The stream and text of an `output` event; None for events of any other kind."""
     stream, text = event.data.get("stream"), event.data.get("text")

@@ -127,6 +127,12 @@ class StartFailedError(NsmError):
     code = "start-failed"
 
 
+class ForkRefusedError(NsmError):
+    """A running session cannot be forked; the message says why, and it goes on as before."""
+
+    code = "fork-refused"
+
+
 class SessionEndedError(NsmError):
     """The session ended while the call was queued or running; the message says why."""
 

@@ -73,3 +73,25 @@ class KillReport(NamedTuple):
 
     killed: tuple[KilledSession, ...]
     errors: tuple[KillError, ...]
+
+
+class ForkRow(NamedTuple):
+    """A fork of a running session."""
+
+    id: str
+    name: str
+
+
+class ForkReport(NamedTuple):
+    """Forks that were made of a running session.
+
+    Attributes:
+        closed: what the original had open and they have not, such as pipes and connections.
+        copied_bytes: size of the files that each of them got.
+        stood_s: seconds for which the original stood still.
+    """
+
+    forks: tuple[ForkRow, ...]
+    closed: tuple[str, ...] = ()
+    copied_bytes: int = 0
+    stood_s: float = 0.0

@@ -226,6 +226,13 @@ class CheckedFrame(NamedTuple):
     indent: Indent = ""
 
 
+class ForkedFrame(NamedTuple):
+    """The interpreter has forked for whoever traces it, or says why not."""
+
+    id: str
+    error: str = ""
+
+
 class ListeningFrame(NamedTuple):
     """A socket listens in the session; its descriptor comes with the frame (`AgentLink`)."""
 
@@ -305,6 +312,7 @@ AgentFrame = (
     | InputFrame
     | CompletionsFrame
     | CheckedFrame
+    | ForkedFrame
     | ListeningFrame
     | PortsFrame
     | JobAnswerFrame
@@ -332,6 +340,7 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "file_error": FileErrorFrame,
     "completions": CompletionsFrame,
     "checked": CheckedFrame,
+    "forked": ForkedFrame,
     "listening": ListeningFrame,
     "ports": PortsFrame,
     "job": JobFrame,

@@ -20,6 +20,7 @@ from nsmd.agent_link.frames import (
     CheckedFrame,
     CompletionsFrame,
     ErrorFrame,
+    ForkedFrame,
     InputFrame,
     ListeningFrame,
     PortsFrame,
@@ -31,6 +32,7 @@ AnswerFrame = (
     | InputFrame
     | CompletionsFrame
     | CheckedFrame
+    | ForkedFrame
     | ListeningFrame
     | PortsFrame
     | JobAnswerFrame

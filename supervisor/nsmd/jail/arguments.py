@@ -239,8 +239,13 @@ def _mounts(mounts: Sequence[BindMount]) -> Iterator[str]:
         yield from (option, str(mount.source), mount.target)
 
 
-def _variables(path: str, more: Sequence[tuple[str, str]]) -> Iterator[str]:
-    variables = {
+def variables_of(path: str) -> Mapping[str, str]:
+    """Variables of every jail.
+
+    Args:
+        path: value of PATH.
+    """
+    return {
         "HOME": WORKSPACE,
         "LANG": "C.UTF-8",
         "LOGNAME": "user",
@@ -248,7 +253,9 @@ def _variables(path: str, more: Sequence[tuple[str, str]]) -> Iterator[str]:
         "TERM": "dumb",
         "TMPDIR": WORKSPACE,
         "USER": "user",
-        **dict(more),
     }
-    for name, value in variables.items():
+
+
+def _variables(path: str, more: Sequence[tuple[str, str]]) -> Iterator[str]:
+    for name, value in {**variables_of(path), **dict(more)}.items():
         yield from ("--setenv", name, value)

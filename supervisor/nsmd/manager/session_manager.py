@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
 
 import trio
 
 from nsm.dataclass import replace
+from nsm.wire.errors import ForkRefusedError
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
 from nsmd.fdstore.store import NoStore
@@ -19,6 +22,7 @@ from nsmd.host.descriptors import MAX_PROXIED, Shares
 from nsmd.host.timer import Timers
 from nsmd.jail import Launcher
 from nsmd.jail.cgroups import LimitEnforcer
+from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.session_index import SessionIndex
 from nsmd.manager.session_slots import SessionSlots, StartLimit, Turn
 from nsmd.model import names
@@ -32,9 +36,10 @@ from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
 from nsmd.restart.load import LoadedState
 from nsmd.restart.reattach import Reattachment, ResumeTurn
 from nsmd.restart.session_store import SessionStore
-from nsmd.sessions.agent_session import Earlier
+from nsmd.sessions.agent_session import Earlier, StartLimiter
 from nsmd.sessions.ended import EndedSessions, ExecutionIndex
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.forking.live_fork import CarrierReport, LiveFork, check_forkable
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
 
@@ -42,6 +47,13 @@ log = logging.getLogger(__name__)
 
 CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
+
+
+class Forks(NamedTuple):
+    """Forks of a session that were made at once, and how."""
+
+    sessions: Sequence[Session]
+    report: CarrierReport
 
 
 class SessionManager:
@@ -173,6 +185,46 @@ class SessionManager:
             self._session_store.keep(session)
         return session
 
+    async def fork(self, original: Session, tenancies: Sequence[Tenancy]) -> Forks:
+        """Fork a live session; returns the new ones, which have their names.
+
+        Args:
+            original: it is idle.
+            tenancies: of the forks; their names are free.
+
+        Raises:
+            NsmError: that cannot be done; the original goes on as before.
+        """
+        check_forkable(original)
+        if not isinstance(self._launcher, TemplateLauncher):
+            raise ForkRefusedError("No session can be forked: there are no templates here.")
+        spec = replace(original.spec, network=original.network.rule)
+        for _ in tenancies:
+            if not self._slots.has_room(spec, len(self.index), self.index.descriptors):
+                self._slots.turn(tenancies[0].scope)  # says what is full, if nobody can wait
+        live_fork = LiveFork(original, self._launcher, len(tenancies))
+        forks: list[Session] = []
+        for tenancy in tenancies:
+            session_id = names.fresh_id(self.index)
+            session = self._make(spec, session_id, turn=nullcontext(), launcher=live_fork)
+            forks.append(session)
+            session.claim(tenancy)
+            original.forks.add(session)
+            self.events.publish("session_started", session=session.id, subject=session)
+            self._nursery.start_soon(session.run, name=session.id)
+        try:
+            for session in forks:
+                await session.requests.settled()
+        except BaseException:
+            for session in forks:
+                session.end("the fork failed")
+            raise
+        for session in forks:
+            self.index.give_name(session)
+            self._session_store.keep(session)
+        assert live_fork.report is not None, "all are there"
+        return Forks(forks, live_fork.report)
+
     def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = self._make(spec, names.fresh_id(self.index), turn=turn)
         self.events.publish("session_started", session=session.id, subject=session)
@@ -185,12 +237,13 @@ class SessionManager:
         session_id: str,
         earlier: Earlier | None = None,
         *,
-        turn: Turn | ResumeTurn | None = None,
+        turn: StartLimiter | None = None,
+        launcher: Launcher | None = None,
     ) -> Session:
         session = Session(
             session_id,
             spec,
-            launcher=self._launcher,
+            launcher=launcher or self._launcher,
             limits=self._limits,
             watcher=self,
             start_limiter=turn or self._starts,

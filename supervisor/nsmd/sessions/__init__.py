@@ -6,6 +6,7 @@ idle             timers that end a session that is unused or too old
 execution        one execution: its state, output and result
 execution_queue  the executions of one jail, one after another; their time limits
 session          the task that owns one jail and carries out the lifecycle table
+forking          copies of a session that runs
 standard_input   bytes that a client sends to its code
 ended            ended sessions and finished executions that are still remembered
 jobs             programs that run beside the interpreter

@@ -1,8 +1,7 @@
 """A session: one task that owns one jail, in which executions run.
 
 The table of `nsmd.model.lifecycle` says what happens when. This module carries out its effects, and
-`nsmd.sessions.execution_queue` runs the executions. Nothing here polls: the task sleeps from
-the start of the jail to its end. Frames of the agent, timers and clients call the session.
+`nsmd.sessions.execution_queue` the executions. Frames, timers and clients call the session.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class SessionWatcher(Protocol):
 
     @property
     def leaving(self) -> bool:
-        """True while sessions are left to the next supervisor: none ends because its client is
-        gone.
-        """
+        """True while sessions are left to the next supervisor."""
         ...
 
     def execution_resumed(self, session: Session, noted: Noted) -> Execution:
@@ -74,9 +71,7 @@ class SessionWatcher(Protocol):
 
 
 class Session:
-    """One session: a task that owns one jail. The pool makes it; a nursery of the session manager
-    runs it.
-    """
+    """One session: a task that owns one jail; a nursery of the session manager runs it."""
 
     # There may be a thousand: so no dictionary each, and rarely needed parts are made on demand.
     __slots__ = (
@@ -96,6 +91,7 @@ class Session:
         "born_s",
         "created_s",
         "end_reason",
+        "forks",
         "id",
         "jobs",
         "lost",
@@ -141,6 +137,7 @@ class Session:
         self.end_reason = ""
         self.lost = False  # its jail or agent failed, or could not be started
         self.jobs: frozenset[str] = frozenset()  # those that run
+        self.forks: set[Session] = set()  # they live no longer than it does
         self._limits = limits
         self._watcher = watcher
         self._failure: NsmError | None = None
@@ -236,7 +233,6 @@ class Session:
 
     def claim(self, tenancy: Tenancy) -> None:
         """Give a spare to a client; its idle time and lifetime begin now."""
-        assert self.tenancy is None, "a session is claimed once"
         self.tenancy = tenancy
         earlier = self._earlier
         self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
@@ -301,8 +297,8 @@ class Session:
     def jobs_run(self, jobs: Collection[str]) -> None:
         """Note which jobs run now, beside the executions."""
         self.jobs = frozenset(jobs)
-        if jobs and (confinement := self.confinement) is not None:
-            confinement.job_started()
+        if jobs and self.confinement is not None:
+            self.confinement.job_started()
 
     def distrust(self, what: str) -> NsmError:
         """End the session because its agent lies; returns the error that says so."""
@@ -392,9 +388,9 @@ class Session:
         self._feed(LifecycleEvent.LOST)
 
     def post(self, frame: Mapping[str, object], /) -> None:
-        """Send a frame to the agent, if it is still there."""
+        """Send a frame to the agent; if it is ending, waiting callers will be told."""
         if self._link is None:
-            return  # it is ending, and waiting callers will be told
+            return
         try:
             self._link.post(frame)
         except AgentLinkError as error:
@@ -428,17 +424,19 @@ class Session:
     def answered(self, execution: Execution | None) -> None:
         if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
             self.end("one-shot finished")
-            return
-        self._feed(LifecycleEvent.ANSWERED_MORE if self.runs.queued else LifecycleEvent.ANSWERED)
+        else:
+            self._feed(
+                LifecycleEvent.ANSWERED_MORE if self.runs.queued else LifecycleEvent.ANSWERED
+            )
 
     def offers(self, capability: str) -> bool:
         """Return whether its agent is there and has this capability."""
         return self._link is not None and capability in self._link.capabilities
 
-    # For `IdleTimer`.
-
     def idle_expired(self) -> None:
         self._feed(LifecycleEvent.IDLE_EXPIRED)
+        if any(fork.live for fork in self.forks):  # they would end as well
+            self.still_active()
 
     def still_active(self) -> None:
         self._feed(LifecycleEvent.STILL_ACTIVE)
@@ -461,6 +459,8 @@ class Session:
             case Effect.ASK_ACTIVITY:
                 self._idle_timer.ask(can_tell=self.offers("status"))
             case Effect.KILL:
+                for fork in self.forks:
+                    fork.end(f"session {self._label()}, of which it is a fork, ended")
                 self._agent_session.end()
             case Effect.FAIL_ALL:
                 error = self._failure or self.ended_error()

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpf import ALLOW, ERRNO, KILL_PROCESS, Call, check, run
+from bpf import ALLOW, ERRNO, KILL_PROCESS, TRACE, Call, check, run
 from nsm.jail.seccomp import REFUSALS, filter_program, syscalls
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 TABLES = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}
 JUDGED = {
     *("clone", "unshare", "prlimit64", "ioctl", "fcntl", "personality", "socket", "socketpair"),
-    *("mmap", "memfd_create", "shmget", "prctl", "setsockopt"),
+    *("mmap", "memfd_create", "shmget", "prctl", "setsockopt", "ptrace", "setns"),
 }
 """Calls whose arguments decide."""
 
@@ -176,6 +176,20 @@ def test_prctl_leaves_other_processors_alone(machine: str) -> None:
         assert verdict(machine, "prctl", 62 | upper, 1) == refused(errno.EPERM)
     for option in (*range(62), *range(63, 80), 0x59616D61):
         assert verdict(machine, "prctl", option, 62) == ALLOW
+
+
+@MACHINES
+def test_nobody_in_a_jail_becomes_a_tracer_who_allows_setns(machine: str) -> None:
+    assert verdict(machine, "setns", 3, 0) == TRACE
+    for request in (0x4200, 0x4206):  # PTRACE_SETOPTIONS, PTRACE_SEIZE
+        for upper in (0, UPPER):
+            for options in (0x80, 0xFF, 0x80 | 0x100000, 0x80 | upper):
+                asked = verdict(machine, "ptrace", request | upper, 5, 0, options)
+                assert asked == refused(errno.EPERM)
+        for options in (0, 0x7F, 0x100000):
+            assert verdict(machine, "ptrace", request, 5, 0, options) == ALLOW
+    for request in (0, 16, 17, 24, 0x4201, 0x4202, 0x4203):
+        assert verdict(machine, "ptrace", request, 5, 0, 0x80) == ALLOW
 
 
 @MACHINES

@@ -11,6 +11,7 @@
 - `tracing`: tracers and profilers of code, which see no frame of the worker.
 - `library`: the standard library, whatever lies in the working directory.
 - `freezer`: copies of the worker that wait for an undo.
+- `fork_hooks`: what libraries want to have called around a fork.
 - `streams`: standard streams of code.
 - `outbox`: frames to the agent.
 """

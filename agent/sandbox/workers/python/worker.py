@@ -23,6 +23,7 @@ from sandbox.shared_page import INTERRUPT, SharedPage
 from sandbox.workers.python.completion import PythonCompleter
 from sandbox.workers.python.displayer import Displayer
 from sandbox.workers.python.event_loop import COROUTINE, EventLoop
+from sandbox.workers.python.fork_hooks import adopt_fork_hooks, steps_of_fork
 from sandbox.workers.python.freezer import Freezer
 from sandbox.workers.python.import_timer import ImportTimer
 from sandbox.workers.python.library import Library
@@ -50,10 +51,6 @@ ROOM_FOR_ONE = _socket.CMSG_SPACE(4)
 NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
 
 
-FOR_THREADS = ("logging", "threading")
-"""Modules whose fork hooks only reset locks that another thread may have held at the fork."""
-
-
 def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -> NoReturn:
     """Run code from `control_fd` until end-of-file.
 
@@ -68,49 +65,6 @@ def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -
         os.write(2, traceback.format_exc().encode("utf-8", "replace"))
     finally:
         os._exit(1)
-
-
-def steps_of_fork(
-    hooks: Sequence[Mapping[str, Callable[[], object]]],
-) -> Sequence[Callable[[], object]]:
-    """Functions that a fork would have run in the child, in its order, but for those of locks.
-
-    Locks need no reset where the parent had one thread, which held none. Functions to run before a
-    fork may take locks that those to run after it release.
-
-    Args:
-        hooks: arguments of `os.register_at_fork`.
-    """
-    missed = [
-        hook
-        for hook in hooks
-        if getattr(hook.get("after_in_child"), "__module__", "") not in FOR_THREADS
-    ]
-    before = [hook.get("before") for hook in reversed(missed)]
-    steps = (*before, *(hook.get("after_in_child") for hook in missed))
-    return [step for step in steps if step is not None]
-
-
-def adopt_fork_hooks(
-    hooks: Sequence[Mapping[str, Callable[[], object]]], steps: Sequence[Callable[[], object]]
-) -> None:
-    """Register functions to run around later forks, and run those that the last fork left out.
-
-    Args:
-        hooks: arguments of `os.register_at_fork`.
-        steps: from `steps_of_fork`.
-    """
-    for hook in hooks:
-        os.register_at_fork(**hook)
-    for step in steps:
-        try:
-            step()
-        except BaseException:  # noqa: S112  # as a fork does
-            continue
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        with contextlib.suppress(AttributeError):
-            threading.main_thread()._set_native_id()  # noqa: SLF001
 
 
 def _own_files() -> frozenset[str]:
@@ -187,7 +141,7 @@ class PythonWorker:
         self._import_timer = ImportTimer(self._out)
         self._freezer = Freezer()
         self._passed: list[int] = []
-        self._has_run_code = False
+        self._has_run_code = self._is_forked = False
         self._before: tuple[Any, Any] | None = None
         find_modules_anew()
 
@@ -199,6 +153,7 @@ class PythonWorker:
         self._page = page
         self._standard_fds = tuple((fd, dup_high(fd)) for fd in (0, 1, 2))
         self._know_private()
+        self._show_descriptors()
         self._poll.register(control_fd, select.POLLIN)
         # Not before: where the agent runs, nothing is to be imported from code's directory.
         sys.path.insert(0, "")
@@ -239,6 +194,8 @@ class PythonWorker:
                 thawed = self._freezer.freeze(self._passed.pop(0), self._private)
                 if thawed is not None:
                     self._thaw(thawed)
+            elif message["type"] == "fork":
+                self._fork(message["id"])
             elif message["type"] == "run":
                 number = message["id"]
                 one_shot = message.get("one_shot") is True
@@ -250,6 +207,44 @@ class PythonWorker:
                     os._exit(exit_code)  # nobody can be told: the exit status says it
                 done = {"type": "done", "id": number, "token": message["token"]}
                 self._out.send_last({**done, "exit_code": exit_code})
+
+    def _fork(self, number: int) -> None:
+        """Fork for a tracer, which carries the child into a session of its own before it runs.
+
+        The child is dead when the agent is told, or the tracer has let it go elsewhere.
+        """
+        answer: dict[str, Any] = {}
+        identity = identity_of(os.fstat(self._control_fd))
+        try:
+            self._is_forked = True
+            try:
+                pid = os.fork()
+            finally:
+                self._is_forked = False
+            if pid == 0:
+                if identity_of(os.fstat(self._control_fd)) == identity:
+                    os._exit(1)  # nobody has carried it
+                self._begin_as_fork()
+                return
+            with contextlib.suppress(ChildProcessError):  # code waits for all its children
+                os.waitpid(pid, 0)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        self._out.send({"type": "answer", "id": number, **answer})
+
+    def _show_descriptors(self) -> None:
+        saved = (fd for _, fd in self._standard_fds)
+        self._page.show_descriptors((self._control_fd, *saved))
+
+    def _begin_as_fork(self) -> None:
+        """Begin in the child that a tracer has carried into a session of its own.
+
+        The tracer has put this session's descriptors and page in the place of the original's.
+        """
+        self._begin_anew()
+        random = sys.modules.get("numpy.random")
+        if random is not None:  # Python's own does so itself
+            random.seed()
 
     def _complete(self, message: Mapping[str, Any]) -> None:
         answer: dict[str, Any] = {}
@@ -281,6 +276,8 @@ class PythonWorker:
 
     def _after_fork(self) -> None:
         """Let go, in a child that user code has forked, of what is the agent's."""
+        if self._is_forked:
+            return
         self._control.detach()
         for fd in self._private:
             with contextlib.suppress(OSError):
@@ -298,17 +295,22 @@ class PythonWorker:
             os.dup2(fd, place, inheritable=False)
             os.close(fd)
         self._control = _socket.socket(fileno=self._control_fd)
+        self._begin_anew()
+        for note in thawed.notes():
+            self._out.note(note)
+        number, token = thawed.order["id"], thawed.order["token"]
+        self._out.send_last({"type": "done", "id": number, "token": token, "exit_code": 0})
+
+    def _begin_anew(self) -> None:
+        """Begin in a copy of the process, whose private descriptors are its own."""
         self._know_private()
+        self._show_descriptors()
         self._restore_descriptors()
         self._pid = self._displayer.pid = os.getpid()
         self._reader = MessageReader()
         self._poll = select.poll()
         self._poll.register(self._control_fd, select.POLLIN)
         self._loop.renew()
-        for note in thawed.notes():
-            self._out.note(note)
-        number, token = thawed.order["id"], thawed.order["token"]
-        self._out.send_last({"type": "done", "id": number, "token": token, "exit_code": 0})
 
     def _restore_descriptors(self) -> None:
         for fd, saved in self._standard_fds:

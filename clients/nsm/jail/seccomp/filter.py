@@ -42,7 +42,7 @@ REFUSALS = (
     Refusal(
         why="Other mounts and namespaces are ways around read-only binds and network namespaces.",
         calls=(
-            *("setns", "mount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr"),
+            *("mount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr"),
             *("move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr"),
         ),
     ),
@@ -121,7 +121,7 @@ _LOAD, _JUMP, _RETURN, _AND = 0x20, 0x05, 0x06, 0x54
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 
 # linux/seccomp.h: verdicts, and where a call's data lies.
-_ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOW, _TRACE, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x7FF00000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
@@ -192,6 +192,9 @@ _F_SETLEASE, _F_SETDELEG = 1024, 1040
 # linux/mman.h, linux/memfd.h, linux/shm.h: of hugetlbfs. The size of the pages is in other bits.
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0o4000
 
+# linux/ptrace.h
+_PTRACE_SETOPTIONS, _PTRACE_SEIZE, _PTRACE_O_TRACESECCOMP = 0x4200, 0x4206, 0x80
+
 # linux/prctl.h
 _PR_SCHED_CORE = 62
 
@@ -230,6 +233,18 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     "clone": (
         _load_argument(0),
         _if(_ANY_BIT, _NEW_NAMESPACES, _refuse(errno.EPERM)),
+    ),
+    # It fails (ENOSYS), except in a process whose tracer has asked to be told of it: nsm's own,
+    # from outside, while it carries a fork of the session into namespaces of its own.
+    "setns": (_return(_TRACE),),
+    # So that no code becomes such a tracer of its own children.
+    "ptrace": (
+        _load_argument(0),
+        _if_one_of(
+            [_PTRACE_SETOPTIONS, _PTRACE_SEIZE],
+            _load_argument(3),
+            _if(_ANY_BIT, _PTRACE_O_TRACESECCOMP, _refuse(errno.EPERM)),
+        ),
     ),
     # What it may stop sharing is what threads share.
     "unshare": (

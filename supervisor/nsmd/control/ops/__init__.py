@@ -7,6 +7,7 @@ changes          show, apply and discard changes to a project in an overlay
 drain            begin nothing new, and wait until nothing runs
 environments     add, update, remove and list environments that Nix builds
 files            open, read, write and list files of a session
+fork             copy a session that runs
 inspection       all facts about one session
 jobs             start, read, write, signal, stop and list programs in a session
 network          show and change what a session may reach

@@ -31,7 +31,7 @@ from nsmd.jail.templates.freshness import Files, look
 from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_like, template_of
 from nsmd.jail.templates.template import Template, start_template
 from nsmd.jail.templates.template_store import TemplateStore
-from nsmd.model.values import Environment, JailSizes, JailSpec
+from nsmd.model.values import Environment, JailSizes, JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
 
@@ -254,6 +254,15 @@ class TemplateLauncher:
     def unloaded(self) -> Mapping[str, Sequence[str]]:
         """Modules that could not be preloaded, by environment, each with the reason."""
         return self._unloaded
+
+    @property
+    def limits(self) -> SessionLimits:
+        """Limits of all sessions."""
+        return self._cold.limits
+
+    def plan(self, spec: JailSpec) -> ForkPlan:
+        """How sessions of a specification are forked from their template."""
+        return self._plans(spec, spec.rehearsed)
 
     async def prepare(self, spec: JailSpec) -> None:
         """Prepare the template, which may import for seconds."""

@@ -1,0 +1,283 @@
+"""One request to fork a session, as the supervisor carries it out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+import trio
+
+import sandbox
+from nsm.wire.decode import DecodeError, decode
+from nsm.wire.errors import ForkRefusedError, NsmError
+from nsmd.agent_link.frames import ForkedFrame
+from nsmd.agent_link.requests import NoAnswerError
+from nsmd.fdstore.holder import receive
+from nsmd.host.monitors.monitored import PACKAGES, START
+from nsmd.jail.arguments import agent_command, variables_of
+from nsmd.jail.interface import Jail
+from nsmd.jail.templates.fork import ForkedJail
+from nsmd.jail.templates.launcher import TemplateLauncher
+from nsmd.model.values import JailSpec
+from nsmd.sessions.session import Session
+
+TIMEOUT_S = 90.0
+"""Time for all; the program gives up before."""
+
+MESSAGE_BYTES = 64 * 1024
+
+ENDED = "the helper that makes forks ended"
+
+_HINT = "`nsm save` and `nsm restore` make a session of what can be pickled."
+
+
+class CarrierReport(NamedTuple):
+    """Answer of the program about forks that it made.
+
+    Attributes:
+        forks: host process ids of their PID 1s.
+        closed: descriptors of the original that forks do not have, in words.
+        copied_bytes: size of the files that each got.
+        stood_s: seconds in which the original stood still.
+    """
+
+    forks: tuple[int, ...]
+    closed: tuple[str, ...] = ()
+    copied_bytes: int = 0
+    stood_s: float = 0.0
+
+
+class LiveFork:
+    """Forks of one session, made at once; the launcher of each of them.
+
+    Args:
+        original: the session, which is idle.
+        launcher: the launcher of other sessions.
+        count: number of forks.
+
+    Attributes:
+        report: what was made; None before.
+    """
+
+    def __init__(self, original: Session, launcher: TemplateLauncher, count: int) -> None:
+        self.report: CarrierReport | None = None
+        self._original, self._launcher = original, launcher
+        self._count = count
+        self._groups: list[int | None] = []
+        self._over = trio.Event()
+        self._failure: NsmError | None = None
+        self._jails: list[Jail] = []
+
+    async def prepare(self, spec: JailSpec) -> None:
+        """Nothing has to be ready."""
+
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
+        """Wait for the other forks, and make all of them. As `Launcher.launch`.
+
+        Raises:
+            ForkRefusedError: the session cannot be forked.
+        """
+        number = len(self._groups)
+        self._groups.append(group)
+        if len(self._groups) == self._count:
+            try:
+                with trio.fail_after(TIMEOUT_S):
+                    await self._make(spec)
+            except NsmError as error:
+                self._failure = error
+            except (OSError, trio.TooSlowError) as error:
+                self._failure = _refused(self._original, str(error) or "it took too long")
+            finally:
+                self._failure = self._failure or (
+                    None if self._jails else _refused(self._original, "the call was cancelled")
+                )
+                self._over.set()
+        else:
+            await self._over.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self._jails[number]
+
+    async def _make(self, spec: JailSpec) -> None:
+        original = self._original
+        plan = self._launcher.plan(spec)
+        jail = original.jail
+        if jail is None:
+            raise original.ended_error()
+        if plan.impossible or plan.policy is None:
+            raise _refused(original, plan.impossible)
+        common, policy, *variables = plan.request.split(b"\0")
+        environment = spec.environment
+        host_network = spec.network.mode == "full"
+        limits = self._launcher.limits.of_interpreters(environment)
+        named = (os.fsdecode(each).partition("=") for each in variables)
+        order = {
+            "agent": jail.pid,
+            "template": jail.template_pid,
+            "count": self._count,
+            "common": json.loads(common),
+            "policy": policy.decode(errors="surrogateescape"),
+            "host_network": host_network,
+            "variables": {
+                **variables_of(environment.path),
+                "PWD": "/workspace",
+                **{name: value for name, _, value in named},
+            },
+            "command": agent_command(environment, limits, host_network=host_network),
+        }
+        with ExitStack() as owned:
+            pairs = [socket.socketpair() for _ in range(self._count)]
+            for ours, theirs in pairs:
+                owned.callback(theirs.close)
+                ours.setblocking(False)
+                owned.callback(ours.close)
+            groups = [group for group in self._groups if group is not None]
+            channel, child = self._start(owned)
+            socket.send_fds(
+                channel,
+                [json.dumps(order).encode()],
+                [theirs.fileno() for _, theirs in pairs] + groups,
+            )
+            try:
+                report, pidfds = await self._converse(channel)
+            finally:
+                # End-of-file: it gives up, and the original goes on.
+                channel.close()
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(child.wait)
+            for (ours, _), pidfd, pid in zip(pairs, pidfds, report.forks, strict=True):
+                made = ForkedJail(ours.dup(), pidfd, pid)
+                made.socket.setblocking(False)
+                made.policy, made.template_pid = plan.policy, jail.template_pid
+                self._jails.append(made)
+        self.report = report
+
+    def _start(self, owned: ExitStack) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        owned.callback(ours.close)
+        ours.setblocking(False)
+        packages = f"{PACKAGES}:{os.path.dirname(os.path.dirname(str(sandbox.__file__)))}"
+        with its:
+            child = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-c",
+                    START.format("nsmd.sessions.forking.carrier"),
+                    packages,
+                ],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                start_new_session=True,
+            )
+        return ours, child
+
+    async def _converse(self, channel: socket.socket) -> tuple[CarrierReport, Sequence[int]]:
+        """Hear that the original is traced, have its agent ask for the fork, and hear the rest."""
+        told, _ = await self._hear(channel)
+        if not told.get("attached"):
+            raise _refused(self._original, str(told.get("failed", "its helper said nothing")))
+        try:
+            question = self._original.requests.begin(
+                "fork",
+                {"type": "fork", "id": self._original.requests.new_id()},
+                (ForkedFrame,),
+            )
+        except NsmError as error:
+            raise _refused(self._original, error.message) from error
+        outcome: list[tuple[dict[str, object], list[int]]] = []
+        answers: list[str] = []
+        async with trio.open_nursery() as nursery:
+
+            async def hear() -> None:
+                outcome.append(await self._hear(channel))
+                nursery.cancel_scope.cancel()
+
+            async def answer() -> None:
+                try:
+                    frame = await question.wait(TIMEOUT_S)
+                except NoAnswerError:
+                    return
+                except NsmError as error:
+                    answers.append(error.message)
+                    nursery.cancel_scope.cancel()
+                    return
+                if isinstance(frame, ForkedFrame) and frame.error:
+                    answers.append(f"its Python does not fork: {frame.error}")
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(hear)
+            nursery.start_soon(answer)
+        if not outcome:
+            raise _refused(self._original, answers[0] if answers else "it was given up")
+        told, pidfds = outcome[0]
+        why = str(told.get("failed", ENDED))
+        with suppress(DecodeError):
+            report = decode(CarrierReport, told)
+            if len(report.forks) == len(pidfds) == self._count:
+                return report, pidfds
+        for fd in pidfds:
+            os.close(fd)
+        raise _refused(self._original, why)
+
+    @staticmethod
+    async def _hear(channel: socket.socket) -> tuple[dict[str, object], list[int]]:
+        """The next message; one that says that it failed if there is none."""
+        while True:
+            await trio.lowlevel.wait_readable(channel)
+            try:
+                message, fds, _ = receive(channel, size=MESSAGE_BYTES)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                message, fds = b"", []
+            with suppress(ValueError):
+                told = json.loads(message)
+                if isinstance(told, dict):
+                    return told, fds
+            return {"failed": ENDED}, fds
+
+
+def _refused(original: Session, why: str) -> ForkRefusedError:
+    label = original.name or original.id
+    return ForkRefusedError(f"Session {label!r} cannot be forked: {why}.", hint=_HINT)
+
+
+def check_forkable(original: Session) -> None:
+    """
+    Raises:
+        ForkRefusedError: it is of a kind that cannot be forked, or code runs in it.
+    """
+    environment, jail = original.spec.environment, original.jail
+    if environment.interpreter != "python":
+        raise _refused(original, f"only Python sessions can, and this is {environment.interpreter}")
+    if original.running is not None or original.runs.queued:
+        raise ForkRefusedError(
+            f"Session {original.name or original.id!r} cannot be forked while code runs in it.",
+            hint="Wait for its result, or `nsm interrupt` it.",
+        )
+    if platform.machine() != "x86_64":
+        raise _refused(
+            original, f"nsm can do that on x86-64 only, and this is {platform.machine()}"
+        )
+    if original.jobs:
+        raise _refused(original, "programs run beside its interpreter, which could reach the fork")
+    if environment.artifact is not None:
+        raise _refused(original, "it runs in an artifact of Nix, whose jail nsm does not make")
+    if environment.program != environment.agent_python:
+        raise _refused(original, "its Python is not the one that templates run")
+    project = original.spec.project
+    if project is not None and project.copied:
+        raise _refused(original, "its project is copied on write, and the copy has no copy")
+    if jail is None or not jail.template_pid or jail.starter_pid:
+        raise _refused(original, "it has a jail of its own, and is not the fork of a template")

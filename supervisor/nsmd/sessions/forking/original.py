@@ -1,0 +1,153 @@
+"""A process that is to be forked: what of it cannot be copied, and what has to be opened again."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import NamedTuple
+
+PAGE = "/memfd:shared (deleted)"
+"""Name in maps of the page that a worker shares with its agent."""
+
+_OWN = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
+"""Directories of files of a session's own."""
+
+_MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)\s*(.*)")
+
+
+class CannotForkError(Exception):
+    """A session cannot be forked; the message says why, for people."""
+
+
+class FileToOpen(NamedTuple):
+    """A file that a fork opens again: descriptor, path, flags of open(2), offset."""
+
+    fd: int
+    path: str
+    flags: int
+    offset: int
+
+
+class Descriptors(NamedTuple):
+    """Descriptors of a process: what is opened again, and what is closed, with words for people."""
+
+    files: list[FileToOpen]
+    closed: dict[int, str]
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """Fields of /proc/PID/status."""
+    pairs = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def check_threads(pid: int) -> None:
+    """
+    Raises:
+        CannotForkError: it has threads.
+    """
+    tasks = os.listdir(f"/proc/{pid}/task")
+    if len(tasks) > 1:
+        names = sorted({_read(f"/proc/{pid}/task/{task}/comm").strip() for task in tasks})
+        raise CannotForkError(
+            f"it runs {len(tasks) - 1} threads beside its main one ({', '.join(names)[:200]}), "
+            "which a fork would not have"
+        )
+
+
+def check_alone(agent: int, own: set[int]) -> None:
+    """
+    Args:
+        agent: PID 1 of the session.
+        own: processes that may be there.
+
+    Raises:
+        CannotForkError: other programs run in the session, which could reach into the fork.
+    """
+    queue, others = [agent], list[int]()
+    for parent in queue:
+        for task in os.listdir(f"/proc/{parent}/task"):
+            children = [int(pid) for pid in _read(f"/proc/{parent}/task/{task}/children").split()]
+            queue += children
+            others += [pid for pid in children if pid not in own and not _is_dead(pid)]
+    if others:
+        names = ", ".join(sorted({_read(f"/proc/{pid}/comm").strip() for pid in others}))
+        raise CannotForkError(
+            f"other programs run in it ({names[:200]}), and the kernel cannot keep these from "
+            "the fork"
+        )
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return status_of(pid).get("State", "X")[0] in "ZX"
+    except OSError:
+        return True
+
+
+def page_of(pid: int) -> int:
+    """Address of the page that it shares with its agent, which nothing else may share.
+
+    Raises:
+        CannotForkError: it shares memory that a fork would share as well.
+    """
+    page = 0
+    for line in _read(f"/proc/{pid}/maps").splitlines():
+        if (found := _MAP.fullmatch(line)) is None:
+            raise CannotForkError(f"its memory cannot be read: {line[:200]}")
+        start, _, rights, inode, path = found.groups()
+        if path == PAGE and not page:
+            page = int(start, 16)
+        elif rights[3] == "s" and (rights[1] == "w" or _is_own(path)):
+            raise CannotForkError(
+                f"it shares memory ({path or 'anonymous'}), which its fork would share with it"
+            )
+        elif inode != "0" and _is_own(path):
+            raise CannotForkError(
+                f"it has {path} in its memory: what it writes to that file, its fork would see"
+            )
+    if not page:
+        raise CannotForkError("it has closed the memory that belongs to nsm")
+    return page
+
+
+def _is_own(path: str) -> bool:
+    plain = path.removesuffix(" (deleted)")
+    return (
+        any(plain == place or plain.startswith(f"{place}/") for place in _OWN)
+        or plain.startswith(("/memfd:", "/dev/nvidia", "/dev/dri", "/dev/kfd", "/SYSV"))
+    )  # fmt: skip
+
+
+def descriptors_of(pid: int, private: set[int]) -> Descriptors:
+    """Look at its descriptors.
+
+    Args:
+        private: those that belong to nsm.
+    """
+    files: list[FileToOpen] = []
+    closed: dict[int, str] = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        fd = int(name)
+        if fd in private:
+            continue
+        path = os.readlink(f"/proc/{pid}/fd/{name}")
+        kind = os.stat(f"/proc/{pid}/fd/{name}").st_mode
+        facts = dict(
+            line.split(":", 1) for line in _read(f"/proc/{pid}/fdinfo/{name}").splitlines()
+        )
+        if path.startswith("/dev/nvidia"):
+            raise CannotForkError("it uses a GPU, whose state no fork can have")
+        reopens = stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISCHR(kind)
+        if not reopens or not path.startswith("/") or path.endswith(" (deleted)"):
+            closed[fd] = path
+            continue
+        flags = int(facts["flags"], 8)
+        files.append(FileToOpen(fd, path, flags, int(facts["pos"])))
+    return Descriptors(files, closed)

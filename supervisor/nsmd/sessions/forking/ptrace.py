@@ -1,0 +1,299 @@
+"""System calls that a stopped process makes for its tracer (x86-64)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+
+# linux/ptrace.h
+_CONT, _INTERRUPT = 7, 0x4207
+_GETREGS, _SETREGS, _DETACH, _SYSCALL = 12, 13, 17, 24
+_SETOPTIONS, _GETEVENTMSG, _SEIZE = 0x4200, 0x4201, 0x4206
+SYSGOOD, TRACEFORK, TRACEVFORK, TRACECLONE, TRACESECCOMP = 0x1, 0x2, 0x4, 0x8, 0x80
+EXITKILL = 0x100000
+_EVENT_SECCOMP = 7
+_FORKED = (1, 2, 3)  # PTRACE_EVENT_FORK, _VFORK, _CLONE
+_SYSCALL_STOP = signal.SIGTRAP | 0x80
+WALL = 0x40000000
+
+_NAMES = (
+    "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss "
+    "fs_base gs_base ds es fs gs"
+).split()
+_REGISTERS = struct.Struct(f"{len(_NAMES)}Q")
+_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+_MASK = (1 << 64) - 1
+_NO_CALL = _MASK
+"""`orig_rax` of a process that is in no system call, so that the kernel restarts none."""
+
+# asm/unistd_64.h
+CALLS: Mapping[str, int] = {
+    "close": 3,
+    "lseek": 8,
+    "mmap": 9,
+    "recvmsg": 47,
+    "socketpair": 53,
+    "clone": 56,
+    "chdir": 80,
+    "setsid": 112,
+    "capset": 126,
+    "prctl": 157,
+    "openat": 257,
+    "dup3": 292,
+    "setns": 308,
+    "landlock_create_ruleset": 444,
+    "landlock_restrict_self": 446,
+}
+
+CLONE_SHARED = 0x100 | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
+"""CLONE_VM, _FS, _FILES, _SIGHAND, _PARENT and _THREAD: what a fork does not share."""
+
+SCRATCH = 16 * 1024
+"""Below the stack pointer, beyond the red zone: memory that nobody uses while a process stands."""
+
+
+class TracedEndedError(Exception):
+    """A traced process has ended, or did what it should not."""
+
+
+class CallError(OSError):
+    """A system call failed in a traced process."""
+
+
+Registers = dict[str, int]
+
+
+def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
+    if libc.ptrace(request, pid, address, data) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"ptrace {request:#x}: {os.strerror(error)}")
+
+
+class Traced:
+    """A process that this one traces.
+
+    Args:
+        pid: host process id.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._memory = -1
+        self._signals: list[int] = []
+        self.attached = True
+
+    @classmethod
+    def seize(cls, pid: int) -> Traced:
+        """Begin to trace a process, without stopping it, and to stop what it forks.
+
+        It goes on if this process ends.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        _ptrace(_SEIZE, pid, 0, SYSGOOD | TRACEFORK)
+        return cls(pid)
+
+    def hold(self) -> None:
+        """Have it end with this process, and stop at `setns` and at everything that it makes."""
+        options = SYSGOOD | TRACEFORK | TRACEVFORK | TRACECLONE | TRACESECCOMP | EXITKILL
+        _ptrace(_SETOPTIONS, self.pid, 0, options)
+
+    def wait(self) -> int:
+        """Wait until it stops; returns what for: the signal, and an event above it.
+
+        Raises:
+            TracedEndedError: it has ended.
+        """
+        _, status = os.waitpid(self.pid, WALL)
+        return self.stopped(status)
+
+    def stopped(self, status: int) -> int:
+        if not os.WIFSTOPPED(status):
+            self.attached = False
+            raise TracedEndedError(f"process {self.pid} ended while it was forked")
+        return status >> 8
+
+    def go_on(self, number: int = 0) -> None:
+        """Let it run to its next system call, or to its end."""
+        _ptrace(_SYSCALL, self.pid, 0, number)
+
+    def resume(self, stop: int) -> None:
+        """Let it run after a stop that is of no interest, with its signal if there was one."""
+        number = stop & 0x7F
+        of_its_own = stop >> 8 == 0 and number != signal.SIGTRAP
+        _ptrace(_CONT, self.pid, 0, number if of_its_own else 0)
+
+    def interrupt(self) -> None:
+        """Have it stand, if it runs."""
+        _ptrace(_INTERRUPT, self.pid)
+        self.wait()
+
+    def finish_call(self) -> None:
+        """Run to the end of the system call that it is in."""
+        self._to_call()
+
+    def child(self) -> Traced:
+        """The process that it has made, at the stop for that; waits until that stands, too."""
+        told = ctypes.c_ulong()
+        _ptrace(_GETEVENTMSG, self.pid, 0, ctypes.addressof(told))
+        child = Traced(told.value)
+        child.wait()
+        return child
+
+    @property
+    def registers(self) -> Registers:
+        buffer = ctypes.create_string_buffer(_REGISTERS.size)
+        _ptrace(_GETREGS, self.pid, 0, ctypes.addressof(buffer))
+        return dict(zip(_NAMES, _REGISTERS.unpack(buffer.raw), strict=True))
+
+    @registers.setter
+    def registers(self, values: Registers) -> None:
+        packed = _REGISTERS.pack(*(values[name] for name in _NAMES))
+        buffer = ctypes.create_string_buffer(packed, len(packed))
+        _ptrace(_SETREGS, self.pid, 0, ctypes.addressof(buffer))
+
+    def read(self, address: int, size: int) -> bytes:
+        return os.pread(self._open_memory(), size, address)
+
+    def write(self, data: bytes, offset: int = 0) -> int:
+        """Write into its scratch memory; returns the address."""
+        address = (self.registers["rsp"] - SCRATCH + offset) & ~15
+        os.pwrite(self._open_memory(), data, address)
+        return address
+
+    def _open_memory(self) -> int:
+        if self._memory < 0:
+            self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        return self._memory
+
+    def _to_call(self) -> None:
+        """Run to the next entry to or return from a system call."""
+        while True:
+            self.go_on()
+            stop = self.wait()
+            if stop == _SYSCALL_STOP:
+                return
+            if stop >> 8 == 0 and stop != signal.SIGTRAP:
+                self._signals.append(stop)  # a handler would run where no one expects it
+            if stop >> 8 != _EVENT_SECCOMP and stop >> 8 in _FORKED:
+                raise TracedEndedError("made a process where it should not")
+
+    def call(self, name: str, *arguments: int, site: int) -> int:
+        """Have it make a system call, and stand again as before.
+
+        Args:
+            site: address of a system call instruction.
+
+        Raises:
+            CallError: the call failed.
+        """
+        before = self.registers
+        self._begin(before, name, arguments, site)
+        self._to_call()
+        self._to_call()
+        result = self.registers["rax"]
+        self.registers = before
+        return _checked(name, result)
+
+    def clone(self, arguments: tuple[int, ...], site: int) -> Traced:
+        """Have it make a process, and stand again as before; returns that process, which stands.
+
+        Raises:
+            CallError: the call failed.
+        """
+        before = self.registers
+        self._begin(before, "clone", arguments, site)
+        self._to_call()
+        self.go_on()
+        stop = self.wait()
+        if stop >> 8 not in _FORKED:
+            result = self.registers["rax"]
+            self.registers = before
+            _checked("clone", result)
+            raise TracedEndedError("clone made no process")
+        child = self.child()
+        self._to_call()
+        self.registers = before
+        return child
+
+    def _begin(self, before: Registers, name: str, arguments: tuple[int, ...], site: int) -> None:
+        changed = {**before, "rip": site, "rax": CALLS[name], "orig_rax": _NO_CALL}
+        for register, value in zip(_ARGUMENTS, arguments, strict=False):
+            changed[register] = value & _MASK
+        self.registers = changed
+
+    def call_in_place(self, calls: list[tuple[str, tuple[int, ...]]]) -> None:
+        """Have it make system calls just before the one that it makes next.
+
+        If this process ends meanwhile, the other one goes on, at worst with another result of that
+        call.
+
+        Raises:
+            CallError: one failed.
+        """
+        self._to_call()
+        entry = self.registers
+        result = 0
+        try:
+            for name, arguments in calls:
+                changed = {**entry, "orig_rax": CALLS[name]}
+                for register, value in zip(_ARGUMENTS, arguments, strict=False):
+                    changed[register] = (result if value is RESULT else value) & _MASK
+                self.registers = changed
+                self._to_call()
+                made = self.registers["rax"]
+                again = {**entry, "rip": entry["rip"] - 2, "rax": entry["orig_rax"]}
+                self.registers = {**again, "orig_rax": _NO_CALL}
+                self._to_call()
+                _checked(name, made)
+                result = result or made
+        finally:
+            with suppress(OSError):
+                self.registers = entry
+
+    def detach(self) -> None:
+        """Let it run, untraced."""
+        if self.attached:
+            _ptrace(_DETACH, self.pid)
+            self.attached = False
+            for number in self._signals:
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+            self._signals.clear()
+
+    def kill(self) -> None:
+        """End it, and reap it if it is ours."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while not (
+                os.WIFSIGNALED(status := os.waitpid(self.pid, WALL)[1]) or os.WIFEXITED(status)
+            ):
+                pass
+        self.attached = False
+        self.close()
+
+    def close(self) -> None:
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+
+RESULT = -(1 << 62)
+"""Stands for the result of the first call that had one, in `Traced.call_in_place`."""
+
+
+def _checked(name: str, result: int) -> int:
+    if result > _MASK - 4096:
+        error = _MASK + 1 - result
+        raise CallError(error, f"{name}: {os.strerror(error)}")
+    return result

@@ -1,0 +1,251 @@
+"""Live forks of real sessions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from e2e_support import Supervisor
+    from nsm import Client
+
+
+SCOPES = 6
+"""Version of Landlock that has scopes."""
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or ctypes.CDLL(None).syscall(444, None, 0, 1) < SCOPES,
+    reason="not here: sessions are forked on x86-64 with Landlock's scopes (Linux 6.12)",
+)
+
+
+@pytest.fixture
+def client(shared: Supervisor) -> Iterator[Client]:
+    with shared.client() as made:
+        yield made
+        made.kill_all()
+
+
+def printed(client: Client, session: str, code: str) -> str:
+    result = client.run(code, env="python", session=session)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_a_fork_goes_on_where_the_original_is(client: Client) -> None:
+    code = (
+        "x = [1, 2, 3]\n"
+        "g = (i * i for i in range(10)); next(g); next(g)\n"
+        "def f(): return sum(x)\n"
+        "import os; os.makedirs('deep', exist_ok=True); os.chdir('deep')\n"
+        "os.environ['MINE'] = 'yes'\n"
+        "file = open('/workspace/note', 'w+'); _ = file.write('abc'); file.flush()"
+    )
+    printed(client, "forked", code)
+    report = client.fork("forked", "its-fork")
+    assert [fork.name for fork in report.forks] == ["its-fork"]
+    use = (
+        "x.append(39); file.write('def'); file.seek(0);"
+        "print(f(), next(g), os.getcwd(), file.read(), os.environ['MINE'])"
+    )
+    assert printed(client, "its-fork", use) == "45 4 /workspace/deep abcdef yes\n"
+    assert printed(client, "forked", "print(x, next(g), file.read())") == "[1, 2, 3] 4 \n"
+    # Its interpreter is a child of its own agent, which sees how it ends.
+    ended = client.run("os._exit(7)", env="python", session="its-fork")
+    assert ended.exit_code == 7
+    assert printed(client, "its-fork", "print('x' in globals())") == "False\n"
+    assert printed(client, "forked", "print(x)") == "[1, 2, 3]\n"
+
+
+def test_several_forks_at_once_and_forks_of_forks(client: Client) -> None:
+    printed(client, "first", "import random; x = 0")
+    report = client.fork("first", count=3)
+    drawn = {printed(client, fork.name, "print(random.random())") for fork in report.forks}
+    drawn.add(printed(client, "first", "print(random.random())"))
+    assert len(drawn) == 4
+    name = "first"
+    for generation in range(3):
+        (fork,) = client.fork(name).forks
+        name = fork.name
+        printed(client, name, "x += 1")
+        assert printed(client, name, "print(x)") == f"{generation + 1}\n"
+    (again,) = client.fork("first").forks
+    assert printed(client, again.name, "print(x)") == "0\n"
+
+
+def test_numpy_s_numbers_differ(client: Client) -> None:
+    pytest.importorskip("numpy", reason="not here: the host's Python may have no numpy")
+    loaded = client.run("import numpy", env="python", session="numbers")
+    if loaded.exit_code:
+        pytest.skip("not here: the jail's Python has no numpy")
+    client.fork("numbers", "other")
+    code = "print(numpy.random.random())"
+    assert printed(client, "numbers", code) != printed(client, "other", code)
+
+
+SEES = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def reached():
+    found = []
+    own = {1, os.getpid(), os.getppid()}
+    for pid in range(2, 2000):
+        if pid in own:
+            continue
+        for what, tried in (
+            ('kill', lambda: os.kill(pid, 0)),
+            ('trace', lambda: libc.ptrace(0x4206, pid, 0, 0) == 0 or 1 / 0),
+            ('root', lambda: os.listdir(f'/proc/{pid}/root/workspace')),
+            ('memory', lambda: open(f'/proc/{pid}/mem', 'rb').close()),
+            ('command', lambda: open(f'/proc/{pid}/cmdline', 'rb').close()),
+            ('namespace', lambda: os.close(os.open(f'/proc/{pid}/ns/user', os.O_RDONLY))),
+        ):
+            try:
+                tried()
+            except (OSError, ZeroDivisionError):
+                continue
+            found.append((pid, what))
+    return found
+def privileges():
+    lines = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
+    names = ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'Seccomp', 'NoNewPrivs')
+    limits = [open(f'/proc/sys/user/max_{kind}_namespaces').read().strip() for kind in ('user', 'mnt', 'pid', 'net')]
+    return [int(lines[name], 16) for name in names], limits
+"""  # noqa: E501
+
+
+def test_original_and_forks_cannot_reach_each_other(client: Client) -> None:
+    printed(client, "above", SEES)
+    forks = [fork.name for fork in client.fork("above", count=2).forks]
+    (below,) = client.fork(forks[0]).forks
+    nothing = "[]\n"
+    for name in ("above", *forks, below.name):
+        assert printed(client, name, "print(reached())") == nothing, name
+        privileges = "([0, 0, 0, 0, 0, 2, 1], ['0', '0', '0', '0'])\n"
+        assert printed(client, name, "print(privileges())") == privileges, name
+        code = "print(libc.setns(os.open('/proc/self/ns/user', 0), 0), ctypes.get_errno())"
+        assert printed(client, name, code) == "-1 38\n"
+        again = "print(libc.unshare(0x10000000), ctypes.get_errno())"
+        assert printed(client, name, again) == "-1 1\n"
+    # Nor can what starts in the original only later.
+    client.run("import os; os._exit(0)", env="python", session="above")
+    printed(client, "above", SEES)
+    assert printed(client, "above", "print(reached())") == nothing
+    program = SEES + "open('/workspace/reached', 'w').write(repr(reached()))"
+    assert client.exec("above", ["python3", "-c", program], env="python").wait().exit_code == 0
+    assert printed(client, "above", "print(open('/workspace/reached').read())") == nothing
+
+
+REFUSED = [
+    ("import threading, time; threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
+     "threads"),
+    ("import subprocess; p = subprocess.Popen(['sleep', '99'])", "sleep"),
+    ("import mmap; m = mmap.mmap(-1, 4096)", "shares memory"),
+    ("import mmap; f = open('m', 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096, prot=1)",
+     "/workspace/m"),
+    ("import os; fork = os.fork; os.fork = lambda: 1 / 0", "ZeroDivisionError"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "why"), REFUSED, ids=[why for _, why in REFUSED])
+def test_what_cannot_be_forked_goes_on(client: Client, code: str, why: str) -> None:
+    printed(client, "stays", f"x = 1\n{code}")
+    with pytest.raises(ForkRefusedError, match=why):
+        client.fork("stays", "never")
+    assert printed(client, "stays", "print(x)") == "1\n"
+    assert [row.name for row in client.sessions()] == ["stays"]
+    with pytest.raises(ForkRefusedError):
+        client.fork("stays", "never")
+
+
+def test_what_a_fork_does_not_have_is_said(client: Client) -> None:
+    printed(client, "open", "import os, socket; r, w = os.pipe(); s, t = socket.socketpair()")
+    report = client.fork("open", "closed")
+    assert any("pipe" in each for each in report.closed)
+    assert any("socket" in each for each in report.closed)
+    code = (
+        "numbers = r, w, s.fileno(), t.fileno();"
+        "print([os.readlink(f'/proc/self/fd/{n}') == '/dev/null' for n in numbers])"
+    )
+    assert printed(client, "closed", code) == "[True, True, True, True]\n"
+    assert printed(client, "open", code) == "[False, False, False, False]\n"
+
+
+def test_asyncio_works_in_a_fork(client: Client) -> None:
+    printed(client, "loops", "import asyncio; await asyncio.sleep(0)")
+    client.fork("loops", "looped")
+    for name in ("loops", "looped"):
+        assert printed(client, name, "await asyncio.sleep(0); print('slept')") == "slept\n"
+
+
+def test_files_are_copied(client: Client) -> None:
+    printed(
+        client,
+        "files",
+        "import os\n"
+        "os.mkdir('d'); open('d/a', 'w').write('a')\n"
+        "os.symlink('a', 'd/l'); os.link('d/a', 'd/h')\n"
+        "os.chmod('d/a', 0o640); os.utime('d', (1, 2)); open('/tmp/t', 'w').write('t')\n"
+        "f = open('hole', 'wb'); f.truncate(1 << 28); f.close(); os.chmod('d', 0o500)",
+    )
+    client.fork("files", "copies")
+    printed(client, "files", "open('/tmp/t', 'w').write('changed')")
+    code = (
+        "s = os.stat('d/a'); print(oct(s.st_mode), s.st_nlink, os.readlink('d/l'),"
+        "os.stat('d').st_mtime, open('/tmp/t').read(), os.stat('hole').st_size,"
+        "os.stat('hole').st_blocks, oct(os.stat('d').st_mode))"
+    )
+    assert printed(client, "copies", code) == "0o100640 2 a 2.0 t 268435456 0 0o40500\n"
+
+
+def test_a_fork_ends_with_its_original(client: Client) -> None:
+    printed(client, "root", "x = 1")
+    client.fork("root", "leaf")
+    client.kill("root")
+    assert client.sessions() == []
+    report = client.run("print('x' in globals())", env="python", session="leaf")
+    assert report.stdout == "False\n"
+
+
+def test_an_original_outlives_its_forks(client: Client) -> None:
+    printed(client, "tree", "x = 1")
+    for _ in range(3):
+        client.fork("tree", "twig")
+        client.kill("twig")
+    assert printed(client, "tree", "print(x)") == "1\n"
+
+
+def test_names_and_kinds(client: Client) -> None:
+    printed(client, "taken", "x = 1")
+    with pytest.raises(BadRequestError, match="already"):
+        client.fork("taken", "taken")
+    with pytest.raises(BadRequestError):
+        client.fork("taken", "a", "b", count=1)
+    with pytest.raises(UnknownSessionError):
+        client.fork("nobody")
+    client.run("x=1", env="bash", session="shell")
+    with pytest.raises(ForkRefusedError, match="bash"):
+        client.fork("shell")
+
+
+def test_nothing_is_left_of_a_helper(client: Client) -> None:
+    before = set(os.listdir("/proc"))
+    printed(client, "clean", "x = 1")
+    client.fork("clean", "and-fork")
+    left = [pid for pid in set(os.listdir("/proc")) - before if pid.isdigit()]
+    names = []
+    for pid in left:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                names.append(file.read())
+        except OSError:
+            continue
+    assert not [name for name in names if b"nsmd.sessions.forking" in name]
