@@ -22,6 +22,7 @@ import nsm
 from e2e_support import Supervisor, program, supervisor
 from nsm.saves import RestoredRow, SaveError, Saves, interpreters, kept
 from nsm.saves.save_file import PARTS
+from nsm.saves.saving import Saving
 from nsm.wire.errors import BadRequestError, NsmError
 
 if TYPE_CHECKING:
@@ -900,3 +901,53 @@ def test_code_that_is_run_again_has_the_time_of_the_restore(client: nsm.Client) 
     Saves(client).save("work")
     restored = Saves(client).restore("work", "again", rerun=True, timeout_s=2)
     assert outcomes(restored.rows)["lock"].endswith("it took longer than 2 s")
+
+
+def test_sessions_are_kept_at_a_shutdown_and_found_by_their_names(
+    short_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new session of that name replaces none, and the next one says what there is."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    config = "[session]\nkeep = true\nsaves_mb = 100\n"
+    data = {"XDG_DATA_HOME": str(tmp_path / "data")}
+    for number, value in enumerate(("first", "second")):
+        directory = short_dir / str(number)
+        directory.mkdir()
+        with supervisor(directory, config=config, variables=data) as it, it.client() as client:
+            ran = subprocess.run(
+                [program("nsm"), "run", "-e", "python", "-s", "work", f"x = {value!r}"],
+                env=variables(it, tmp_path),
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+            assert ("an earlier one was saved" in ran.stderr) == bool(number)
+            run(client, "y = 1", "apart")
+            client.shutdown()
+            it.process.wait()
+        assert len(kept.automatic_of("work")) == number + 1
+    saves = kept.automatic_of("work")
+    assert all(save.automatic for save in kept.listed())
+    assert {save.session for save in kept.listed()} == {"work", "apart"}
+    directory = short_dir / "last"
+    directory.mkdir()
+    with supervisor(directory) as it, it.client() as client:
+        Saves(client).restore("work")
+        run(client, "assert x == 'second'")
+        Saves(client).restore(saves[1].name, "earlier")
+        run(client, "assert x == 'first'", "earlier")
+
+
+def test_the_oldest_automatic_saves_go_first(client: nsm.Client) -> None:
+    run(client, "import os\nnoise = os.urandom(1_500_000)")
+    for session in ("work", "other", "third"):
+        if session != "work":
+            run(client, "import os\nnoise = os.urandom(1_500_000)", session)
+        Saving(client, session).save(None, timeout_s=None, max_mb=9, automatic=True)
+    Saves(client).save("work")
+    kept.drop_automatic(5 << 20)
+    assert [save.session for save in kept.listed() if save.automatic] == ["third", "other"]
+    kept.drop_automatic(0)
+    assert [save.name for save in kept.listed()] == ["work"]

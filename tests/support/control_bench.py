@@ -192,6 +192,7 @@ class Bench:
             jail={"kind": "fake"},
             import_times=self.import_times,
             started_s=trio.current_time(),
+            save_all=trio.lowlevel.checkpoint,
             shutdown=self._shutdown,
             ending=self.ending,
             draining=self.draining,

@@ -19,6 +19,7 @@ The package:
     restoring.py      files to sessions
     history.py        transcripts that go back beyond a save
     project_changes.py   changes of a session in its overlay of the project
+    automatic.py      the process that saves a session where nobody asked for it
     kept.py           nsm's own directory of saves: find, list and remove them
     save_file.py      the file of a save: written whole or not at all, read and checked
     interpreters.py   programs for each interpreter, and their reports

@@ -14,6 +14,9 @@ SUFFIX = ".nsmsave"
 
 MAX_MB = 10 * 1024
 """Largest size of a save, and of all saves in nsm's directory together, unless more is allowed."""
+MAX_SESSION_CHARS = 50
+"""Characters of a session's name in that of its automatic save."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -56,9 +59,41 @@ def found(named: str) -> str:
         SaveError: there is none.
     """
     path = named if "/" in named or os.path.isfile(named) else path_of(named)
+    if not os.path.isfile(path) and (automatic := automatic_of(named)):
+        if len({save.project for save in automatic}) > 1:
+            names = ", ".join(save.name for save in automatic)
+            raise SaveError(f"several sessions {named} are kept: {names}", hint="Name one of them.")
+        return automatic[0].path
     if not os.path.isfile(path):
         raise SaveError(f"there is no save {named}", hint="`nsm save ls` lists your saves.")
     return path
+
+
+def automatic_name(session: str, session_id: str) -> str:
+    """The name of the automatic save of a session. Another session of that name has another."""
+    return f"{session[:MAX_SESSION_CHARS]}.{session_id}"
+
+
+def automatic_of(session: str) -> list[KeptSave]:
+    """Automatic saves of sessions of a name, the newest first."""
+    if not any(entry.startswith(f"{session[:MAX_SESSION_CHARS]}.") for entry in _entries()):
+        return []  # mostly, and so without reading any
+    return [save for save in listed() if save.automatic and save.session == session]
+
+
+def _entries() -> list[str]:
+    path = os.path.join(paths.data_dir(), "saves")
+    return os.listdir(path) if os.path.isdir(path) else []
+
+
+def drop_automatic(max_bytes: int) -> None:
+    """Remove the oldest automatic saves until all saves have at most so many bytes."""
+    for save in reversed(listed()):
+        if used_bytes() <= max_bytes:
+            return
+        if save.automatic:
+            with suppress(FileNotFoundError):
+                os.unlink(save.path)
 
 
 def listed() -> list[KeptSave]:
@@ -76,7 +111,11 @@ def listed() -> list[KeptSave]:
                 with opened(entry.path) as save:
                     manifest = save.manifest
                     row = row._replace(
-                        env=manifest.env, session=manifest.session, session_id=manifest.session_id
+                        env=manifest.env,
+                        session=manifest.session,
+                        session_id=manifest.session_id,
+                        project=manifest.project,
+                        automatic=manifest.automatic,
                     )
             except (SaveError, OSError) as error:
                 row = row._replace(problem=str(error))

@@ -91,6 +91,8 @@ class KeptSave(NamedTuple):
 
     Attributes:
         made_at: Unix time, seconds.
+        project: directory that the session saw, or None.
+        automatic: nobody asked for it; the oldest of these go first.
         problem: why it cannot be used; empty if it can.
     """
 
@@ -101,6 +103,8 @@ class KeptSave(NamedTuple):
     env: str = ""
     session: str = ""
     session_id: str = ""
+    project: str | None = None
+    automatic: bool = False
     problem: str = ""
 
 

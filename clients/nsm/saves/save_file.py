@@ -53,6 +53,7 @@ class Manifest(NamedTuple):
         made_at: Unix time, seconds.
         nsm: version of nsm that made it.
         session, session_id, env, project: of the session; `project` is a path, or None.
+        automatic: the supervisor had it made, and may remove it.
         interpreter_version: such as ``3.11.7``; empty where it is not known.
     """
 
@@ -65,6 +66,7 @@ class Manifest(NamedTuple):
     parts: dict[str, Part]
     session_id: str = ""
     interpreter_version: str = ""
+    automatic: bool = False
     format: int = FORMAT
 
     def to_json(self) -> bytes:

@@ -69,10 +69,19 @@ class Saving:
         self._files = client.files(self._source.id)
         self._notes: list[str] = []
 
-    def save(self, path: str | None, *, timeout_s: float | None, max_mb: int) -> Saved:
-        """Write the file; `Saves.save` says more."""
+    def save(
+        self, path: str | None, *, timeout_s: float | None, max_mb: int, automatic: bool = False
+    ) -> Saved:
+        """Write the file; `Saves.save` says more.
+
+        Args:
+            automatic: nobody asked for it: it has a name of its own, and replaces no other save but
+                that of this session.
+        """
         source, room = self._source, max_mb << 20
-        if path is None:
+        if automatic:
+            path = kept.path_of(kept.automatic_name(source.name, source.id))
+        elif path is None:
             path = kept.path_of(source.name)
             older = os.path.getsize(path) if os.path.exists(path) else 0
             room = max(0, room - kept.used_bytes() + older)
@@ -102,6 +111,7 @@ class Saving:
                     interpreter=self._interpreter,
                     interpreter_version=state.version,
                     project=source.project,
+                    automatic=automatic,
                     parts={},
                 )
             )

@@ -34,6 +34,7 @@ from nsmd.http.held_port import HeldPort
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.cgroups import session_scope
 from nsmd.jail.templates import TemplateLauncher
+from nsmd.manager.automatic_saves import AutomaticSaves, writing_to
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.mcp.render import LEFT_OUT_CHARS
@@ -120,6 +121,14 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         agreed = resources.project_environments.build_with(builder)
         await builder.begin(setup.sources.flakes, session_manager.environments_in_use, agreed)
         configuration = _configuration(setup, resources, run_service, bridge, ports, builder)
+        saves = AutomaticSaves(
+            resources.events,
+            lambda: configuration.settings.session,
+            run_service.identified,
+            run_service.live_sessions,
+            writing_to(setup.socket_path),
+        )
+        upkeep.start_soon(saves.run)
         services = Services(
             run_service=run_service,
             builder=builder,
@@ -132,6 +141,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             forking=forking,
             import_times=import_times,
             started_s=resources.started_s,
+            save_all=saves.save_all,
             shutdown=partial(resources.ending.ask, "end"),
             ending=resources.ending,
             store=setup.store,

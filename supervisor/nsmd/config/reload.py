@@ -45,9 +45,11 @@ APPLIED = frozenset(
         "project.mount_point",
         "project.path",
         "session.idle_timeout_seconds",
+        "session.keep",
         "session.max_lifetime_seconds",
         "session.max_queued",
         "session.max_sessions",
+        "session.saves_mb",
     )
 )
 """Keys, or whole sections, that can be applied at run time. Others wait for a restart; so a new key

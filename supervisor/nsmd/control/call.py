@@ -61,6 +61,7 @@ class Services:
         forking: launcher of sessions that are forks of templates; None if none are.
         import_times: modules that sessions import slowly.
         shutdown: asks the daemon to end with all sessions.
+        save_all: saves sessions before an end, if that is configured.
         ending: asks the daemon to end in other ways.
         configuration: reads the configuration file again.
         draining: lets nothing new begin before an end.
@@ -87,6 +88,7 @@ class Services:
     jail: Mapping[str, Any]
     started_s: float
     shutdown: Callable[[], None]
+    save_all: Callable[[], Awaitable[None]]
     clients: Callable[[], int]
     draining: Draining
     configuration: Reconfiguration

@@ -269,6 +269,7 @@ async def _config_reload(call: Call) -> dict[str, Any]:
 
 
 async def _shutdown(call: Call) -> dict[str, Any]:
+    await call.services.save_all()
     call.afterwards(call.services.shutdown)
     return {}
 

@@ -8,6 +8,7 @@ code_fences      remove Markdown fences around code
 env_choice       the environment of a call that names none
 listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions
+automatic_saves  saves of sessions that have become idle
 run_service      the one way to run code: checks, session, execution, result
 job_starts       programs: their session, and their start
 """

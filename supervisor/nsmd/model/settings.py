@@ -176,6 +176,9 @@ class SessionSettings(_Table):
 
     `undo` is the number of calls of a session that can be undone; 0 turns that off. What it takes
     is kept in at most `undo_mb` of memory.
+
+    With `keep`, sessions are saved when they become idle. All saves together may have `saves_mb`,
+    else the oldest of these go.
     """
 
     idle_timeout_seconds: Seconds = 86400.0
@@ -185,6 +188,8 @@ class SessionSettings(_Table):
     max_file_mb: Megabytes = 1024
     undo: Annotated[int, Bounds(ge=0, le=100)] = 0
     undo_mb: Megabytes = 256
+    keep: bool = False
+    saves_mb: Megabytes = 10240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,13 @@ def saves_table(rows: Sequence[KeptSave]) -> str:
     if not rows:
         return "no saves; `nsm save SESSION` makes one"
     cells = [
-        (row.name, formats.date(row.made_at), formats.size(row.size), row.env or row.problem)
+        (
+            row.name,
+            formats.date(row.made_at),
+            formats.size(row.size),
+            row.env or row.problem,
+            "nsm" if row.automatic else "you",
+        )
         for row in rows
     ]
-    return formats.table(("NAME", "MADE", "SIZE", "ENV"), cells, "SIZE")
+    return formats.table(("NAME", "MADE", "SIZE", "ENV", "BY"), cells, "SIZE")

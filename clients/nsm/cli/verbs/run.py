@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nsm import paths
 from nsm.cli import terminal
 from nsm.cli.code_source import has_unread_input, language_of, read_code
 from nsm.cli.files.pictures import Folder
@@ -245,6 +248,8 @@ class _Execution:
         )
         wire = self._call(arguments)
         result = read(RunResult, wire)
+        if result.session.created and result.session.name:
+            self._tell_of_save(result.session.name, result.session.id)
         if self._why and result.session.created:
             terminal.note(f"no project is mounted: {formats.error(self._why, '')}")
         if options.json:
@@ -252,6 +257,22 @@ class _Execution:
         else:
             self._finish(result)
         return exit_code(result) or (EXIT_RUN_FAILED if self._failed else 0)
+
+    def _tell_of_save(self, name: str, session_id: str) -> None:
+        """Say that an earlier session of that name was saved, rather than begin with nothing."""
+        folder = os.path.join(paths.data_dir(), "saves")
+        with suppress(OSError, NsmError):
+            if not any(entry.startswith(f"{name}.") for entry in os.listdir(folder)):
+                return
+            from nsm.saves import kept  # noqa: PLC0415  # few sessions have a save
+
+            project = self._client.inspect(session_id).session.project
+            saves = [save for save in kept.automatic_of(name) if save.project == project]
+            for save in saves[:1]:
+                terminal.note(
+                    f"this session {name} is new; an earlier one was saved "
+                    f"{formats.date(save.made_at)}: `nsm restore {save.name} NEW-NAME`"
+                )
 
     def _call(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if not self._options.stdin:

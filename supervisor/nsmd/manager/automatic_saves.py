@@ -1,0 +1,156 @@
+"""Saves that nobody asked for: of sessions that have become idle, and at a shutdown.
+
+A process of its own writes each, as a client (`nsm.saves.automatic`). So the supervisor neither
+holds nor reads anything of what is saved
+([decision 0032](docs/explanation/decisions/0032-a-client-of-the-supervisors-own-saves.md)).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+
+import trio
+
+from nsmd.model.events import EventKind, Events, Happening
+from nsmd.model.lifecycle import SessionState
+from nsmd.model.settings import SessionSettings
+from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+"""Idle time after which a session is saved; half of its idle limit if that is shorter. So each is
+saved before the limit ends it."""
+
+SAVE_S = 600.0
+"""Time limit of one save; the code that pickles has the limit of its environment besides."""
+
+SHUTDOWN_S = 60.0
+"""Time for all saves at a shutdown."""
+
+AT_ONCE = 2
+"""Saves at the same time: each may compress hundreds of megabytes."""
+
+OWN_CODE = ("# nsm ", "// nsm ")
+"""Beginnings of the code of saves and restores (`nsm.saves.interpreters.code`)."""
+
+_KINDS: tuple[EventKind, ...] = ("execution_finished", "session_taken_up")
+
+Write = Callable[[Session, int], Awaitable[None]]
+
+
+class AutomaticSaves:
+    """Saves of sessions, if the configuration asks for them.
+
+    Args:
+        settings: present settings of sessions.
+        find: finds a live session by its id; `live`: all of them.
+        write: writes the save of a session, with the largest size of all saves in MiB.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        settings: Callable[[], SessionSettings],
+        find: Callable[[str], Session | None],
+        live: Callable[[], Iterable[Session]],
+        write: Write,
+    ) -> None:
+        self._settings = settings
+        self._find = find
+        self._live = live
+        self._write = write
+        self._limiter = trio.CapacityLimiter(AT_ONCE)
+        self._due: dict[str, float] = {}  # on trio's clock, by session
+        self._changed = trio.Event()
+        events.subscribe(self._heard, _KINDS)
+
+    def __repr__(self) -> str:
+        return f"<AutomaticSaves of {len(self._due)} changed sessions>"
+
+    def _heard(self, happening: Happening) -> None:
+        """Note that a session has something that its last save has not."""
+        if not self._settings().keep:
+            return
+        subject = happening.subject
+        if isinstance(subject, Execution):
+            if subject.request.code.startswith(OWN_CODE):
+                return
+            subject = subject.session
+        if isinstance(subject, Session):
+            self._note(subject)
+
+    def _note(self, subject: Session) -> None:
+        if subject.tenancy is None or subject.name is None:
+            return  # a spare, or a one-shot, which is gone already
+        idle_s = min(IDLE_S, subject.tenancy.idle_timeout_s / 2)
+        self._due[subject.id] = trio.current_time() + idle_s
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Save each session when it has been idle for a while."""
+        if self._settings().keep:
+            for session in self._live():
+                self._note(session)
+        async with trio.open_nursery() as saving:
+            while True:
+                self._changed = trio.Event()
+                with trio.move_on_at(min(self._due.values(), default=math.inf)):
+                    await self._changed.wait()
+                now = trio.current_time()
+                for session_id in [each for each, due_s in self._due.items() if due_s <= now]:
+                    session = self._find(session_id)
+                    if session is None or session.state is not SessionState.IDLE:
+                        del self._due[session_id]  # it is gone, or its code will tell its end
+                    else:
+                        self._due.pop(session_id)
+                        saving.start_soon(self._save, session)
+
+    async def save_all(self) -> None:
+        """Save all sessions that have changed, before they end."""
+        changed = [session for session in map(self._find, list(self._due)) if session is not None]
+        self._due.clear()
+        with trio.move_on_after(SHUTDOWN_S) as scope:
+            async with trio.open_nursery() as saving:
+                for session in changed:
+                    saving.start_soon(self._save, session)
+        if scope.cancelled_caught:
+            log.warning("not all sessions were saved within %g s", SHUTDOWN_S)
+
+    async def _save(self, session: Session) -> None:
+        async with self._limiter:
+            with trio.move_on_after(SAVE_S):
+                await self._write(session, self._settings().saves_mb)
+
+
+def writing_to(socket_path: str) -> Write:
+    """Make the function that has a process write a save.
+
+    Args:
+        socket_path: the supervisor's own socket.
+    """
+
+    async def write(session: Session, saves_mb: int) -> None:
+        command = [sys.executable, "-P", "-m", "nsm.saves.automatic", session.id, str(saves_mb)]
+        try:
+            done = await trio.run_process(
+                command,
+                env={**os.environ, "NSM_SOCKET": socket_path},
+                capture_stderr=True,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except OSError as error:
+            log.warning("session %s was not saved: %s", session.id, error)
+            return
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason"]
+            log.warning("session %s was not saved: %.300s", session.id, lines[-1])
+
+    return write
