@@ -390,7 +390,7 @@ here = 1
 
 
 def waits_for_an_answer(agent: AgentProcess, code: str, interpreter: Interpreter) -> bool:
-    """Whether the agent waits for the interpreter before it says that it does not answer."""
+    """Return whether the agent waits for the interpreter before it says that it does not answer."""
     agent.send(type="complete", id="q", interpreter=interpreter, code=code, cursor=len(code))
     agent.send(type="ping")
     first, second = agent.receive(), agent.receive()

@@ -96,8 +96,8 @@ class AutomaticSaves:
     async def run(self) -> None:
         """Save each session when it has been idle for a while."""
         if self._settings().keep:
-            for session in self._live():
-                self._note(session)
+            for live in self._live():
+                self._note(live)
         async with trio.open_nursery() as saving:
             while True:
                 self._changed = trio.Event()
@@ -105,16 +105,16 @@ class AutomaticSaves:
                     await self._changed.wait()
                 now = trio.current_time()
                 for session_id in [each for each, due_s in self._due.items() if due_s <= now]:
+                    del self._due[session_id]
                     session = self._find(session_id)
-                    if session is None or session.state is not SessionState.IDLE:
-                        del self._due[session_id]  # it is gone, or its code will tell its end
-                    else:
-                        self._due.pop(session_id)
+                    # Else it is gone, or the end of its code will be told.
+                    if session is not None and session.state is SessionState.IDLE:
                         saving.start_soon(self._save, session)
 
     async def save_all(self) -> None:
         """Save all sessions that have changed, before they end."""
-        changed = [session for session in map(self._find, list(self._due)) if session is not None]
+        found = [self._find(session_id) for session_id in self._due]
+        changed = [session for session in found if session is not None]
         self._due.clear()
         with trio.move_on_after(SHUTDOWN_S) as scope:
             async with trio.open_nursery() as saving:

@@ -1,4 +1,4 @@
-"""When sessions are saved although nobody asks: with virtual time, and no session."""
+"""Saves that nobody asks for: when they are made, with virtual time and without sessions."""
 
 from __future__ import annotations
 

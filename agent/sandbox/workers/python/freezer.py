@@ -202,7 +202,7 @@ class Freezer:
 
 
 class Held:
-    """What is open in the worker and closed in a copy, whose descriptors keep their numbers.
+    """Descriptors that are open in the worker and closed in a copy, where they keep their numbers.
 
     Offsets are noted here, in the worker: it shares them with the copy, and goes on.
 
