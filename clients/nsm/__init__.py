@@ -20,6 +20,7 @@ The package:
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
     setup/          `nsm setup`: nsm in the files of coding agents
     saves/          `Saves`: what is in a session, in a file, and a session made of it
+    e2b/            `nsm e2b serve`, for the clients of E2B
     http/           a small HTTP server, of the supervisor too
     integrations/   adapters for agent frameworks
     autorun.py      files that make the host run something, for boxes and `nsm apply`

@@ -16,6 +16,9 @@ from nsm import paths
 TOKEN_BYTES = 32
 """256 bits: nobody guesses it, however often they may try."""
 
+COMMAND = "nsm http token"
+"""Command that makes the token of MCP over HTTP; messages name it."""
+
 MAX_FILE_BYTES = 1024
 """Largest token file. A longer one has no token."""
 
@@ -29,51 +32,60 @@ class TokenError(Exception):
     """Error for a token that is missing or cannot be used; the message says why and what to do."""
 
 
-def ensure(path: str) -> str:
+def ensure(path: str, *, command: str = COMMAND, prefix: str = "") -> str:
     """The token in a file, which is made where it is missing.
+
+    Args:
+        command: makes such a token, for messages.
+        prefix: beginning of a new token, of which the rest is hexadecimal then.
 
     Raises:
         TokenError: the file is there and cannot be used, or cannot be made.
     """
     try:
-        return read(path)
+        return read(path, command=command)
     except FileNotFoundError:
-        _write(path, instead=False)
-    return read(path)  # of two who made it at once, that of the first
+        _write(path, instead=False, prefix=prefix)
+    return read(path, command=command)  # of two who made it at once, that of the first
 
 
-def rotate(path: str) -> str:
-    """Put another token in the place of the one that is there, if any; returns it.
+def rotate(path: str, *, command: str = COMMAND, prefix: str = "") -> str:
+    """Put another token in the place of the one that is there, if any; returns it. Arguments are
+    as of `ensure`.
 
     Raises:
         TokenError: it cannot be written.
     """
-    _write(path, instead=True)
-    return read(path)
+    _write(path, instead=True, prefix=prefix)
+    return read(path, command=command)
 
 
-def read(path: str) -> str:
+def read(path: str, *, command: str = COMMAND) -> str:
     """The token in a file.
+
+    Args:
+        command: makes such a token, for messages.
 
     Raises:
         FileNotFoundError: there is no such file.
         TokenError: others can read it, it is no regular file, or it holds no token.
     """
+    remove = f"Remove it, and `{command}` makes another one."
     try:
         # Not blocking, should it be a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise TokenError(f"{path} cannot be opened: {error.strerror}. {_REMOVE}") from error
+        raise TokenError(f"{path} cannot be opened: {error.strerror}. {remove}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise TokenError(f"{path} is no regular file of yours. {_REMOVE}")
+            raise TokenError(f"{path} is no regular file of yours. {remove}")
         if status.st_mode & 0o077:
             raise TokenError(
                 f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}), who may have "
-                "read it. `nsm http token --rotate` makes another one."
+                f"read it. `{command} --rotate` makes another one."
             )
         text = os.read(descriptor, MAX_FILE_BYTES + 1).decode("latin-1").strip()
     except OSError as error:
@@ -83,18 +95,16 @@ def read(path: str) -> str:
     if not _TOKEN.fullmatch(text):
         raise TokenError(
             f"{path} holds no token: expected 32 to 512 letters, digits or ._~+/- in one line. "
-            "`nsm http token --rotate` makes one."
+            f"`{command} --rotate` makes one."
         )
     return text
 
 
-_REMOVE = "Remove it, and `nsm http token` makes another one."
-
-
-def _write(path: str, *, instead: bool) -> None:
+def _write(path: str, *, instead: bool, prefix: str) -> None:
     """A new token, whole or not at all.
 
     Args:
+        prefix: its beginning.
         instead: replace an existing file; otherwise that stays.
     """
     directory = os.path.dirname(path)
@@ -106,7 +116,10 @@ def _write(path: str, *, instead: bool) -> None:
         )
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+                token = (
+                    secrets.token_hex(TOKEN_BYTES) if prefix else secrets.token_urlsafe(TOKEN_BYTES)
+                )
+                file.write(f"{prefix}{token}\n")
                 file.flush()
                 os.fsync(file.fileno())
             if instead:

@@ -48,9 +48,10 @@ GROUPS = {
     "Environments": {
         "env": "list the environments; build more with Nix",
     },
-    "Boxes for agents, and programs of the host": {
+    "Boxes for agents, programs of the host, clients of others": {
         "box": "run an agent, or any command, in a jail",
         "bridge": "show, try and check the programs that agents may start",
+        "e2b": "serve the clients of E2B with sandboxes of this machine",
     },
     "The supervisor": {
         "status": "show its state, what it keeps ready, and what it counts",

@@ -21,13 +21,21 @@ class TokenFile:
     Args:
         path: path of the file.
         changed: called when there is another token, or none any more.
+        command: makes such a token, for messages.
 
     Attributes:
         problem: why nobody can be admitted now; empty if there is a token.
     """
 
-    def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        path: str,
+        changed: Callable[[], None] = lambda: None,
+        *,
+        command: str = httptoken.COMMAND,
+    ) -> None:
         self._path = path
+        self._command = command
         self._changed = changed
         self._seen: tuple[int, ...] | None = None
         self._token = b""
@@ -39,7 +47,7 @@ class TokenFile:
     def prepare(self) -> None:
         """Make the file if it is missing; `problem` has errors."""
         try:
-            httptoken.ensure(self._path)
+            httptoken.ensure(self._path, command=self._command)
         except httptoken.TokenError as error:
             self._note("", str(error))
         self.look()
@@ -62,9 +70,9 @@ class TokenFile:
             return
         self._seen = seen
         try:
-            self._note(httptoken.read(self._path), "")
+            self._note(httptoken.read(self._path, command=self._command), "")
         except FileNotFoundError:
-            self._note("", f"{self._path} is gone; `nsm http token` makes another one")
+            self._note("", f"{self._path} is gone; `{self._command}` makes another one")
         except httptoken.TokenError as error:
             self._note("", str(error))
 
@@ -77,10 +85,15 @@ class TokenFile:
         self.look()
         return bool(self._token) and hmac.compare_digest(self._token, given)
 
+    def signature(self, text: bytes) -> str:
+        """Return the token's signature of a text; empty if there is no token."""
+        self.look()
+        return hmac.new(self._token, text, "sha256").hexdigest() if self._token else ""
+
     def _note(self, token: str, problem: str) -> None:
         if problem and problem != self.problem:
-            log.warning("no client of MCP over HTTP is admitted: %s", problem)
+            log.warning("no client over HTTP is admitted: %s", problem)
         before, self._token, self.problem = self._token, token.encode(), problem
         if before and before != self._token:
-            log.info("clients of MCP over HTTP need another token from now on")
+            log.info("clients over HTTP need another token from now on")
             self._changed()

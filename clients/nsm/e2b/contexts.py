@@ -1,0 +1,274 @@
+"""The code interpreter: contexts, each a job that keeps the state of its code, and executions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import shlex
+import time
+from contextlib import suppress
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from nsm.client.async_jobs import AsyncJob
+from nsm.e2b.errors import RefusalError, refusal_of
+from nsm.e2b.events import Splitter, checked
+from nsm.e2b.requests import text, texts
+from nsm.wire.errors import NsmError
+from nsm.wire.jobs import chunks_of
+
+if TYPE_CHECKING:
+    from nsm.e2b.requests import HttpRequest
+    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+
+LANGUAGES = {
+    "python": "python",
+    "python3": "python",
+    "javascript": "javascript",
+    "js": "javascript",
+    "bash": "bash",
+    "sh": "bash",
+}
+"""Names of languages, and what they mean here."""
+
+MAX_CONTEXTS = 32
+"""Contexts of one sandbox."""
+
+WAIT_S = 20.0
+"""Longest wait for output before it is asked for again."""
+
+_PROGRAMS = {
+    "python": ("python3", "-c", "python_context.py"),
+    "javascript": ("node", "-e", "node_context.js"),
+    "bash": ("bash", "-c", "bash_context.sh"),
+}
+
+
+class CodeContext:
+    """One context.
+
+    Args:
+        job: keeps its state.
+
+    Attributes:
+        id, language, cwd: as clients know them.
+        turn: held by the execution that runs; others wait.
+    """
+
+    def __init__(self, context_id: str, language: str, cwd: str, job: AsyncJob) -> None:
+        self.id = context_id
+        self.language = language
+        self.cwd = cwd
+        self.job = job
+        self.turn = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<CodeContext {self.id} {self.language}>"
+
+    def row(self) -> dict[str, str]:
+        """The context as clients see it."""
+        return {"id": self.id, "language": self.language, "cwd": self.cwd}
+
+    def request(self, token: str, code: str, variables: dict[str, str]) -> bytes:
+        """The line that runs code."""
+        if self.language != "bash":
+            asked = {"token": token, "code": code, "env_vars": variables}
+            return json.dumps(asked).encode() + b"\n"
+        settings = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in variables.items())
+        return " ".join([token, _base64(code), _base64(settings)]).encode() + b"\n"
+
+
+class Contexts:
+    """The code interpreter of the sandboxes of one key."""
+
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self._sandboxes = sandboxes
+
+    def __repr__(self) -> str:
+        return f"<Contexts of {self._sandboxes}>"
+
+    async def answer(self, sandbox: E2bSandbox, request: HttpRequest) -> None:
+        """Answer a request.
+
+        Raises:
+            RefusalError, NsmError: it cannot be carried out, and nothing was sent.
+        """
+        match request.method, request.path.strip("/").split("/"):
+            case "POST", ["execute"]:
+                await self._execute(sandbox, request)
+            case "GET", ["contexts"]:
+                rows = [each.row() for each in sandbox.contexts.values() if each.job.info.running]
+                await request.answer(200, rows)
+            case "POST", ["contexts"]:
+                asked = request.json()
+                language, cwd = _language(text(asked, "language", "python")), text(asked, "cwd", "")
+                context = await self._open(sandbox, secrets.token_hex(8), language, cwd)
+                await request.answer(201, context.row())
+            case "DELETE", ["contexts", context_id]:
+                await self._close(sandbox, _known(sandbox, context_id))
+                await request.answer(204)
+            case "POST", ["contexts", context_id, "restart"]:
+                old = _known(sandbox, context_id)
+                await self._close(sandbox, old)
+                await self._open(sandbox, old.id, old.language, old.cwd)
+                await request.answer(200, {})
+            case "GET", ["health"]:
+                await request.answer(200, "OK")
+            case _:
+                raise RefusalError("not_found", f"there is no {request.method} {request.path}")
+
+    async def _open(
+        self, sandbox: E2bSandbox, context_id: str, language: str, cwd: str
+    ) -> CodeContext:
+        if len(sandbox.contexts) >= MAX_CONTEXTS:
+            raise RefusalError(
+                "resource_exhausted", f"a sandbox has at most {MAX_CONTEXTS} contexts"
+            )
+        cwd = self._sandboxes.path(cwd)
+        program, option, file = _PROGRAMS[language]
+        code = (resources.files("nsm.e2b.in_session") / file).read_text()
+        argv = [program, option, code, str(self._sandboxes.settings.max_timeout_s)]
+        if language == "bash":
+            argv.insert(3, "bash")
+        started = await self._sandboxes.start(sandbox, argv, cwd=cwd, stdin=True)
+        job = AsyncJob(self._sandboxes.client, sandbox.id, started.job, started)
+        context = CodeContext(context_id, language, cwd, job)
+        sandbox.contexts[context_id] = context
+        return context
+
+    async def _close(self, sandbox: E2bSandbox, context: CodeContext) -> None:
+        sandbox.contexts.pop(context.id, None)
+        with suppress(NsmError):  # it may have ended
+            await context.job.stop(grace_s=0.5)
+
+    async def _execute(self, sandbox: E2bSandbox, request: HttpRequest) -> None:
+        asked = request.json()
+        code, variables = text(asked, "code"), texts(asked, "env_vars")
+        for name in variables:
+            if not name.isidentifier():
+                raise RefusalError("invalid_argument", f"{name!r:.80} is no name of a variable")
+        context_id = asked.get("context_id")
+        if context_id is not None:
+            context = _known(sandbox, text(asked, "context_id"))
+        else:
+            context = await self._default(sandbox, _language(text(asked, "language", "python")))
+        await request.while_there(self._run, sandbox, context, request, code, variables)
+
+    async def _default(self, sandbox: E2bSandbox, language: str) -> CodeContext:
+        """The context of a language that is there without being asked for."""
+        async with sandbox.opening:
+            context = sandbox.contexts.get(f"default-{language}")
+            if context is None or not context.job.info.running:
+                sandbox.contexts.pop(f"default-{language}", None)
+                context = await self._open(sandbox, f"default-{language}", language, "")
+            return context
+
+    async def _run(
+        self,
+        sandbox: E2bSandbox,
+        context: CodeContext,
+        request: HttpRequest,
+        code: str,
+        variables: dict[str, str],
+    ) -> None:
+        async with context.turn:
+            token = secrets.token_hex(8)
+            await context.job.write(context.request(token, code, variables))
+            await request.begin(200, {"content-type": "application/x-ndjson"})
+            reader = _Reader(context, token)
+            try:
+                while not reader.done:
+                    for line in await reader.read():
+                        await request.write(json.dumps(line).encode() + b"\n")
+            except NsmError as error:
+                refusal = refusal_of(error, sandbox.id)
+                await request.write(_error("SandboxError", refusal.message))
+            finally:
+                if not reader.done:
+                    await self._interrupt(sandbox, context, reader)
+            if not context.job.info.running:
+                sandbox.contexts.pop(context.id, None)
+            await request.end()
+
+    async def _interrupt(self, sandbox: E2bSandbox, context: CodeContext, reader: _Reader) -> None:
+        """Interrupt code whose client has gone; restart the context if that does not help."""
+        with trio.CancelScope(shield=True), suppress(NsmError):
+            with trio.move_on_after(INTERRUPT_S):
+                await context.job.interrupt()
+                while not reader.done:
+                    await reader.read()
+                return
+            await self._close(sandbox, context)
+
+
+INTERRUPT_S = 3.0
+"""Time for code to end after it was interrupted. Then its interpreter is ended."""
+
+
+class _Reader:
+    """Reads what one execution writes, up to its end on both streams."""
+
+    def __init__(self, context: CodeContext, token: str) -> None:
+        self._job = context.job
+        self._splitters = {"stdout": Splitter(token), "stderr": Splitter(token)}
+        self._ended: set[str] = set()
+        self.done = False
+
+    async def read(self) -> list[dict[str, Any]]:
+        """Wait for something; returns lines for the client."""
+        output = await self._job.read(wait_s=WAIT_S)
+        lines: list[dict[str, Any]] = []
+        for chunk in chunks_of(output):
+            if chunk.missing:
+                note = f"[{chunk.missing} bytes of output are lost]\n"
+                lines.append(_output("stderr", note))
+            for part in self._splitters[chunk.stream].split(chunk.data):
+                if isinstance(part, str):
+                    lines.append(_output(chunk.stream, part))
+                elif part.get("type") == "end" or not part:
+                    self._ended.add(chunk.stream)
+                elif (line := checked(part)) is not None:
+                    lines.append(line)
+        if len(self._ended) == 2:
+            self.done = True
+        elif output.is_last:
+            self.done = True
+            lines.append(json.loads(_error("ContextEnded", _why(output.job.exit_code))))
+        return lines
+
+
+def _why(exit_code: int | None) -> str:
+    return f"the interpreter of this context has ended (exit code {exit_code}); its state is lost"
+
+
+def _output(stream: str, part: str) -> dict[str, Any]:
+    return {"type": stream, "text": part, "timestamp": time.time_ns()}
+
+
+def _error(name: str, value: str) -> bytes:
+    told = {"type": "error", "name": name, "value": value, "traceback": value}
+    return json.dumps(told).encode() + b"\n"
+
+
+def _known(sandbox: E2bSandbox, context_id: str) -> CodeContext:
+    context = sandbox.contexts.get(context_id)
+    if context is None:
+        raise RefusalError("not_found", f"there is no context {context_id!r:.80}")
+    return context
+
+
+def _language(name: str) -> str:
+    found = LANGUAGES.get(name.lower())
+    if found is None:
+        raise RefusalError(
+            "unimplemented",
+            f"nsm has no contexts of {name!r:.40}, only of python, javascript and bash",
+        )
+    return found
+
+
+def _base64(value: str) -> str:
+    return base64.b64encode(value.encode("utf-8", "surrogateescape")).decode() or "Cg=="

@@ -1,0 +1,176 @@
+"""E2B's API: sandboxes are made, listed, prolonged and ended."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
+
+from nsm.e2b.errors import RefusalError
+from nsm.e2b.requests import number, text, texts
+from nsm.e2b.settings import DEFAULT_TIMEOUT_S, ENVD_VERSION
+
+if TYPE_CHECKING:
+    from nsm.e2b.access import Key
+    from nsm.e2b.requests import HttpRequest
+    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+
+PAGE = 100
+"""Sandboxes of a page, at most and by default."""
+
+_LACKS = {
+    "pause": "nsm cannot pause a sandbox: it runs until its time is over",
+    "resume": "nsm has no paused sandboxes; connect to a running one",
+    "fork": "nsm e2b serve cannot fork a sandbox",
+    "snapshots": "nsm e2b serve makes no snapshots",
+    "metrics": "nsm e2b serve has no metrics of sandboxes; see `nsm top`",
+    "logs": "nsm e2b serve has no logs of sandboxes; see `nsm logs` and `nsm jobs`",
+    "network": "nsm e2b serve does not change the network of a sandbox that is there",
+    "refreshes": "use timeout",
+}
+"""Requests that are refused, and why."""
+
+_ASKED_FOR_NOTHING: tuple[object, ...] = (None, False, "", [], {})
+
+
+class Control:
+    """The API for one key."""
+
+    def __init__(self, sandboxes: Sandboxes, key: Key) -> None:
+        self._sandboxes = sandboxes
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"<Control of {self._sandboxes}>"
+
+    async def answer(self, request: HttpRequest) -> None:
+        """Answer a request.
+
+        Raises:
+            RefusalError, NsmError: it cannot be carried out, and nothing was sent.
+        """
+        parts = request.path.strip("/").split("/")
+        if parts[0] == "v2":
+            del parts[0]
+        match request.method, parts:
+            case "POST", ["sandboxes"]:
+                await request.answer(201, self._opened(await self._create(request)))
+            case "GET", ["sandboxes"]:
+                await self._list(request)
+            case "GET", ["sandboxes", sandbox_id]:
+                await request.answer(200, self._detail(await self._found(sandbox_id)))
+            case "DELETE", ["sandboxes", sandbox_id]:
+                if not await self._sandboxes.kill(sandbox_id):
+                    raise _unknown(sandbox_id)
+                await request.answer(204)
+            case "POST", ["sandboxes", sandbox_id, "timeout"]:
+                sandbox = await self._found(sandbox_id)
+                timeout_s = number(request.json(), "timeout", DEFAULT_TIMEOUT_S)
+                self._sandboxes.set_timeout(sandbox, timeout_s)
+                await request.answer(204)
+            case "POST", ["sandboxes", sandbox_id, "connect"]:
+                sandbox = await self._found(sandbox_id)
+                timeout_s = number(request.json(), "timeout", DEFAULT_TIMEOUT_S)
+                self._sandboxes.extend(sandbox, timeout_s)
+                await request.answer(200, self._opened(sandbox))
+            case _, ["sandboxes", sandbox_id, what] if what in _LACKS:
+                await self._found(sandbox_id)
+                raise RefusalError("unimplemented", _LACKS[what])
+            case _, [("templates" | "volumes" | "secrets" | "snapshots") as what, *_]:
+                raise RefusalError(
+                    "unimplemented",
+                    f"nsm e2b serve has no {what}. Environments are its templates (`nsm env add`)",
+                )
+            case _:
+                raise RefusalError("not_found", f"there is no {request.method} {request.path}")
+
+    async def _found(self, sandbox_id: str) -> E2bSandbox:
+        try:
+            return await self._sandboxes.find(sandbox_id)
+        except RefusalError:
+            raise _unknown(sandbox_id) from None
+
+    async def _create(self, request: HttpRequest) -> E2bSandbox:
+        asked = request.json()
+        for name, what in (
+            ("autoPause", "pause a sandbox"),
+            ("autoResume", "resume a sandbox"),
+            ("mcp", "start an MCP gateway"),
+            ("iam", "give tokens to sandboxes"),
+            ("volumeMounts", "mount volumes"),
+        ):
+            given = asked.get(name)
+            if name == "autoResume" and isinstance(given, dict):
+                given = given.get("enabled")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            if given not in _ASKED_FOR_NOTHING:
+                raise RefusalError("unimplemented", f"{name}: nsm e2b serve cannot {what}")
+        return await self._sandboxes.create(
+            asked,
+            template=text(asked, "templateID"),
+            timeout_s=number(asked, "timeout", DEFAULT_TIMEOUT_S),
+            metadata=texts(asked, "metadata"),
+            envs=texts(asked, "envVars"),
+        )
+
+    async def _list(self, request: HttpRequest) -> None:
+        query = request.query
+        limit, start = _count(query, "limit", PAGE), _count(query, "nextToken", 0)
+        wanted = {
+            unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))
+        }
+        found = [
+            sandbox
+            for sandbox in await self._sandboxes.all()
+            if wanted.items() <= sandbox.metadata.items()
+            and query.get("template", sandbox.template) == sandbox.template
+            and "running" in query.get("state", "running").split(",")
+        ]
+        if query.get("order") != "asc":
+            found.reverse()
+        end = start + min(max(1, limit), PAGE)
+        more = {"x-next-token": str(end)} if end < len(found) else {}
+        rows = [self._listed(sandbox) for sandbox in found[start:end]]
+        await request.answer(200, rows, headers=more)
+
+    def _opened(self, sandbox: E2bSandbox) -> dict[str, Any]:
+        return {
+            "sandboxID": sandbox.id,
+            "templateID": sandbox.template,
+            "clientID": "nsm",
+            "envdVersion": ENVD_VERSION,
+            "envdAccessToken": self._key.access_token(sandbox.id),
+            "trafficAccessToken": self._key.access_token(sandbox.id),
+            "domain": None,
+        }
+
+    def _listed(self, sandbox: E2bSandbox) -> dict[str, Any]:
+        return {
+            "sandboxID": sandbox.id,
+            "templateID": sandbox.template,
+            "clientID": "nsm",
+            "startedAt": sandbox.started_at_text,
+            "endAt": sandbox.ends_at_text,
+            "cpuCount": os.cpu_count() or 1,
+            "memoryMB": self._sandboxes.memory_mb(sandbox),
+            "diskSizeMB": 0,
+            "metadata": sandbox.metadata,
+            "state": "running",
+            "envdVersion": ENVD_VERSION,
+        }
+
+    def _detail(self, sandbox: E2bSandbox) -> dict[str, Any]:
+        token = self._key.access_token(sandbox.id)
+        return {**self._listed(sandbox), "envdAccessToken": token, "domain": None}
+
+
+def _unknown(sandbox_id: str) -> RefusalError:
+    return RefusalError("not_found", f"sandbox {sandbox_id} doesn't exist or has ended")
+
+
+def _count(query: dict[str, str], name: str, default: int) -> int:
+    value = query.get(name, "")
+    if not value:
+        return default
+    if not (value.isascii() and value.isdecimal() and len(value) <= 6):
+        raise RefusalError("invalid_argument", f"{name} must be a number")
+    return int(value)

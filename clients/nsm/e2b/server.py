@@ -1,0 +1,209 @@
+"""The server: a port of loopback, the keys, and a client of the supervisor for each key."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsm import httptoken, paths
+from nsm.client.asynchronous import AsyncClient
+from nsm.dataclass import dataclass, replace
+from nsm.e2b.access import Key, KeyCheck
+from nsm.e2b.application import Application, KeyHandlers
+from nsm.e2b.sandboxes import Sandboxes
+from nsm.http.accept import accept
+from nsm.http.access import Answer
+from nsm.http.bodies import Bodies
+from nsm.http.connection import Connection, Served
+from nsm.http.connection_limit import ConnectionLimit
+from nsm.http.listen_address import Port, own_hosts, own_url
+from nsm.http.token import TokenFile
+from nsm.wire.errors import BadProjectError, BadRequestError, StartFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nsm.e2b.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+KEY_COMMAND = "nsm e2b key"
+KEY_PREFIX = "e2b_"
+"""Beginning of keys: earlier clients refuse others."""
+
+BACKLOG = 128
+
+MAX_CONNECTIONS = 512
+"""Connections at once. A client has one for each call that runs."""
+
+MAX_UPLOAD_BYTES = 128 * 1024 * 1024
+"""Largest upload: it is in memory for a while."""
+
+MAX_BODIES_BYTES = 512 * 1024 * 1024
+"""Bodies in memory at once, of all clients together."""
+
+WORKSPACE = "/workspace"
+"""Home directory where sessions can have no copy of a directory."""
+
+_FULL = Answer(
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    text="There are too many connections.",
+    headers=((b"retry-after", b"1"),),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Facts about a server that takes requests.
+
+    Attributes:
+        url: its address.
+        keys: names and keys.
+        settings: as they are in force.
+        note: what differs from the usual, and why; empty if nothing does.
+    """
+
+    url: str
+    keys: tuple[tuple[str, str], ...]
+    settings: ServeSettings
+    note: str = ""
+
+
+def key_path(name: str) -> str:
+    """The file of a key."""
+    return os.path.join(paths.state_dir(), "e2b", f"key-{name}")
+
+
+def key(name: str, *, rotate: bool = False) -> str:
+    """A key, which is made where it is missing.
+
+    Args:
+        rotate: make another one in any case.
+
+    Raises:
+        TokenError: its file can't be read or written.
+    """
+    make = httptoken.rotate if rotate else httptoken.ensure
+    return make(key_path(name), command=KEY_COMMAND, prefix=KEY_PREFIX)
+
+
+async def serve(
+    port: Port,
+    names: Sequence[str],
+    settings: ServeSettings,
+    on_ready: Callable[[Ready], object],
+    *,
+    socket_path: str | None = None,
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        port: where to listen.
+        names: names of the keys.
+        on_ready: called once requests are taken.
+        socket_path: the supervisor's socket; None for the usual one.
+
+    Raises:
+        NsmError: there is no supervisor, or no sandbox can be made as the settings say.
+        TokenError: a key can't be read.
+        OSError: the port is taken.
+    """
+    tokens = tuple((name, key(name)) for name in names)
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(_listening(port))
+        port = Port(port.host, listener.getsockname()[1])
+        limit = ConnectionLimit(MAX_CONNECTIONS)
+        keys = [
+            Key(name, TokenFile(key_path(name), limit.end_admitted, command=KEY_COMMAND))
+            for name in names
+        ]
+        clients = [
+            await stack.enter_async_context(
+                AsyncClient(scope=each.scope, name="e2b", project=None, socket_path=socket_path)
+            )
+            for each in keys
+        ]
+        settings, note = await _tried(Sandboxes(clients[0], "e2b", settings))
+        sandboxes = {
+            each.name: Sandboxes(client, each.scope, settings)
+            for each, client in zip(keys, clients, strict=True)
+        }
+        for each in sandboxes.values():
+            await each.learn_memory()
+        check = KeyCheck(own_hosts(port), keys)
+        handlers = {
+            each.name: KeyHandlers(sandboxes[each.name], each, MAX_UPLOAD_BYTES) for each in keys
+        }
+        served = Served(
+            guard=check,
+            application=Application(check, handlers),
+            refused=lambda why: log.info("a request was refused for its %s", why),
+            admitted=lambda: None,
+            max_body_bytes=MAX_UPLOAD_BYTES,
+            bodies=Bodies(MAX_BODIES_BYTES),
+        )
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        for each in sandboxes.values():
+            nursery.start_soon(each.end_in_time)
+        on_ready(Ready(url=own_url(port), keys=tokens, settings=settings, note=note))
+        while True:
+            stream = await accept(listener)
+            nursery.start_soon(_serve_one, Connection(stream, served, "e2b"), limit)
+
+
+async def _serve_one(connection: Connection, limit: ConnectionLimit) -> None:
+    if not limit.admit(connection):
+        await connection.refuse(_FULL)
+        return
+    try:
+        await connection.serve()
+    finally:
+        limit.leave(connection)
+
+
+async def _tried(sandboxes: Sandboxes) -> tuple[ServeSettings, str]:
+    """Make a sandbox and end it, so that what is wrong shows now; returns settings that work.
+
+    Raises:
+        NsmError: none can be made.
+    """
+    settings = sandboxes.settings
+    if settings.project is None:
+        directory = os.path.join(paths.cache_dir(), "e2b", "home")
+        os.makedirs(directory, exist_ok=True)
+        copied = replace(settings, project=directory)
+    else:
+        copied = settings
+    try:
+        sandboxes.settings = copied
+        await _try_one(sandboxes)
+    except (BadProjectError, BadRequestError, StartFailedError) as error:
+        if settings.project is not None:
+            raise
+        sandboxes.settings = replace(settings, home=WORKSPACE)
+        await _try_one(sandboxes)
+        return sandboxes.settings, (
+            f"the home directory of sandboxes is {WORKSPACE}, and there is no {settings.home}: "
+            f"{error.message}"
+        )
+    return copied, ""
+
+
+async def _try_one(sandboxes: Sandboxes) -> None:
+    sandbox = await sandboxes.create(
+        {}, template=sandboxes.settings.environments[0], timeout_s=1, metadata={}, envs={}
+    )
+    await sandboxes.kill(sandbox.id)
+
+
+def _listening(port: Port) -> socket.socket:
+    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+    listener = socket.create_server((port.host, port.number), family=family, backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,213 @@
+"""Parts of `nsm e2b serve` without I/O: events, frames, forms, networks, errors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsm.e2b.connect import frame, frames_of
+from nsm.e2b.errors import RefusalError, refusal_of
+from nsm.e2b.events import Splitter, checked
+from nsm.e2b.multipart import files_of
+from nsm.e2b.networks import network_of
+from nsm.wire.errors import (
+    FileError,
+    JobError,
+    NotRunningError,
+    NsmError,
+    SessionEndedError,
+    SessionLimitError,
+    UnknownJobError,
+)
+
+TOKEN = "0123456789abcdef"
+OUTPUT = (
+    "before\n",
+    "\x1eother\n",  # not ours
+    f'\x1e{TOKEN}+{{"type": "res\n',
+    f'\x1e{TOKEN}.ult"}}\n',
+    "é\x1e",
+    f'\x1e{TOKEN}.{{"type": "end"}}\n',
+    f"\x1e{TOKEN}.no JSON\n",
+    "after",
+)
+
+
+def parts_of(splitter: Splitter, pieces: list[bytes]) -> list[object]:
+    """All that comes of them, with texts joined."""
+    found: list[object] = []
+    for piece in pieces:
+        for part in splitter.split(piece):
+            if isinstance(part, str) and found and isinstance(found[-1], str):
+                found[-1] += part
+            else:
+                found.append(part)
+    return found
+
+
+@given(cuts=st.lists(st.integers(min_value=0, max_value=200), max_size=12))
+def test_events_are_found_wherever_the_stream_is_cut(cuts: list[int]) -> None:
+    data = "".join(OUTPUT).encode()
+    places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
+    pieces = [data[a:b] for a, b in pairwise(places)]
+    assert parts_of(Splitter(TOKEN), pieces) == [
+        "before\n\x1eother\n",
+        {"type": "result"},
+        "é\x1e",
+        {"type": "end"},
+        "after",
+    ]
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_any_bytes_are_output(pieces: list[bytes]) -> None:
+    parts = parts_of(Splitter(TOKEN), pieces)
+    assert all(isinstance(part, str) for part in parts)
+
+
+def test_a_line_without_end_is_output_and_not_kept() -> None:
+    splitter = Splitter(TOKEN)
+    text = f"\x1e{TOKEN}." + "x" * 20000
+    assert "".join(map(str, splitter.split(text.encode()))) == text
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "result", "text": 1, "html": ["x"], "data": "no", "secret": "x"},
+        {"type": "result"},
+    ],
+)
+def test_of_a_result_only_what_clients_know_is_passed_on(event: dict[str, Any]) -> None:
+    assert checked(event) == {"type": "result", "is_main_result": False}
+
+
+def test_unknown_events_are_dropped() -> None:
+    assert checked({"type": "number_of_executions", "execution_count": "1"}) is None
+    assert checked({"type": ["x"]}) is None
+    assert checked({"type": "error", "name": 1}) == {
+        "type": "error",
+        "name": "1",
+        "value": "",
+        "traceback": "",
+    }
+
+
+def test_frames_are_read_as_they_are_written() -> None:
+    messages = [{"a": 1}, {"b": "é"}]
+    assert frames_of(b"".join(map(frame, messages))) == messages
+    assert frames_of(b"".join(map(frame, messages)) + frame({}, last=True)) == messages
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\0",
+        b"\0\0\0\0\5{}",
+        b"\0\xff\xff\xff\xff{}",
+        b"\1\0\0\0\2{}",  # compressed
+        b"\0\0\0\0\2[]",
+        b"\0\0\0\0\2{]",
+        b"\0\0\0\0\0",
+        b"\0\0\1\0\0" + b"[" * 65536,
+    ],
+)
+def test_broken_frames_are_refused(body: bytes) -> None:
+    with pytest.raises(RefusalError):
+        frames_of(body)
+
+
+def form(*files: tuple[str, bytes], end: bytes = b"--") -> bytes:
+    head = 'Content-Disposition: form-data; name="file"; filename="{}"\r\n\r\n'
+    parts = [b"--B\r\n" + head.format(name).encode() + data + b"\r\n" for name, data in files]
+    return b"".join(parts) + b"--B" + end + b"\r\n"
+
+
+def test_files_of_a_form() -> None:
+    files = [("/home/user/é x", bytes(range(256))), ("empty", b"")]
+    assert files_of("multipart/form-data; boundary=B", form(*files)) == files
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/plain", form(("a", b"b"))),
+        ("multipart/form-data", form(("a", b"b"))),
+        ("multipart/form-data; boundary=C", form(("a", b"b"))),
+        ("multipart/form-data; boundary=B", form(("a", b"b"), end=b"")),
+        ("multipart/form-data; boundary=B", form(("a", b"b"))[:40]),
+        ("multipart/form-data; boundary=B", b""),
+        ("multipart/form-data; boundary=B", form(*[("a", b"")] * 1001)),
+    ],
+)
+def test_broken_forms_are_refused(kind: str, body: bytes) -> None:
+    with pytest.raises(RefusalError):
+        files_of(kind, body)
+
+
+ALL = "0.0.0.0/0"
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "given"),
+    [
+        ("off", {}, {"mode": "off"}),
+        ("off", {"allow_internet_access": True}, {"mode": "off"}),
+        ("full", {"allow_internet_access": False}, {"mode": "off"}),
+        ("full", {"network": {"denyOut": [ALL]}}, {"mode": "off"}),
+        ("full", {"network": {"allowOut": ["a.org"]}}, {"mode": "allow", "allow": ["a.org"]}),
+        (
+            "a.org,b.org",
+            {"network": {"allowOut": ["b.org"], "denyOut": [ALL]}},
+            {"mode": "allow", "allow": ["b.org"]},
+        ),
+        ("a.org", {"network": {"allowOut": [ALL]}}, {"mode": "allow", "allow": ["a.org"]}),
+    ],
+)
+def test_a_sandbox_reaches_no_more_than_serve_was_given(
+    most: str, asked: dict[str, Any], given: dict[str, Any]
+) -> None:
+    assert network_of(most, asked) == given
+
+
+@pytest.mark.parametrize(
+    ("most", "network", "code"),
+    [
+        ("a.org", {"allowOut": ["b.org"]}, "permission_denied"),
+        ("off", {"allowOut": ["b.org"]}, "permission_denied"),
+        ("full", {"denyOut": ["b.org"]}, "unimplemented"),
+        ("full", {"allowOut": ["10.0.0.0/8"]}, "unimplemented"),
+        ("full", {"allowPublicTraffic": True}, "unimplemented"),
+        ("full", {"allowOut": "b.org"}, "invalid_argument"),
+        ("full", ["b.org"], "invalid_argument"),
+    ],
+)
+def test_other_networks_are_refused(most: str, network: object, code: str) -> None:
+    with pytest.raises(RefusalError) as caught:
+        network_of(most, {"network": network})
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "connect"),
+    [
+        (FileError("x", data={"errno": "ENOENT"}), 404, "not_found"),
+        (FileError("x", data={"errno": "ENOSPC"}), 507, "resource_exhausted"),
+        (FileError("x", data={"errno": "EXDEV"}), 400, "invalid_argument"),
+        (JobError("x", data={"errno": ["?"]}), 400, "invalid_argument"),
+        (UnknownJobError("x"), 404, "not_found"),
+        (SessionEndedError("x"), 502, "unavailable"),
+        (SessionLimitError("x"), 429, "resource_exhausted"),
+        (NotRunningError("x"), 503, "unavailable"),
+        (NsmError("x"), 500, "internal"),
+    ],
+)
+def test_errors_have_the_status_that_clients_know(
+    error: NsmError, status: int, connect: str
+) -> None:
+    refusal = refusal_of(error, "id")
+    assert (refusal.status, refusal.connect_code) == (status, connect)
