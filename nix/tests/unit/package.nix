@@ -104,6 +104,7 @@ in
       "prometheus-client"
       "prompt-toolkit"
       "pydantic"
+      "python-multipart"
       "pyyaml"
       "sse-starlette"
       "trio"

@@ -28,6 +28,7 @@ let
       prometheus-client = "0.26.0";
       prompt-toolkit = "3.0.53";
       pydantic = "2.14.3";
+      python-multipart = "0.0.34";
       pyyaml = "6.0.3";
       sse-starlette = "3.7.0";
       trio = "0.35.0";
