@@ -23,6 +23,7 @@ do so for ever."""
 RUNS = {
     "run": "execution_id",
     "run_in": "execution_id",
+    "undo": "execution_id",
     "job_start": "execution_id",
     "bridge_run": "call_id",
 }

@@ -194,6 +194,10 @@ class PythonWorker:
                 thawed = self._freezer.freeze(self._passed.pop(0), self._private)
                 if thawed is not None:
                     self._thaw(thawed)
+                elif not self._poll.poll(0) and sys.gettrace() is sys.getprofile() is None:
+                    # Memory that a fork shares is copied when it is first written to: now, and
+                    # not in the next execution.
+                    self._run(0, "None")
             elif message["type"] == "fork":
                 self._fork(message["id"])
             elif message["type"] == "run":

@@ -36,6 +36,10 @@ class KeyActions(Protocol):
         """Ctrl-C at an empty prompt."""
         ...
 
+    def undo(self) -> None:
+        """Ctrl-X Ctrl-U at an empty prompt; elsewhere it undoes typing."""
+        ...
+
 
 def bindings(actions: KeyActions) -> KeyBindings:
     """The key bindings of a prompt."""
@@ -96,6 +100,12 @@ def bindings(actions: KeyActions) -> KeyBindings:
             event.app.exit(exception=KeyboardInterrupt(), style="class:aborting")
         else:
             actions.interrupt_others()
+
+    is_empty = Condition(lambda: not get_app().current_buffer.text)
+
+    @keys.add("c-x", "c-u", filter=at_prompt & is_empty)
+    def _(_event: KeyPressEvent) -> None:
+        actions.undo()
 
     in_indentation = Condition(lambda: is_in_indentation(get_app().current_buffer.document))
 

@@ -17,6 +17,7 @@ from nsm.cli.attach.keys import bindings
 from nsm.cli.render import formats
 from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
+from nsm.wire.results import RunResult
 from nsm.wire.sessions import Check, Completions
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ CONFIRM_S = 3.0
 
 _MARKS = {"python": (">>>", "..."), "bash": ("$", ">"), "node": (">", "...")}
 """End of each interpreter's own prompt, and its prompt for more."""
+
+_UNDO = "undo"
+"""Stands for an undo that has been explained."""
 
 _GOODBYES = ("exit", "logout")
 """Words that people type to leave a shell. Here they would end it, with everybody's variables."""
@@ -199,6 +203,23 @@ class Prompt:
             self._armed = ""
             call = self._link.begin("interrupt", {"target": self._id})
             call.answer.add_done_callback(partial(self._interrupted, label(running)))
+
+    def undo(self) -> None:
+        """Ctrl-X Ctrl-U at an empty prompt: explain, then take back the session's last call."""
+        if self._armed != _UNDO:
+            self.hint("Ctrl-X Ctrl-U again takes back the last call of the session")
+            self._armed = _UNDO
+            return
+        self._end_hint()
+        call = self._link.begin("undo", {"target": self._id, "calls": 1})
+        call.answer.add_done_callback(self._undone)
+
+    def _undone(self, answer: asyncio.Future[dict[str, object]]) -> None:
+        """Show what the transcript does not: an error, or notes."""
+        error = answer.exception()
+        notes = [str(error)] if error is not None else read(RunResult, answer.result()).notes
+        for note in notes:
+            self._screen.lines(f"nsm: {formats.visible_lines(note)}")
 
     def _interrupted(self, what: str, answer: asyncio.Future[dict[str, object]]) -> None:
         error = answer.exception()

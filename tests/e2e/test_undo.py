@@ -1,0 +1,182 @@
+"""Undo with a real supervisor and real jails: commands, clients, models and people."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import TextContent
+
+from e2e_support import program, supervisor
+from nsm.wire.errors import BadRequestError, UnknownSessionError
+from realjail import needs_bwrap
+from soak.household import Household
+from terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+pytestmark = [needs_bwrap, pytest.mark.jail]
+
+ON = "[session]\nundo = 5\n"
+DONE = "undid the last call: variables, working directory and files are as they were before\n"
+MAKE = "import os, shutil; os.mkdir('data'); open('data/f', 'w').write('precious'); x = [1]"
+SPOIL = "shutil.rmtree('/workspace/data'); x.append(2); os.chdir('/')"
+LOOK = "print(x, os.getcwd(), open('/workspace/data/f').read())"
+AS_BEFORE = "[1] /workspace precious\n"
+
+
+@pytest.fixture(scope="module")
+def undoing() -> Generator[Supervisor]:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        supervisor(Path(path), config=ON) as it,
+    ):
+        yield it
+        with it.client() as client:
+            client.kill_all()
+
+
+def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        for code in (MAKE, SPOIL):
+            assert client.run(code, env="python", session="work").stderr == ""
+        result = client.undo("work")
+        assert (result.exit_code, result.stdout) == (0, DONE)
+        assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
+        result = client.undo("work", 9)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "2 earlier states are kept" in result.stderr
+        with pytest.raises(BadRequestError, match="at least 1"):
+            client.undo("work", 0)
+        with pytest.raises(UnknownSessionError):
+            client.undo("nobody")
+        client.kill("work")
+
+
+async def test_the_async_client_undoes(undoing: Supervisor) -> None:
+    async with undoing.async_client() as client:
+        await client.run("x = 1", env="python", session="work")
+        await client.run("x = 2", env="python", session="work")
+        assert (await client.undo("work")).stdout == DONE
+        assert (await client.run("print(x)", env="python", session="work")).stdout == "1\n"
+        await client.kill(["work"])
+
+
+def test_the_command(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        for code in ("x = 1", "x = 2"):
+            client.run(code, env="python", session="work")
+        done = undoing.run("nsm", "undo", "work")
+        assert (done.returncode, done.stdout) == (0, DONE)
+        assert "nsm: 1 earlier state is kept" in done.stderr
+        done = undoing.run("nsm", "undo", "work", "7")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "nothing was undone" in done.stderr
+        assert undoing.run("nsm", "undo", "work", "none").returncode == 2
+        assert "# undo the last call" in undoing.run("nsm", "logs", "work").stdout
+        client.run("x=1", env="bash", session="shell")
+        done = undoing.run("nsm", "undo", "shell")
+        assert done.returncode == 1
+        assert "a shell cannot be copied" in done.stderr
+        client.kill_all()
+
+
+def test_files_that_were_copied_in_stay(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        client.run("x = 1", env="python", session="work")
+        client.files("work").write("given.txt", b"given")
+        client.run("open('given.txt', 'w').write('spoilt')", env="python", session="work")
+        assert client.undo("work").exit_code == 0
+        assert client.files("work").read("given.txt") == b"given"
+        client.kill("work")
+
+
+def test_undo_is_refused_while_code_runs(undoing: Supervisor) -> None:
+    with undoing.client() as client, undoing.client() as other:
+        client.run("import os; os.mkfifo('gate')", env="python", session="work")
+        refused: list[str] = []
+
+        def undo(_stream: str, _text: str) -> None:
+            if refused:
+                return
+            with pytest.raises(BadRequestError) as error:
+                other.undo("work")
+            refused.append(str(error.value))
+            other.interrupt("work")
+
+        code = "x = 1; print('runs', flush=True); open('gate').read()"
+        client.run(code, env="python", session="work", on_output=undo)
+        assert "Code runs in session" in refused[0]
+        assert client.run("print(x)", env="python", session="work").stdout == "1\n"
+        client.kill("work")
+
+
+async def test_a_model_undoes(undoing: Supervisor) -> None:
+    server = StdioServerParameters(
+        command=program("nsm-mcp"), env=dict(undoing.variables), cwd="/usr"
+    )
+    async with Client(server) as client:
+
+        async def run(**arguments: Any) -> str:
+            result = await client.call_tool("run", arguments)
+            return "".join(part.text for part in result.content if isinstance(part, TextContent))
+
+        (tool,) = (await client.list_tools()).tools
+        assert "undo" in tool.input_schema["properties"]
+        assert "`undo` takes back" in (tool.description or "")
+        for code in (MAKE, SPOIL):
+            await run(env="python", session="work", code=code)
+        assert DONE in await run(session="work", undo=True)
+        assert AS_BEFORE in await run(session="work", code=LOOK, env="python")
+        assert "runs no code" in await run(session="work", undo=True, code="x")
+        assert "no session 'nobody'" in await run(session="nobody", undo=True)
+
+
+def test_a_person_undoes(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        for code in ("x = 1", "x = 2"):
+            client.run(code, env="python", session="work")
+        with Terminal([program("nsm"), "attach", "work"], undoing.variables) as person:
+            person.see_line("work >>>")
+            person.type("\x18\x15")
+            person.see("Ctrl-X Ctrl-U again takes back the last call")
+            person.type("\x18\x15")
+            person.see("1 earlier state is kept")
+            person.type("f'x is {x}'\r")
+            person.see("x is 1")
+            person.type("\x04")
+            assert person.end() == 0
+        client.kill("work")
+
+
+def test_undo_after_the_supervisor_was_killed(short_dir: Path) -> None:
+    with Household() as household, supervisor(short_dir, config=ON) as it:
+        with it.client() as client:
+            for code in (MAKE, SPOIL):
+                client.run(code, env="python", session="work")
+        for _ in range(5):
+            (pid,) = household.members().supervisors
+            os.kill(pid, signal.SIGKILL)
+            done = it.run("nsm", "undo", "work")
+            assert (done.returncode, done.stdout) == (0, DONE), done
+            with it.client() as client:
+                assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
+                client.run(SPOIL, env="python", session="work")
+                assert client.undo("work", 2).exit_code == 0
+                client.run(SPOIL, env="python", session="work")
+        it.run("nsm", "shutdown")
+
+
+def test_undo_is_off_unless_it_is_turned_on(shared: Supervisor) -> None:
+    with shared.client() as client:
+        client.run("x = 1", env="python", session="work")
+        with pytest.raises(BadRequestError, match="Undo is turned off"):
+            client.undo("work")
