@@ -166,7 +166,7 @@ class SharedSandbox:
             on_output: called with each piece of output, in trio's thread. It must not block.
         """
         return self.call(
-            lambda box: _execute(box, argv, settings, max_bytes=max_bytes, on_output=on_output)
+            lambda box: execute(box, argv, settings, max_bytes=max_bytes, on_output=on_output)
         )
 
     async def execute_async(
@@ -179,7 +179,7 @@ class SharedSandbox:
     ) -> CommandResult:
         """Run a program to its end, as `execute`; cancelling the task stops the program."""
         return await self.acall(
-            lambda box: _execute(box, argv, settings, max_bytes=max_bytes, on_output=on_output)
+            lambda box: execute(box, argv, settings, max_bytes=max_bytes, on_output=on_output)
         )
 
     async def _do(self, step: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
@@ -213,7 +213,7 @@ class SharedSandbox:
             await self._client.aclose()
 
 
-async def _execute(
+async def execute(
     sandbox: AsyncSandbox,
     argv: Sequence[str],
     settings: ProgramSettings,

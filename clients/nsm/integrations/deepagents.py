@@ -24,11 +24,12 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import BaseSandbox
 
-from nsm.integrations.sandboxes import Finished, LazySandbox
+from nsm.integrations.sandboxes import LazySandbox
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
+    from nsm import CommandResult
     from nsm.client.sandbox import SandboxSettings
 
 TIMEOUT_S = 120
@@ -150,7 +151,7 @@ def _reason(error: OSError) -> str:
     return _ERRORS.get(error.errno or 0, str(error))
 
 
-def _response(done: Finished, timeout_s: int) -> ExecuteResponse:
+def _response(done: CommandResult, timeout_s: int) -> ExecuteResponse:
     output = done.stdout.decode(errors="replace")
     if done.timed_out:
         output += f"\n[stopped after {timeout_s} s]"

@@ -8,13 +8,16 @@ import os
 import weakref
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import trio
 
 from nsm import AsyncClient, NsmError
+from nsm.client import operations
 from nsm.client.background import BACKGROUND
 from nsm.client.job_steps import COLLECT_BYTES
+from nsm.client.sandbox import SandboxSettings
+from nsm.client.shared_sandbox import CommandResult, execute
 from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from nsm import AsyncJob
     from nsm.client.async_sandbox import AsyncSandbox
     from nsm.client.async_session_files import AsyncSessionFiles
-    from nsm.client.sandbox import SandboxSettings
+    from nsm.client.job_steps import ProgramSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,22 +49,6 @@ _OPEN: weakref.WeakSet[LazySandbox] = weakref.WeakSet()
 """Sandboxes that end with the program."""
 
 
-class Finished(NamedTuple):
-    """A program that has ended.
-
-    Attributes:
-        exit_code: as a shell has it.
-        missing: bytes of output that are left out.
-        timed_out: it was stopped at its time limit.
-    """
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    missing: int = 0
-    timed_out: bool = False
-
-
 class LazySandbox:
     """A sandbox that is made when it is first used, from any thread, asyncio or trio.
 
@@ -71,7 +58,7 @@ class LazySandbox:
 
     Args:
         keep: the session outlives this object and the program.
-        framework: name of the framework: the session's scope, and a label.
+        framework: name of the framework: the session's scope, and its label ``owner``.
         session: id of a session that was made before, to use that one; None to make one.
         settings: as of `nsm.Client.sandbox`. By default it has Python and Bash, and no project.
 
@@ -89,6 +76,7 @@ class LazySandbox:
         keep: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
+        operations.check_names(settings, SandboxSettings)
         self.session = session
         self._attach = session is not None
         self._keep = keep or self._attach
@@ -100,8 +88,8 @@ class LazySandbox:
             project=None,
         )
         labels = {
-            "framework": framework,
-            "owner": str(os.getpid()),
+            "owner": framework,
+            "pid": str(os.getpid()),
             **(settings.get("labels") or {}),
         }
         self._settings: SandboxSettings = {"env": "python", **settings, "labels": labels}
@@ -113,8 +101,9 @@ class LazySandbox:
         return f"<nsm sandbox {self.session or 'not begun'}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_sandbox", None) is not None and not self._closed:
-            client, sandbox = self._client, None if self._keep else self._sandbox
+        client: AsyncClient | None = getattr(self, "_client", None)
+        if client is not None and client.server is not None and not self._closed:
+            sandbox = None if self._keep else self._sandbox
             # Not waited for: this may be any thread.
             BACKGROUND.start(partial(_end, client, sandbox))
 
@@ -226,7 +215,7 @@ class LazySandbox:
         stdin: bytes = b"",
         timeout_s: float | None = None,
         max_bytes: int = COLLECT_BYTES,
-    ) -> Finished:
+    ) -> CommandResult:
         """Run a program to its end. It is stopped if this is cancelled.
 
         Args:
@@ -236,25 +225,20 @@ class LazySandbox:
             JobError: it can't be started; but a program that is missing or can't be executed has
                 exit code 127 or 126.
         """
-        settings = {"cwd": cwd, "environ": environ, "timeout_s": timeout_s, "wait_s": 1.0}
+        settings: ProgramSettings = {"cwd": cwd, "environ": environ, "timeout_s": timeout_s}
+        sandbox = await self.opened()
         try:
-            job = await self.start(argv, stdin=bool(stdin), **settings)
+            return await execute(
+                sandbox, argv, {**settings, "stdin": stdin}, max_bytes=max_bytes, on_output=None
+            )
         except JobError as error:
             code = CANNOT_START.get(error.data.get("errno", ""))
             if code is None:
                 raise
-            return Finished(code, b"", f"{error.message}\n".encode())
-        try:
-            if stdin:
-                await job.feed(stdin)
-            result = await job.collect(max_bytes=max_bytes)
-        except trio.Cancelled:
-            await self.stop(job)
-            raise
-        timed_out = result.info.timed_out
-        return Finished(result.exit_code, result.stdout, result.stderr, result.missing, timed_out)
+            text = f"{error.message}\n".encode()
+            return CommandResult(b"", text, text, code, 0, timed_out=False, duration_s=0.0)
 
-    async def shell(self, command: str, **settings: Any) -> Finished:
+    async def shell(self, command: str, **settings: Any) -> CommandResult:
         """Run a command in Bash to its end, as `execute`, with its errors in its output."""
         return await self.execute(await self.shell_argv(command, "2>&1"), **settings)
 

@@ -1,0 +1,250 @@
+"""Sandbox that adapters share, without a framework."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+import nsm
+from e2e_support import supervisor
+from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, LazySandbox
+from nsm.wire.errors import FileError, NotRunningError, UnknownSessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from e2e_support import Supervisor
+
+pytestmark = pytest.mark.jail
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Supervisor]:
+    with supervisor(tmp_path_factory.mktemp("s")) as it:
+        yield it
+
+
+@pytest.fixture
+def sandbox(running: Supervisor) -> Generator[LazySandbox]:
+    it = LazySandbox("test", socket_path=running.socket)
+    yield it
+    it.do(it.close)
+
+
+def run(sandbox: LazySandbox, command: str) -> nsm.CommandResult:
+    return sandbox.do(sandbox.execute, ["sh", "-c", command])
+
+
+def labelled(running: Supervisor, framework: str) -> list[nsm.SessionRow]:
+    with running.client() as client:
+        return [row for row in client.sessions() if row.labels.get("owner") == framework]
+
+
+def test_threads_asyncio_and_trio_share_a_session(sandbox: LazySandbox) -> None:
+    assert sandbox.session is None
+    assert run(sandbox, "echo a >f; exit 3").exit_code == 3
+    program = ["cat", "f"]
+    assert asyncio.run(sandbox.ado(sandbox.execute, program)).stdout == b"a\n"
+    assert trio.run(lambda: sandbox.ado(sandbox.execute, program)).stdout == b"a\n"
+
+
+def test_output_is_bytes_and_what_is_too_much_is_counted(sandbox: LazySandbox) -> None:
+    done = run(sandbox, "printf '\\377\\0'; printf '\\376' >&2")
+    assert (done.stdout, done.stderr, done.missing) == (b"\xff\0", b"\xfe", 0)
+    done = sandbox.do(sandbox.execute, ["seq", "1000"], max_bytes=4)
+    assert (done.stdout, done.missing) == (b"1\n2\n", 3889)
+
+
+@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc/passwd", 126)])
+def test_a_program_that_cannot_start_has_a_shells_exit_code(
+    sandbox: LazySandbox, program: str, code: int
+) -> None:
+    done = sandbox.do(sandbox.execute, [program])
+    assert done.exit_code == code
+    assert program.encode() in done.stderr
+
+
+def test_a_program_is_stopped_at_its_time_limit(sandbox: LazySandbox) -> None:
+    done = sandbox.do(sandbox.execute, ["sh", "-c", "echo a; exec sleep 1000"], timeout_s=0.3)
+    assert (done.exit_code, done.timed_out, done.stdout) == (124, True, b"a\n")
+
+
+def test_input_comes_while_output_goes(sandbox: LazySandbox) -> None:
+    data = os.urandom(3_000_000)
+    done = sandbox.do(sandbox.execute, ["cat"], stdin=data)
+    assert done.stdout == data
+
+
+def test_a_long_command_runs_from_a_file_that_is_gone_then(sandbox: LazySandbox) -> None:
+    command = f": {'x' * MAX_ARGUMENT_BYTES}\necho done; ls /tmp; exit 5"
+    done = sandbox.do(sandbox.shell, command)
+    assert (done.exit_code, done.stdout) == (5, b"done\n")
+
+
+WAITS = "trap 'echo stopped >ended' EXIT; echo $$ >pid; while :; do sleep 0.1; done"
+GONE = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done"
+
+
+def test_cancelling_in_asyncio_stops_the_program(sandbox: LazySandbox) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(sandbox.ado(sandbox.execute, ["sh", "-c", WAITS]))
+        wait = "while ! [ -s pid ]; do sleep 0.05; done"
+        await sandbox.ado(sandbox.execute, ["sh", "-c", wait])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert run(sandbox, GONE).exit_code == 0
+
+
+def test_cancelling_in_trio_stops_the_program(sandbox: LazySandbox) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: sandbox.ado(sandbox.execute, ["sh", "-c", WAITS]))
+            wait = "while ! [ -s pid ]; do sleep 0.05; done"
+            await sandbox.ado(sandbox.execute, ["sh", "-c", wait])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert run(sandbox, GONE).exit_code == 0
+
+
+def test_a_hundred_programs_at_once(sandbox: LazySandbox) -> None:
+    async def main() -> list[nsm.CommandResult]:
+        programs = (["sh", "-c", f"echo {number}; cat"] for number in range(100))
+        return await asyncio.gather(*(sandbox.ado(sandbox.execute, each) for each in programs))
+
+    found = [int(each.stdout) for each in asyncio.run(main())]
+    assert found == list(range(100))
+
+
+def test_concurrent_first_calls_make_one_session(running: Supervisor) -> None:
+    sandbox = LazySandbox("many", socket_path=running.socket)
+
+    async def main() -> None:
+        await asyncio.gather(*(sandbox.ado(sandbox.execute, ["true"]) for _ in range(8)))
+
+    asyncio.run(main())
+    assert len(labelled(running, "many")) == 1
+    sandbox.do(sandbox.close)
+    assert not labelled(running, "many")
+
+
+def test_a_file_is_written_through_a_link(sandbox: LazySandbox) -> None:
+    run(sandbox, "echo old >target; ln -s target link")
+    sandbox.do(sandbox.write, "link", b"new")
+    assert run(sandbox, "cat target; test -L link").stdout == b"new"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("missing", FileNotFoundError),
+        ("/tmp", IsADirectoryError),
+        ("/etc/passwd/x", NotADirectoryError),
+    ],
+)
+def test_files_fail_as_python_does(sandbox: LazySandbox, path: str, kind: type[OSError]) -> None:
+    with pytest.raises(kind) as caught:
+        sandbox.do(sandbox.files, lambda files: files.read(path))
+    assert isinstance(caught.value.__cause__, FileError)
+
+
+def test_a_directory_below_a_file_cannot_be_made(sandbox: LazySandbox) -> None:
+    sandbox.do(sandbox.write, "file", b"")
+    with pytest.raises(NotADirectoryError):
+        sandbox.do(sandbox.write, "file/in/it", b"")
+
+
+def test_closing_twice_and_using_it_then(sandbox: LazySandbox) -> None:
+    run(sandbox, "true")
+    sandbox.do(sandbox.close)
+    sandbox.do(sandbox.close)
+    with pytest.raises(UnknownSessionError, match="closed"):
+        run(sandbox, "true")
+
+
+def test_one_that_was_never_used_is_closed_without_a_supervisor(tmp_path: Path) -> None:
+    sandbox = LazySandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
+    sandbox.do(sandbox.close)
+
+
+def test_no_supervisor(tmp_path: Path) -> None:
+    sandbox = LazySandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
+    with pytest.raises(NotRunningError):
+        run(sandbox, "true")
+
+
+def test_another_one_attaches_to_the_session(running: Supervisor, sandbox: LazySandbox) -> None:
+    run(sandbox, "echo a >f")
+    other = LazySandbox("test", session=sandbox.session, socket_path=running.socket)
+    assert run(other, "cat f").stdout == b"a\n"
+    sandbox.do(sandbox.close)
+    with pytest.raises(nsm.NsmError):
+        run(other, "true")
+    third = LazySandbox("test", session=sandbox.session, socket_path=running.socket)
+    with pytest.raises(UnknownSessionError):
+        run(third, "true")
+    third.do(third.close)
+    other.do(other.close)
+
+
+def wait_ended(running: Supervisor, session: str) -> None:
+    with running.client() as client, suppress(UnknownSessionError):
+        client.logs(session, follow=True, on_entry=lambda _: None)
+
+
+def test_a_forgotten_one_ends(running: Supervisor) -> None:
+    sandbox = LazySandbox("forgotten", socket_path=running.socket)
+    run(sandbox, "true")
+    session = sandbox.session
+    del sandbox
+    assert session is not None
+    wait_ended(running, session)
+    assert not labelled(running, "forgotten")
+
+
+PROGRAM = """
+from nsm.integrations.sandboxes import LazySandbox
+left = [LazySandbox("left", keep=keep) for keep in (False, False, True)]
+for each in left:
+    each.do(each.execute, ["true"])
+print(left[2].session)
+"""
+
+
+def test_sessions_end_with_the_program_unless_they_are_kept(running: Supervisor) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=running.variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    (row,) = labelled(running, "left")
+    assert row.id == done.stdout.strip()
+    assert row.labels["pid"].isdigit()
+    with running.client() as client:
+        client.kill(row.id)
+
+
+def test_a_forked_child_has_a_thread_of_its_own(running: Supervisor, sandbox: LazySandbox) -> None:
+    run(sandbox, "true")
+    child = os.fork()
+    if not child:
+        code = 1
+        with suppress(BaseException):
+            other = LazySandbox("test", session=sandbox.session, socket_path=running.socket)
+            code = run(other, "exit 7").exit_code
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
