@@ -21,16 +21,8 @@ def short_dir() -> Generator[Path]:
         yield Path(path)
 
 
-@pytest.fixture(scope="session")
-def shared_by_all() -> Generator[Supervisor]:
-    """A supervisor for all modules that a worker runs."""
+@pytest.fixture(scope="module")
+def shared() -> Generator[Supervisor]:
+    """A supervisor for the module; tests leave it as they found it."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as it:
         yield it
-
-
-@pytest.fixture(scope="module")
-def shared(shared_by_all: Supervisor) -> Generator[Supervisor]:
-    """A supervisor without sessions; tests of a module leave it as they found it."""
-    yield shared_by_all
-    with shared_by_all.client() as client:
-        client.kill_all()
