@@ -113,7 +113,8 @@ class Checkpoints:
         """Keep the files of now."""
         mapped = mapped_files(interpreter.pid)
         while True:
-            before = next((each.files for each in reversed(self._kept) if each.files), {})
+            kept = (each.files for each in reversed(self._kept) if each.files)
+            before: dict[str, Entry] = next(kept, {})
             look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
             checkpoint.files = {}
             try:
@@ -321,7 +322,7 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             checkpoint.link.send(ASKED)
         for _ in range(2):  # it may not have said yet that it was made
-            if checkpoint.link is None or not poll.poll(ANSWER_MS):
+            if not poll.poll(ANSWER_MS):
                 break
             if self._receive(checkpoint) == ASKED and checkpoint.pid:
                 return

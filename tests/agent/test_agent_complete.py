@@ -396,7 +396,7 @@ def waits_for_an_answer(agent: AgentProcess, code: str, interpreter: Interpreter
     first, second = agent.receive(), agent.receive()
     assert {first["type"], second["type"]} == {"completions", "pong"}
     assert unavailable(first if first["type"] == "completions" else second)
-    return first["type"] == "pong"
+    return bool(first["type"] == "pong")
 
 
 def test_a_busy_interpreter_is_not_waited_for(agent: AgentProcess) -> None:

@@ -241,7 +241,7 @@ def test_nothing_is_left_of_a_helper(client: Client) -> None:
     printed(client, "clean", "x = 1")
     client.fork("clean", "and-fork")
     left = [pid for pid in set(os.listdir("/proc")) - before if pid.isdigit()]
-    names = []
+    names: list[bytes] = []
     for pid in left:
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -58,9 +58,10 @@ def network_of(most: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hosts(network: Mapping[str, Any], name: str) -> list[str]:
-    value = network.get(name)
+    value: object = network.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    items = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(each, str) for each in items):
         raise RefusalError("invalid_argument", f"network.{name} must be a list of texts")
-    return cast("list[str]", value)
+    return cast("list[str]", items)

@@ -7,7 +7,7 @@ import binascii
 import signal
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nsm.client.async_jobs import AsyncJob
 from nsm.e2b.connect import ConnectStream, frames_of, is_stream, message_of
@@ -93,8 +93,9 @@ class Processes:
     async def _start(self, sandbox: E2bSandbox, request: HttpRequest) -> AsyncJob:
         asked = message_of(request)
         process = inner(asked, "process")
-        arguments = process.get("args") or []
-        if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
+        given: object = process.get("args") or []
+        arguments = cast("list[str]", given) if isinstance(given, list) else [None]
+        if not all(isinstance(one, str) for one in arguments):
             raise RefusalError("invalid_argument", "process.args must be a list of texts")
         if len(arguments) > MAX_ARGUMENTS:
             raise RefusalError(
@@ -110,7 +111,7 @@ class Processes:
             more["stdin"] = True
         if (limit_s := _limit_s(request)) is not None:
             more["timeout_s"] = limit_s
-        argv = [text(process, "cmd"), *arguments]
+        argv = [text(process, "cmd"), *map(str, arguments)]
         started = await self._sandboxes.start(sandbox, argv, **more)
         job = AsyncJob(self._sandboxes.client, sandbox.id, started.job, started)
         sandbox.jobs[job.info.pid] = job

@@ -145,6 +145,7 @@ class Sandboxes:
                 "`nsm e2b serve` a larger --max-sandboxes",
             )
         self._opening += 1
+        wire: Any = None
         try:
             # Nobody would know of a session that is made after its client has gone.
             with trio.CancelScope(shield=True):
@@ -241,8 +242,8 @@ class Sandboxes:
             await self.find(sandbox_id)
             with trio.CancelScope(shield=True):
                 report = await self.client.kill(sandbox_id)
-            self._known.pop(sandbox_id, None)
-            return bool(report.killed)
+                self._known.pop(sandbox_id, None)
+                return bool(report.killed)
         return False
 
     def set_timeout(self, sandbox: E2bSandbox, timeout_s: int) -> None:

@@ -61,7 +61,11 @@ class SavedSessions:
 class StandIn(Session):
     """A session without a jail."""
 
-    name = property(lambda self: self.tenancy.name)
+    @property
+    def name(self) -> Any:
+        """Name of the session."""
+        return self.tenancy.name
+
     tenancy: Any
     state: Any
 

@@ -228,7 +228,7 @@ def method(value: Any, name: str) -> Any:
     """Return a method of the value's type; None for what claims to have every name."""
     if isinstance(value, type) or not hasattr(type(value), name):
         return None
-    found = getattr(value, name, None)
+    found: Any = getattr(value, name, None)
     return found if callable(found) else None
 
 

@@ -68,6 +68,10 @@ _NO_CALL = (1 << 64) - 1
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
+def _ignore(number: int, frame: object) -> None:
+    """Handle a signal that only has to wake a poll."""
+
+
 class Fork:
     """One fork on its way: its place, and the process that becomes its worker."""
 
@@ -201,7 +205,7 @@ class Carrier:
         self._supervisor.send(b'{"attached": true}')
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _ignore)
         try:
             while True:
                 pid, status = os.waitpid(worker.pid, WALL | os.WNOHANG)

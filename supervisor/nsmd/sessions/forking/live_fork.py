@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import trio
 
@@ -244,7 +244,7 @@ class LiveFork:
             with suppress(ValueError):
                 told = json.loads(message)
                 if isinstance(told, dict):
-                    return told, fds
+                    return cast("dict[str, object]", told), fds
             return {"failed": ENDED}, fds
 
 
