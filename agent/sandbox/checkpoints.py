@@ -114,7 +114,8 @@ class Checkpoints:
         mapped = mapped_files(interpreter.pid)
         while True:
             kept = (each.files for each in reversed(self._kept) if each.files)
-            before: dict[str, Entry] = next(kept, {})
+            nothing: dict[str, Entry] = {}
+            before = next(kept, nothing)
             look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
             checkpoint.files = {}
             try:

@@ -226,7 +226,8 @@ class PythonContext:
 
 def method(value: Any, name: str) -> Any:
     """Return a method of the value's type; None for what claims to have every name."""
-    if isinstance(value, type) or not hasattr(type(value), name):
+    kind: Any = type(value)
+    if issubclass(kind, type) or not hasattr(kind, name):
         return None
     found: Any = getattr(value, name, None)
     return found if callable(found) else None
