@@ -224,10 +224,9 @@ class PythonContext:
             write(1, f"\x1e{self.token}{end}{data[start : start + PIECE]}\n")
 
 
-def method(value: Any, name: str) -> Any:
+def method(value: object, name: str) -> Any:
     """Return a method of the value's type; None for what claims to have every name."""
-    kind: Any = type(value)
-    if issubclass(kind, type) or not hasattr(kind, name):
+    if isinstance(value, type) or not hasattr(type(value), name):
         return None
     found: Any = getattr(value, name, None)
     return found if callable(found) else None
