@@ -49,7 +49,7 @@ PARALLEL_RUNS = 4
 BUILD_EXTRAS = ("editables",)
 
 HEADER = """\
-# Written by tools/pin.py (`make pin`); do not edit.
+# Written by tools/pin.py; do not edit.
 # {what} for CPython {first} to {last} on Linux x86_64 and aarch64, wheels only.
 --only-binary :all:
 """

@@ -78,7 +78,7 @@ class Exchange:
             self.whole = False  # nothing more over this connection
 
     async def _fail(self) -> None:
-        body = b"nsm failed to answer; the supervisor's log has the details.\n"
+        body = b"nsm failed to answer; the log of this server has the details.\n"
         await self._send(
             {
                 "type": "http.response.start",

@@ -117,7 +117,7 @@ class BashShell:
         """
         patterns = [*action.expect, self._prompt]
         output = ""
-        for keys in ["\x03"] * action.n_retry + ["\x1a", "kill -9 %1\n"]:
+        for keys in ["\x03"] * action.n_retry + ["\x1a", "kill -9 %1; wait %1\n"]:
             await self._send(keys)
             try:
                 found = await self._expect(patterns, action.timeout, "interrupting")
