@@ -117,7 +117,9 @@ class BashShell:
         """
         patterns = [*action.expect, self._prompt]
         output = ""
-        for keys in ["\x03"] * action.n_retry + ["\x1a", "kill -9 %1; wait %1\n"]:
+        # `jobs` takes Bash's notice of the end, which would stand in the next command's output.
+        kill = "kill -9 %1; wait -f %1; jobs >/dev/null\n"
+        for keys in ["\x03"] * action.n_retry + ["\x1a", kill]:
             await self._send(keys)
             try:
                 found = await self._expect(patterns, action.timeout, "interrupting")
