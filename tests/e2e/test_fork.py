@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,6 +81,35 @@ def test_several_forks_at_once_and_forks_of_forks(client: Client) -> None:
         assert printed(client, name, "print(x)") == f"{generation + 1}\n"
     (again,) = client.fork("first").forks
     assert printed(client, again.name, "print(x)") == "0\n"
+
+
+def test_what_a_fork_is_of_is_told(client: Client) -> None:
+    printed(client, "known", "x = 1")
+    (fork,) = client.fork("known").forks
+    by_id = {row.id: row for row in client.sessions()}
+    (original,) = [row.id for row in by_id.values() if row.name == "known"]
+    assert by_id[fork.id].labels == {"forked-from": original}
+
+
+def test_two_clients_that_want_one_name(client: Client, shared: Supervisor) -> None:
+    """Whoever is first has the name; nobody loses the session that they work in."""
+    printed(client, "wanted", "x = 1")
+    made: list[str] = []
+
+    def fork(other: Client) -> None:
+        with contextlib.suppress(BadRequestError):
+            made.append(other.fork("wanted", "one").forks[0].id)
+
+    with shared.client() as other:
+        forking = threading.Thread(target=fork, args=(other,))
+        forking.start()
+        while forking.is_alive() and len(client.sessions()) == 1:
+            pass  # the fork is not yet begun
+        printed(client, "one", "mine = 1")
+        forking.join()
+    assert printed(client, "one", "print(mine)") == "1\n"
+    assert [row.id for row in client.sessions() if row.name == "one" and row.id in made] == made
+    assert len([row for row in client.sessions() if row.name == "one"]) == 1
 
 
 def test_numpy_s_numbers_differ(client: Client) -> None:

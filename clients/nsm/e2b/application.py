@@ -66,7 +66,7 @@ class Application:
     async def _answer(self, request: HttpRequest, scope: dict[str, Any], sandbox_id: str) -> None:
         key = self._check.key_of(scope["headers"])
         if key is None:  # it was changed a moment ago
-            raise RefusalError("unauthenticated", "E2B_API_KEY is wrong")
+            raise RefusalError("unauthenticated", "E2B_API_KEY is wrong; `nsm e2b key` prints it")
         handlers = self._handlers[key.name]
         if not sandbox_id:
             await handlers.control.answer(request)

@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from nsm.wire.errors import ErrorField
 
+FORKED_FROM = "forked-from"
+"""Label of a live fork: id of its original."""
+
 
 class PortAddress(NamedTuple):
     """A port of a session that is open on the host, and where to connect to it."""

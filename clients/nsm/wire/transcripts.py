@@ -23,7 +23,8 @@ class SessionStart(NamedTuple):
         started_at: Unix time, seconds, when it was handed out; for display.
         dropped: how many older executions are no longer kept.
         after_restart: it begins with a restart of the supervisor; what ran before is not in it.
-        labels: as in `nsm.SessionRow`; ``restored-from`` is the save that it was made of.
+        labels: as in `nsm.SessionRow`; ``restored-from`` is the save that it was made of,
+            ``forked-from`` the id of the session that it is a fork of.
     """
 
     id: str

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import trio
 
 from nsm.dataclass import replace
-from nsm.wire.errors import ForkRefusedError
+from nsm.wire.errors import BadRequestError, ForkRefusedError
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
 from nsmd.fdstore.store import NoStore
@@ -199,8 +199,9 @@ class SessionManager:
         if not isinstance(self._launcher, TemplateLauncher):
             raise ForkRefusedError("No session can be forked: there are no templates here.")
         spec = replace(original.spec, network=original.network.rule)
-        for _ in tenancies:
-            if not self._slots.has_room(spec, len(self.index), self.index.descriptors):
+        for more in range(len(tenancies)):
+            descriptors = self.index.descriptors + more * spec.descriptors
+            if not self._slots.has_room(spec, len(self.index) + more, descriptors):
                 self._slots.turn(tenancies[0].scope)  # says what is full, if nobody can wait
         live_fork = LiveFork(original, self._launcher, len(tenancies))
         forks: list[Session] = []
@@ -215,6 +216,7 @@ class SessionManager:
         try:
             for session in forks:
                 await session.requests.settled()
+            self._check_names(tenancies)
         except BaseException:
             for session in forks:
                 session.end("the fork failed")
@@ -224,6 +226,19 @@ class SessionManager:
             self._session_store.keep(session)
         assert live_fork.report is not None, "all are there"
         return Forks(forks, live_fork.report)
+
+    def _check_names(self, tenancies: Sequence[Tenancy]) -> None:
+        """Check that nobody has taken the names while the forks were made.
+
+        Raises:
+            BadRequestError: somebody has.
+        """
+        for tenancy in tenancies:
+            if tenancy.name is not None and self.index.named(tenancy.scope, tenancy.name):
+                raise BadRequestError(
+                    f"There is a session {tenancy.name!r} now.",
+                    hint="Choose another name, or none.",
+                )
 
     def _start(self, spec: JailSpec, turn: Turn | None = None) -> Session:
         session = self._make(spec, names.fresh_id(self.index), turn=turn)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless, colourless, harmless
+from nsm.wire.live import FORKED_FROM
 from nsm.wire.transcripts import (
     ExecutionEnd,
     ExecutionStart,
@@ -132,7 +133,9 @@ def session(start: SessionStart) -> str:
         text += f"({formats.count(start.dropped, 'older execution')} no longer kept)\n"
     if start.after_restart:
         text += "(what ran before the supervisor was restarted is not kept)\n"
-    if save := start.labels.get("restored-from"):
+    if original := start.labels.get(FORKED_FROM):
+        text += f"(forked from session {one_line(original)}, which has what ran before)\n"
+    elif save := start.labels.get("restored-from"):
         text += f"(restored from {one_line(save)}, which has what ran before; nsm replay runs it)\n"
     return text
 

@@ -1,4 +1,5 @@
-"""Sessions and saves as a tree: a save below its session, a restored session below its save. Pure.
+"""Sessions and saves as a tree: a save below its session, a restored session below its save, a fork
+below its original. Pure.
 
 work (27bcf03a)  python, idle, 12 runs, 88 MB
 └─ save work  2026-11-24 00:10, 3 MB
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsm.cli.render import formats
 from nsm.saves.reports import RESTORED_FROM
+from nsm.wire.live import FORKED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +48,9 @@ def forest(rows: Sequence[SessionRow], saves: Sequence[KeptSave]) -> tuple[TreeN
         parents[key] = save.session_id
     for row in sorted(rows, key=lambda row: -row.age_s):
         nodes[row.id] = TreeNode("session", row.name or row.id, _session_facts(row))
-        if source := row.labels.get(RESTORED_FROM):
+        if original := row.labels.get(FORKED_FROM):
+            parents[row.id] = original
+        elif source := row.labels.get(RESTORED_FROM):
             key = f"save {source}"
             nodes.setdefault(key, TreeNode("save", source, {"path": source}))
             if parents.get(key) != row.id:  # else it has replaced the one it was restored from

@@ -11,7 +11,8 @@ from nsm.cli.render.tree import ASCII_BRANCHES, BRANCHES, forest, tree_text
 from nsm.saves import kept
 
 _EPILOG = """\
-A save (`nsm save`) is below its session, and a session that was restored is below its save.
+A save (`nsm save`) is below its session, a session that was restored is below its save, and a fork
+(`nsm fork`) below its original.
 `nsm ps` tells more of sessions, `nsm save ls` lists saves only. Starts no supervisor.
 """
 

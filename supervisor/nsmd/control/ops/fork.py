@@ -6,6 +6,7 @@ from typing import Any
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError
+from nsm.wire.live import FORKED_FROM
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.model import names
@@ -43,8 +44,10 @@ async def fork(call: Call) -> dict[str, Any]:
             )
         )
         taken.add(wanted[-1])
+    labels = tuple(sorted({**dict(tenancy.labels), FORKED_FROM: original.id}.items()))
+    of_forks = replace(tenancy, client=call.client, labels=labels)
     made = await run_service.session_manager.fork(
-        original, [replace(tenancy, name=name, client=call.client) for name in wanted]
+        original, [replace(of_forks, name=name) for name in wanted]
     )
     return {
         "forks": [{"id": each.id, "name": each.name} for each in made.sessions],

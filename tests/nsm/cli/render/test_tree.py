@@ -41,6 +41,19 @@ def test_each_thing_is_below_what_it_was_made_of() -> None:
     ]
 
 
+def test_a_fork_is_below_its_original() -> None:
+    of_work = {"forked-from": "s-work", "restored-from": "old"}
+    rows = [row("work", 9, "old"), row("try", 5, labels=of_work), row("apart", 2)]
+    rows.append(row("lost", 1, labels={"forked-from": "s-gone"}))
+    assert names(tree_text(forest(rows, [save("old", "gone")]), branches=ASCII_BRANCHES)) == [
+        "apart (s-apart)",
+        "lost (s-lost)",
+        "save old",
+        "`- work (s-work)",
+        "   `- try (s-try)",
+    ]
+
+
 def test_no_ring_is_made_of_a_save_that_was_replaced() -> None:
     """A restored session may save itself in place of the save that it was made of."""
     assert names(tree_text(forest([row("a", 1, "a")], [save("a", "a")]))) == [
