@@ -194,7 +194,10 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "cli/top/batch.py",
         "cli/verbs/audit.py",
         "client/replays.py",
-        "saves/saves.py",
+        "e2b/contexts.py",
+        "e2b/filesystem.py",
+        "e2b/sandboxes.py",
+        "saves/saving.py",
         "transcripts/ignored.py",
     }
     assert asking_of(Path(nsmbox.__file__).parent) == {
