@@ -92,7 +92,7 @@ def test_what_a_fork_is_of_is_told(client: Client) -> None:
 
 
 def test_two_clients_that_want_one_name(client: Client, shared: Supervisor) -> None:
-    """Whoever is first has the name; nobody loses the session that they work in."""
+    """The name is the first one's; nobody loses the session that they work in."""
     printed(client, "wanted", "x = 1")
     made: list[str] = []
 
