@@ -5,8 +5,8 @@ It starts the program, reads its output, and ends it with all that it started
 keep, which leaves the supervisor's event loop to the calls.
 
 Descriptor 0 is the supervisor's hold: when that is closed, the program is stopped. A second one has
-the order, a third one takes lines of JSON: `{"started": pid}`, `{"told": [[stream, line], ...]}`,
-and one `{"end": ...}`.
+the order, a third one takes lines of JSON: `{"started": pid}` before the program executes,
+`{"told": [[stream, line], ...]}`, and one `{"end": ...}`.
 """
 
 from __future__ import annotations
@@ -138,15 +138,26 @@ class ProgramMonitor(Monitor):
         order = self._order
         outputs = [os.pipe() for _ in range(2)]
         said, says = os.pipe()
+        waits, go = os.pipe()
         # This process has one thread, so any code may run after the fork.
         own = os.getpid()
         self.pid = os.fork()
         if not self.pid:
-            _become(order, [written for _, written in outputs], says, own, die_with_parent)
+            os.close(go)
+            written = [written for _, written in outputs]
+            _become(order, written, waits, says, own, die_with_parent)
         os.close(says)
+        os.close(waits)
         for (read, written), name in zip(outputs, ("stdout", "stderr"), strict=True):
             os.close(written)
             self._streams[read] = Stream(name, read, order.output_bytes)
+        # Told before the program runs: whoever kills this process, the supervisor knows the session
+        # that may have processes of the program.
+        self._began_s = time.monotonic()
+        self.send({"started": self.pid})
+        with suppress(BrokenPipeError):  # somebody killed the child
+            os.write(go, b"!")
+        os.close(go)
         problem = os.read(said, CHUNK_BYTES)  # it ends at a successful execve
         os.close(said)
         if not problem and (reason := order.why_another()):
@@ -155,8 +166,6 @@ class ProgramMonitor(Monitor):
             sweep()
             raise NotStartedError(_reason(order, problem))
         self.outputs = set(self._streams)
-        self._began_s = time.monotonic()
-        self.send({"started": self.pid})
 
     def read(self, descriptor: int) -> bool:
         count = self._streams[descriptor].read(self._waiting)
@@ -214,11 +223,12 @@ class ProgramMonitor(Monitor):
 def _become(
     order: Order,
     outputs: list[int],
+    waits: int,
     says: int,
     monitor: int,
     die_with_parent: Callable[[signal.Signals], None],
 ) -> NoReturn:
-    """In the child: become the program, or say why that failed."""
+    """In the child: become the program when the monitor has reported it, or say why that failed."""
     stage = b"x"
     try:
         os.setsid()
@@ -232,6 +242,8 @@ def _become(
         nothing = os.open(os.devnull, os.O_RDONLY)
         for new, old in enumerate([nothing, *outputs]):
             os.dup2(old, new)
+        if not os.read(waits, 1):  # the monitor ended
+            os._exit(1)
         stage = b"c"
         os.chdir(order.directory)
         if reason := order.why_another():

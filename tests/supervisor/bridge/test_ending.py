@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import ProgramEnd
+from nsmd.host.monitors import monitored
 from nsmd.host.processes import children_of, processes
 from processes import Watched, ending
 
@@ -92,12 +94,22 @@ async def test_the_first_reason_is_the_one() -> None:
 
 
 async def test_a_limit_of_time() -> None:
-    told = Told()
-    ended = await outcome_of_shell("echo so far; sleep 100", on_line=told, timeout_s=0.1)
+    ended = await outcome_of_shell("sleep 100", timeout_s=0.1)
+    assert (ended.why_stopped, ended.signal) == ("timeout", signal.SIGTERM)
+    assert 0.1 <= ended.duration_s < LONG_S
+
+
+async def test_output_so_far_of_a_stopped_program() -> None:
+    stop, told = Stop(), Told()
+
+    def on_line(stream: str, line: str) -> None:
+        told(stream, line)
+        stop.ask("timeout")
+
+    ended = await outcome_of_shell("echo so far; sleep 100", on_line=on_line, stop=stop)
     assert (ended.why_stopped, ended.signal) == ("timeout", signal.SIGTERM)
     assert ended.stdout == "so far\n"
     assert told.lines["stdout"] == ["so far"]
-    assert 0.1 <= ended.duration_s < LONG_S
 
 
 async def test_what_has_ended_by_itself_is_not_stopped() -> None:
@@ -260,6 +272,38 @@ async def test_a_killed_monitor_takes_its_program_along(gate: Gate) -> None:
                 await watched.all_ended()
     assert (found[0].exit_code, found[0].signal, found[0].why_stopped) == (None, 9, None)
     assert "watched it ended unexpectedly" in found[0].stderr
+
+
+KILLED_AT_ITS_REPORT = """
+import os, signal, sys
+from nsmd.bridge.monitor import ProgramMonitor
+send = ProgramMonitor.send
+def killed(self, report):
+    if {after}:
+        send(self, report)
+    os.symlink(os.readlink(f"/proc/{{self.pid}}/exe"), {seen!r})
+    os.kill(os.getpid(), signal.SIGKILL)
+ProgramMonitor.send = killed
+"""
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_program_does_not_run_before_its_monitor_has_reported_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Otherwise nobody knows the session of a killed monitor's program."""
+    begin, end = monitored.START.split("from {}")
+    killed = KILLED_AT_ITS_REPORT.format(after=after, seen=str(tmp_path / "seen"))
+    code = f"exec({killed!r})".replace("{", "{{").replace("}", "}}")
+    monkeypatch.setattr(monitored, "START", f"{begin}{code}; from {{}}{end}")
+    ended: ProgramEnd | None = None
+    with suppress(BadProgramError):
+        ended = await outcome_of_shell(f"echo >{tmp_path}/run")
+    assert (tmp_path / "seen").resolve() == Path("/proc/self/exe").resolve()
+    assert not (tmp_path / "run").exists()
+    assert (ended is not None) == after
+    if ended is not None:
+        assert (ended.signal, ended.why_stopped) == (signal.SIGKILL, None)
 
 
 async def test_a_monitor_that_its_program_has_stopped_ends_it_nevertheless(gate: Gate) -> None:
