@@ -4,6 +4,7 @@ Each module needs its framework, and is imported by whoever uses both. Nothing o
 docs/how-to/integrations.md shows how each is used.
 
     smolagents.py        `NsmExecutor`
+    inspect_ai.py        `NsmSandboxEnvironment`
     pydantic_ai.py       `NsmWorkspace`
     deepagents.py        `NsmBackend`
     deepagents_code.py   provider for ``dcode --sandbox nsm``

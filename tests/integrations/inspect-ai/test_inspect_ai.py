@@ -1,0 +1,202 @@
+"""Sandbox of inspect_ai: its own checks, an eval with a scripted model, and faults."""
+
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from inspect_ai import Task, eval_async
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.scorer import includes
+from inspect_ai.solver import generate, use_tools
+from inspect_ai.tool import bash, python
+from inspect_ai.util import OutputLimitExceededError, SandboxUserUnsupportedError
+from inspect_ai.util._sandbox import self_check
+from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
+
+import framework_pages
+import host_attacks
+import nsm
+from nsm.integrations.inspect_ai import NsmConfig, NsmSandboxEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from e2e_support import Supervisor
+
+CHECKS = sorted(name for name in vars(self_check) if name.startswith("test_"))
+
+NO_OTHER_USER = {"test_exec_as_user": "a session has one user"}
+"""Checks that no session can pass, and why."""
+
+
+def in_sandbox(function: Callable[[Any], Awaitable[None]], **config: Any) -> None:
+    """Do something in the sandbox of a sample."""
+
+    async def main() -> None:
+        made = await NsmSandboxEnvironment.sample_init("test", NsmConfig(**config), {})
+        try:
+            await function(made["default"])
+        finally:
+            await NsmSandboxEnvironment.sample_cleanup("test", None, made, False)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_its_own_check(shared: Supervisor, name: str) -> None:
+    if name in NO_OTHER_USER:
+        with pytest.raises(SandboxUserUnsupportedError):
+            in_sandbox(getattr(self_check, name))
+    else:
+        in_sandbox(getattr(self_check, name))
+
+
+def output(**call: Any) -> ModelOutput:
+    """An answer that calls a tool, or says something."""
+    if "tool" in call:
+        made = ModelOutput.for_tool_call("mockllm/model", call["tool"], call["arguments"])
+    else:
+        made = ModelOutput.from_content("mockllm/model", call["content"])
+    made.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # else it downloads
+    return made
+
+
+def test_an_eval_with_tools(shared: Supervisor, tmp_path: Path) -> None:
+    answers = [
+        output(tool="bash", arguments={"command": "wc -w < words.txt > count; cat count"}),
+        output(tool="python", arguments={"code": "print(int(open('count').read()) * 2)"}),
+        output(content="It is 6."),
+    ]
+    sample = Sample(input="Count.", target="6", files={"words.txt": "one two three"})
+    task = Task(
+        dataset=[sample],
+        solver=[use_tools(bash(timeout=60), python(timeout=60)), generate()],
+        scorer=includes(),
+        sandbox="nsm",
+    )
+    model = get_model("mockllm/model", custom_outputs=answers)
+    (log,) = asyncio.run(eval_async(task, model=model, log_dir=str(tmp_path)))
+    assert log.status == "success", log.error
+    said = [message.text.strip() for message in log.samples[0].messages if message.role == "tool"]
+    assert said == ["3", "6"]
+    with nsm.Client() as client:
+        assert client.sessions() == []
+
+
+def test_hostile_code_gains_nothing(shared: Supervisor, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with host_attacks.target(tmp_path) as target:
+
+        async def attack(sandbox: Any) -> None:
+            result = await sandbox.exec(target.argv)
+            assert host_attacks.gained(result.stdout) == set()
+
+        in_sandbox(attack)
+
+        async def attack_local() -> None:
+            result = await LocalSandboxEnvironment().exec(
+                [sys.executable, "-c", target.code], concurrency=False
+            )
+            assert host_attacks.gained(result.stdout) == host_attacks.ALL
+
+        asyncio.run(attack_local())
+
+
+def test_output_that_is_not_utf_8(shared: Supervisor) -> None:
+    async def binary(sandbox: Any) -> None:
+        result = await sandbox.exec(["printf", r"\377ok"])
+        assert result.stdout == "\N{REPLACEMENT CHARACTER}ok"
+        await sandbox.write_file("raw", b"\xff")
+        with pytest.raises(UnicodeDecodeError):
+            await sandbox.read_file("raw")
+
+    in_sandbox(binary)
+
+
+def test_too_much_output(shared: Supervisor) -> None:
+    async def print_much(sandbox: Any) -> None:
+        with pytest.raises(OutputLimitExceededError):
+            await sandbox.exec(["head", "-c", "11000000", "/dev/zero"])
+        assert (await sandbox.exec(["echo", "still"])).stdout == "still\n"
+
+    in_sandbox(print_much)
+
+
+def test_cancelling_stops_the_program(shared: Supervisor) -> None:
+    async def cancel(sandbox: Any) -> None:
+        task = asyncio.create_task(sandbox.exec(["sh", "-c", "touch here; exec sleep 1000"]))
+        while not (await sandbox.exec(["test", "-e", "here"])).success:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while "sleep 1000" in (await sandbox.exec(["ps", "axww"])).stdout:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    in_sandbox(cancel)
+
+
+def test_a_missing_program_is_a_result(shared: Supervisor) -> None:
+    async def missing(sandbox: Any) -> None:
+        result = await sandbox.exec(["no-such-program"])
+        assert (result.success, result.returncode) == (False, 127)
+
+    in_sandbox(missing)
+
+
+def test_closing_twice_and_labels(shared: Supervisor) -> None:
+    async def close(sandbox: Any) -> None:
+        with nsm.Client() as client:
+            (row,) = client.sessions()
+            assert row.labels == {"owner": "inspect_ai", "task": "test", "pid": str(os.getpid())}
+        await sandbox.sandbox.aclose()
+
+    in_sandbox(close)
+
+
+def test_a_hundred_samples_at_once(shared: Supervisor) -> None:
+    async def one(number: int) -> str:
+        made = await NsmSandboxEnvironment.sample_init("many", None, {})
+        try:
+            return (await made["default"].exec(["echo", str(number)])).stdout
+        finally:
+            await NsmSandboxEnvironment.sample_cleanup("many", None, made, False)
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*map(one, range(100)))
+
+    assert asyncio.run(main()) == [f"{number}\n" for number in range(100)]
+
+
+def test_a_configuration_of_another_kind(shared: Supervisor) -> None:
+    with pytest.raises(ValueError, match="takes an NsmConfig"):
+        asyncio.run(NsmSandboxEnvironment.sample_init("test", "compose.yaml", {}))
+
+
+def test_without_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSM_SOCKET", "/nonexistent/nsm.sock")
+    monkeypatch.setenv("NSM_AUTOSTART", "0")
+    with pytest.raises(nsm.NsmError):
+        asyncio.run(NsmSandboxEnvironment.sample_init("test", None, {}))
+
+
+def test_the_example_of_the_page(shared: Supervisor, tmp_path: Path) -> None:
+    """In a process of its own, where nobody has imported the adapter: the entry point is found."""
+    for example in framework_pages.examples("inspect_ai"):
+        done = subprocess.run(
+            [sys.executable, "-c", example],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.endswith(framework_pages.prints(example)), done.stdout + done.stderr
