@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from sandbox.processes import read_processes, send_signal, tree_of
+from sandbox.processes import read_process, read_processes, send_signal, tree_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,8 +102,15 @@ class Stopper:
         if interpreter.takes_signals:
             send_signal(leader, signal.SIGCONT)
 
-    def _signal_job(self, execution: CurrentExecution) -> None:
+    def _signal_job(self, execution: CurrentExecution, *, rested: bool = False) -> None:
         """Interrupt the job that a shell waits for, if that has a process group of its own.
+
+        A shell that does not sleep has not come to its interrupt yet, as the machine is busy. One
+        that sleeps may have stopped just now, so its messages are read before it is looked at
+        again.
+
+        Args:
+            rested: it slept already at the look before this one.
 
         Without a terminal nothing tells which one that is. But a shell that waits starts nothing,
         so it is the one that it has started last, unless code has resumed another one: then it
@@ -111,6 +118,15 @@ class Stopper:
         a shell that does not wait for a job has stopped by now.
         """
         leader = execution.interpreter.pid
+        shell = read_process(leader)
+        rests = shell is not None and shell.state == b"S"
+        if not (rests and rested):
+            self._agent.poller.at(
+                "job",
+                time.monotonic() + (0 if rests else JOB_S),
+                lambda: self._signal_job(execution, rested=rests),
+            )
+            return
         resumes = execution.interpreter.resumes_jobs
         children = [row for row in read_processes().values() if row.parent == leader and row.alive]
         if resumes and len({row.group for row in children}) > 1:
