@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from agent_process import AgentProcess, Interpreter, becomes_true
+from sandbox.processes import read_process
+from sandbox.stopping import Stopper
 from selection import one_in
 
 GRACE_S = 6.0
@@ -352,6 +359,40 @@ def test_an_interrupt_reaches_the_job_in_the_foreground_and_no_other(
     assert "not reached" not in reply.stdout
     assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
     assert agent.bash("jobs").stdout.strip() == jobs
+
+
+def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> None:
+    """A busy machine may not run the shell for a while; a stopped one stands for that here."""
+    code = "set -m; sh -c 'echo $$; exec sleep 60' & read; wait"
+    looks: list[Callable[[], None]] = []
+    poller = SimpleNamespace(at=lambda _name, _when, look: looks.append(look))
+    agent: Any = SimpleNamespace(poller=poller)
+    with subprocess.Popen(
+        ["/bin/bash", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shell:
+        assert shell.stdout is not None
+        job = int(shell.stdout.readline())
+        interpreter = SimpleNamespace(pid=shell.pid, resumes_jobs=True)
+        execution: Any = SimpleNamespace(interpreter=interpreter, has_started=lambda _row: True)
+        try:
+            shell.send_signal(signal.SIGSTOP)
+            becomes_true(lambda: state(shell.pid) == b"T", "stopped")
+            Stopper(agent)._signal_job(execution)
+            looks.pop()()
+            shell.send_signal(signal.SIGCONT)
+            becomes_true(lambda: state(shell.pid) == b"S", "asleep")
+            looks.pop()()
+            assert state(job) != b"Z", "the shell's messages are read before the next look"
+            looks.pop()()
+            becomes_true(lambda: state(job) in (None, b"Z"), "interrupted")
+            assert not looks
+        finally:
+            shell.kill()
+
+
+def state(pid: int) -> bytes | None:
+    row = read_process(pid)
+    return None if row is None else row.state
 
 
 @pytest.mark.parametrize("name", one_in(3, [name for name in ENDLESS if name.startswith("bash")]))
