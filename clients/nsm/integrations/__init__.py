@@ -11,5 +11,6 @@ docs/how-to/integrations.md shows how each is used.
     minisweagent.py      `NsmEnvironment`
     swerex.py            `NsmDeployment`, `NsmRuntime`; swerex_shell.py has its shells
     strands.py           `NsmSandbox`
+    jupyter.py           kernel provisioner `nsm`
     sandboxes.py         `LazySandbox`, which several of them have in common
 """
