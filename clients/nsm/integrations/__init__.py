@@ -12,5 +12,6 @@ docs/how-to/integrations.md shows how each is used.
     swerex.py            `NsmDeployment`, `NsmRuntime`; swerex_shell.py has its shells
     strands.py           `NsmSandbox`
     jupyter.py           kernel provisioner `nsm`
+    acp_terminals.py     `NsmTerminals`, for editors that speak ACP
     sandboxes.py         `LazySandbox`, which several of them have in common
 """
