@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Shell:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from e2e_support import Supervisor
     from nsm.wire.transcripts import Entry, LogEnd
 
-ENDING_S = 20.0
+ENDING_S = 120.0
 """Time limit for a session to be gone; it takes milliseconds."""
 
 
@@ -50,7 +50,7 @@ class Follower:
 
     def wait_for(self, text: str) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: text in self.text, timeout=30), self.entries
+            assert self._changed.wait_for(lambda: text in self.text, timeout=120), self.entries
 
     def join(self) -> None:
         self._thread.join(30)

@@ -179,5 +179,5 @@ def said_by_shim(command: list[str], it: Supervisor) -> str:
         answers = map(json.loads, shim.stdout)
         text: str = next(a for a in answers if a.get("id") == 2)["result"]["content"][0]["text"]
         shim.stdin.close()
-        assert shim.wait(20) == 0
+        assert shim.wait(120) == 0
     return text

@@ -75,7 +75,7 @@ def begin(it: Supervisor, code: str, **options: str) -> threading.Thread:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(120)
     return thread
 
 

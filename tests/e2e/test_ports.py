@@ -43,7 +43,7 @@ async def main():
 
 begun = threading.Event()
 threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
-assert begun.wait(30)
+assert begun.wait(120)
 """
 """A program in the session that sends back what it gets."""
 

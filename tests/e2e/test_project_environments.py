@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_a_terminal_that_is_closed_ends_what_it_started() -> None:
                 assert client.call("config_reload") == {"changes": [], "problems": []}
             os.close(ours)
             process.send_signal(signal.SIGHUP)
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
             process.wait()

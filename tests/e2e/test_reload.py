@@ -59,7 +59,7 @@ def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        assert begun.wait(20)
+        assert begun.wait(120)
         client.reload()
         assert client.status().sessions == 1
         fifo = next(

@@ -224,7 +224,7 @@ def test_ctrl_c_interrupts_code_that_waits_for_input(shared: Supervisor, env: st
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
         assert process.stdout.read() == b""
     assert run("nsm", "kill", "waits", variables=shared.variables).returncode == 0
 

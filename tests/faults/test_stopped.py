@@ -211,7 +211,7 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
         client.run("x = 1", env="python", session="a")
 
         def stop() -> None:
-            assert printed.wait(30)
+            assert printed.wait(120)
             everybody = [it.pid, *it.descendants()]
             for pid in everybody:
                 os.kill(pid, signal.SIGSTOP)

@@ -60,7 +60,7 @@ FETCHES = """\
 import sys, urllib.error, urllib.request, os
 for url in sys.argv[1:]:
     try:
-        print(urllib.request.urlopen(url, timeout=20).read().decode())
+        print(urllib.request.urlopen(url, timeout=120).read().decode())
     except urllib.error.HTTPError as error:
         print(error.code, error.reason)
     except OSError as error:

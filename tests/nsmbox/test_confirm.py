@@ -171,7 +171,7 @@ def test_without_a_terminal_nobody_is_asked(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         start_new_session=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert (done.stdout, done.stderr) == ("STARTED\n", "")
@@ -195,5 +195,5 @@ def test_a_window_that_is_closed_starts_nothing(
     with ask() as terminal:
         terminal.see("[n]o:")
         terminal.vanish()
-        assert terminal.process.wait(30) == -signal.SIGHUP
+        assert terminal.process.wait(120) == -signal.SIGHUP
     assert not kept(tmp_path)

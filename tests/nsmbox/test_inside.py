@@ -19,7 +19,7 @@ STARTER = (sys.executable, "-I", "-S", inside.__file__)
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*STARTER, *arguments], capture_output=True, text=True, timeout=30, check=False
+        [*STARTER, *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -14,7 +14,7 @@ from e2e_support import program
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 @asynccontextmanager

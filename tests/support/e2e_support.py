@@ -19,7 +19,7 @@ from rungates import RUN_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-END_TIMEOUT_S = 20
+END_TIMEOUT_S = 120
 _UCRED = struct.Struct("3i")
 COMMAND_TIMEOUT_S = 60
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 NAME, ID = "work", "s-1"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class FakeSession:

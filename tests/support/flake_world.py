@@ -31,7 +31,7 @@ ATTRIBUTE = f"devShells.{platform.machine()}-linux.default"
 OLDER_ATTRIBUTE = f"devShell.{platform.machine()}-linux"
 SAMPLES = Path(__file__).parents[1] / "supervisor" / "environments" / "devshell" / "samples"
 SAMPLE = (SAMPLES / "nix-2.8.json").read_text()
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Gate:

@@ -50,7 +50,7 @@ async def sdk_client(
         # holds the next one, so trio has to close the first before the next becomes garbage.
         warnings.simplefilter("ignore", ResourceWarning)
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=30, transport=transport) as http,
+            httpx2.AsyncClient(headers=headers, timeout=120, transport=transport) as http,
             Client(streamable_http_client(url, http_client=http), mode=mode, **more) as client,
         ):
             yield client

@@ -11,7 +11,7 @@ from nsmd.http.held_port import bound
 
 UNAUTHORIZED = "HTTP/1.1 401"
 
-END_S = 30.0
+END_S = 120.0
 
 
 def unused(host: str) -> Port:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Generator, Iterable, Iterator
 
-ENDING_S = 10.0
+ENDING_S = 120.0
 """Far above the milliseconds that an end takes."""
 
 

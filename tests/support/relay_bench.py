@@ -18,7 +18,7 @@ from nsmd.ports.relay import PortRelay
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def connect_for(channel: socket.socket, number: bytes, port: int) -> None:

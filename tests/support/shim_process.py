@@ -16,7 +16,7 @@ import trio
 
 from json_peer import Message, Peer
 
-PATIENCE_S = 20
+PATIENCE_S = 120
 """Time limit for anything that a process does; reached only in a test that fails."""
 
 

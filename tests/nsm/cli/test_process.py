@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fakesupervisor import Handler
 
 NSM = [sys.executable, "-m", "nsm.cli"]
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 """Time limit of a process under test; each takes a fraction of a second."""
 
 

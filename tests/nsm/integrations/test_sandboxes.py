@@ -73,7 +73,7 @@ def test_a_program_that_cannot_start_has_a_shells_exit_code(
 
 
 def test_a_program_is_stopped_at_its_time_limit(sandbox: LazySandbox) -> None:
-    done = sandbox.do(sandbox.execute, ["sh", "-c", "echo a; exec sleep 1000"], timeout_s=0.3)
+    done = sandbox.do(sandbox.execute, ["sh", "-c", "echo a; exec sleep 1000"], timeout_s=1.0)
     assert (done.exit_code, done.timed_out, done.stdout) == (124, True, b"a\n")
 
 

@@ -318,7 +318,7 @@ def test_verbs_of_the_supervisor_are_those_of_a_packaged_one(
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=30
+            command, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
 
     done = run()

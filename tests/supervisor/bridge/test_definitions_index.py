@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LS = shutil.which("ls") or "/bin/ls"
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 class Watched:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-END_S = 10
+END_S = 120
 
 
 class World:

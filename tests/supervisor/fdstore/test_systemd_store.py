@@ -179,7 +179,7 @@ async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
     store.keep("session-a.1", wanted["session-a.1"])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, wanted.items)
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             while store.problem:
                 await trio.lowlevel.wait_readable(manager.socket)
                 manager.take()
@@ -207,7 +207,7 @@ async def test_what_takes_the_place_of_another_while_it_is_full_is_not_kept_besi
     store.keep("http-port", [after])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, {"spec-a": [0], "http-port": [after]}.items)
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             while store.problem:
                 await trio.lowlevel.wait_readable(manager.socket)
                 manager.take()
@@ -243,7 +243,7 @@ async def test_a_session_outlives_a_socket_that_was_full(tmp_path: Path, stack: 
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, refill)
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             while len(manager.kept) < 2 * len(wanted) - 2:
                 await trio.lowlevel.wait_readable(manager.socket)
                 manager.take()
@@ -266,7 +266,7 @@ async def test_the_end_is_waited_for(manager: Manager) -> None:
     store = SystemdStore(manager.path)
     for number in range(1000):  # more than the socket takes at once
         store.keep(f"session-{number}", [0])
-    with trio.fail_after(10):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, store.end)
             while not manager.barriers:
@@ -287,7 +287,7 @@ async def test_what_it_cannot_take_now_it_is_told_later(manager: Manager, stack:
     assert "has not taken" in store.problem
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, wanted.items)
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             while store.problem:
                 await trio.lowlevel.wait_readable(manager.socket)
                 manager.take()

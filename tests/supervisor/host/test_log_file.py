@@ -187,4 +187,4 @@ def test_a_supervisor_without_a_place_for_its_log(closing: str) -> None:
             assert os.readlink(f"/proc/{process.pid}/fd/2").startswith("/dev/")
         finally:
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0

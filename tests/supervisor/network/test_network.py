@@ -209,7 +209,7 @@ async def test_a_listener_that_is_made_to_block_holds_up_nobody(
         finally:
             one.close()
 
-    with made, trio.fail_after(10):
+    with made, trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             # Both see a connection, and one gets it.
             nursery.start_soon(accept)
@@ -273,7 +273,7 @@ async def test_a_client_that_says_nothing_is_not_waited_for(
     monkeypatch.setattr(serving, "REQUEST_TIMEOUT_S", 0.1)
     async with open_bench(ALLOWED) as bench:
         port = await bench.listen()
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             for words in (b"", b"CONNECT exam", b"\x05\x01"):
                 assert await read_all(await say(port, words)) == b""
         assert bench.network.made == 0
@@ -282,7 +282,7 @@ async def test_a_client_that_says_nothing_is_not_waited_for(
 async def test_one_session_has_so_many_connections_and_further_ones_wait() -> None:
     async with open_bench(ALLOWED) as bench:
         port = await bench.listen()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             held = [await say(port, b"") for _ in range(MAX_SESSION_CONNECTIONS)]
             last = await say(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await trio.testing.wait_all_tasks_blocked()
@@ -303,7 +303,7 @@ async def test_connections_for_which_none_makes_room_are_told_so(
         request = tunnel_to(silent)
         async with open_bench(ALLOWED) as bench:
             port = await bench.listen()
-            with trio.fail_after(30):
+            with trio.fail_after(120):
                 held = [await say(port, request) for _ in range(MAX_SESSION_CONNECTIONS)]
                 for stream in held:
                     assert (await stream.receive_some(65536)).startswith(b"HTTP/1.1 200 ")
@@ -327,7 +327,7 @@ async def test_clients_that_give_up_on_a_server_that_hangs_make_room(
         plain = f"GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
         async with open_bench(ALLOWED) as bench:
             port = await bench.listen()
-            with trio.fail_after(10):
+            with trio.fail_after(120):
                 for _ in range(MAX_SESSION_CONNECTIONS):
                     client = await say(port, tunnel_to(silent) if kind == "tunnel" else plain)
                     await client.aclose()
@@ -344,7 +344,7 @@ async def test_all_sessions_together_have_so_many_connections() -> None:
     async with open_world() as world, open_bench(ALLOWED, Gateway(max_connections=1)) as bench:
         port = await bench.listen()
         request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             held = await say(port, b"")
             await trio.testing.wait_all_tasks_blocked()
             assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 503 ")
@@ -364,7 +364,7 @@ async def test_sessions_that_take_all_they_can_leave_room_for_the_next() -> None
         open_bench(ALLOWED, gateway) as modest,
     ):
         request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             held: list[trio.SocketStream] = []
             for bench in (greedy, second):
                 port = await bench.listen()
@@ -384,7 +384,7 @@ async def test_who_finds_no_room_takes_no_descriptors_without_end() -> None:
     gateway.refusing.total_tokens = 1
     async with open_bench(ALLOWED, gateway) as bench:
         port = await bench.listen()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             held = [await say(port, b"") for _ in range(2)]
             await trio.testing.wait_all_tasks_blocked()
             assert await read_all(await say(port, b"")) == b""  # at once, whatever it wants
@@ -408,7 +408,7 @@ async def test_a_shortage_of_descriptors_costs_no_session_its_proxy(
     monkeypatch.setattr(listener, "PAUSE_S", 0)
     async with open_bench(ALLOWED) as bench:
         port = await bench.listen()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             assert await read_all(await say(port, b"x y\r\n\r\n")) != b""
         assert not failures
 
@@ -426,7 +426,7 @@ async def test_each_direction_of_a_tunnel_ends_for_itself() -> None:
         target = listeners[0].socket.getsockname()[1]
         nursery.start_soon(trio.serve_listeners, count, listeners)
         port = await bench.listen()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             stream = await say(
                 port, f"CONNECT host.nsm.internal:{target} HTTP/1.0\r\n\r\nearly".encode()
             )
@@ -457,7 +457,7 @@ async def test_a_connection_ends_with_the_pattern_of_its_address(
         target = listeners[0].socket.getsockname()[1]
         nursery.start_soon(trio.serve_listeners, hold, listeners)
         port = await bench.listen()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             stream = await say(port, f"CONNECT {host}:{target} HTTP/1.0\r\n\r\n".encode())
             assert (await stream.receive_some(1000)).startswith(b"HTTP/1.1 200 ")
             bench.network.deny(parse_rules(["other.test"]))
@@ -476,7 +476,7 @@ async def test_a_second_request_on_a_connection_goes_nowhere() -> None:
         port = await bench.listen()
         one = f"GET http://host.nsm.internal:{world.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
         two = "GET http://other.test/2 HTTP/1.1\r\nHost: x\r\n\r\n"
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             answer = await read_all(await say(port, (one + two).encode()))
         assert answer.count(b"HTTP/1.1") == 1
         assert [request.splitlines()[0] for request in world.requests] == ["GET /1"]
@@ -501,6 +501,6 @@ async def test_nothing_is_open_once_the_session_has_ended() -> None:
         stream = await say(port, b"\x05\x01\x00")
         assert await stream.receive_some(2) == b"\x05\x00"  # accepted, which a thread does
         bench.agent.close()
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             assert await read_all(stream) == b""
     assert open_descriptors() == before

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NSM = [sys.executable, "-m", "nsm.cli"]
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 BIG = os.urandom(3 * 256 * 1024 + 5)
 
 

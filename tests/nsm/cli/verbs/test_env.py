@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Nsm: TypeAlias = Callable[..., tuple[int, str, str]]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 PROGRESS = {
     "phase": "building",
     "activity": "building pandas-2.2 (checkPhase)",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NSM = [sys.executable, "-m", "nsm.cli"]
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 @pytest.fixture

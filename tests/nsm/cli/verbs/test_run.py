@@ -143,7 +143,7 @@ def test_standard_input_that_nobody_reads_is_told(
     # What is echoed is there when the code has ended.
     supervisor.handlers["run"] = answer()
     done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=30, check=True
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=120, check=True
     )
     told = b"nsm: standard input was not read: `nsm run -i` gives it to the code"
     assert (told in done.stderr) is unread

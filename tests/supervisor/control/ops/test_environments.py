@@ -18,7 +18,7 @@ from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownEnvironmentE
 from nsm.wire.messages import Cancel
 from nsmd.control.ops import environments
 
-ANSWER_TIMEOUT_S = 20
+ANSWER_TIMEOUT_S = 120
 
 
 @pytest.fixture

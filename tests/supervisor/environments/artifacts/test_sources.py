@@ -25,7 +25,7 @@ from nsmd.model.values import ClientIdentity, Sources
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 @pytest.fixture

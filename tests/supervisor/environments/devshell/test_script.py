@@ -52,7 +52,7 @@ def run(steps: tuple[SetupStep, ...], show: str, workspace: Path) -> str:
         input=code,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
         check=False,
         cwd=workspace,
         env={"PATH": "/usr/bin:/bin", "HOME": "/home/me", "TMPDIR": str(workspace)},

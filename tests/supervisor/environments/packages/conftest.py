@@ -33,7 +33,7 @@ def indexes(server: IndexServer, authority: Authority) -> Indexes:
     """Return the server as the user's index of both kinds, with credentials."""
     server.login = "ada:hunter2hunter2"
     credentials = IndexCredentials(user="ada", password="hunter2hunter2")
-    access = IndexAccess(certificates=authority.certificate, timeout_s=5)
+    access = IndexAccess(certificates=authority.certificate, timeout_s=120)
     return Indexes(
         python=(Index(name="company", url=server.url("/simple"), credentials=credentials),),
         npm=(Index(name="company", url=server.url("/npm/"), credentials=credentials),),

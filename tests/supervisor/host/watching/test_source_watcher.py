@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nsmd.host.watching.trail import WatchedPaths
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 class Kept:

@@ -155,7 +155,7 @@ def besiege(
             pool.submit(attack, it, name, HOGS[name.partition("-")[0]], timeout_s) for name in names
         ]
         # The machine is one that starts programs.
-        subprocess.run(["/bin/sh", "-c", ":"], check=True, timeout=30)
+        subprocess.run(["/bin/sh", "-c", ":"], check=True, timeout=120)
         try:
             told = [each.result(timeout=120) for each in attacks]
         finally:

@@ -430,7 +430,7 @@ def test_what_the_owner_of_a_project_may_not_read_is_not_given_back(world: World
 
 
 async def test_a_clock_that_was_set_back_does_not_hide_what_was_changed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
 ) -> None:
     opened_ns = time.time_ns()
     session: Any = SimpleNamespace(
