@@ -195,7 +195,7 @@ def test_more_connections_than_the_limit_wait() -> None:
         assert (bench.count(OPEN), bench.count(FULL)) == (2, 1)
         hosts[0].close()
         insides[0].close()
-        server.settimeout(30)
+        server.settimeout(WAIT_S)
         with accept(server) as inside:
             assert inside.recv(9) == b"last"
         for end in (*hosts, *insides):
