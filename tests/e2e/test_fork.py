@@ -6,7 +6,12 @@ import contextlib
 import ctypes
 import os
 import platform
+import random
+import re
+import signal
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -267,16 +272,133 @@ def test_names_and_kinds(client: Client) -> None:
         client.fork("shell")
 
 
-def test_nothing_is_left_of_a_helper(client: Client) -> None:
-    before = set(os.listdir("/proc"))
+LIMITS = (
+    "import os\n"
+    "print([open(f'/proc/sys/user/{name}').read().strip() for name in os.listdir('/proc/sys/user')"
+    " if name in {'max_user_namespaces', 'max_mnt_namespaces', 'max_pid_namespaces'}])"
+)
+NONE = "['0', '0', '0']\n"
+
+
+def helpers(shared: Supervisor) -> set[int]:
+    """The fork server, its helpers, and what these have made and not yet given away."""
+    found: set[int] = set()
+    for pid in shared.descendants():
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+            # What is in a PID namespace of its own is the agent of a fork.
+            if b"forking.fork_server" in command and re.search(
+                r"^NSpid:\t\d+$", status, re.MULTILINE
+            ):
+                found.add(pid)
+    return found
+
+
+def wait_for_helpers(shared: Supervisor, count: int) -> None:
+    while len(helpers(shared)) > count:
+        time.sleep(0.01)
+
+
+def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None:
     printed(client, "clean", "x = 1")
     client.fork("clean", "and-fork")
-    left = [pid for pid in set(os.listdir("/proc")) - before if pid.isdigit()]
-    names: list[bytes] = []
-    for pid in left:
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                names.append(file.read())
-        except OSError:
-            continue
-    assert not [name for name in names if b"nsmd.sessions.forking" in name]
+    wait_for_helpers(shared, 1)
+    client.kill_all()
+    while any(b"fork_server" in command_of(pid) for pid in shared.descendants() - helpers(shared)):
+        time.sleep(0.01)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor) -> None:
+    printed(client, "again", "x = 5")
+    client.fork("again", "before")
+    wait_for_helpers(shared, 1)
+    for pid in helpers(shared):
+        os.kill(pid, signal.SIGKILL)
+    client.fork("again", "after")
+    for name in ("again", "before", "after"):
+        assert printed(client, name, "print(x)") == "5\n"
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int) -> None:
+    """At some moment; the original goes on, and nothing is left over."""
+    delays = random.Random(7)
+    for number in range(kills):
+        target = f"target-{number // 10}"  # as the kernel refuses the 16th fork of a session
+        printed(client, target, "x = 5")
+        wait_for_helpers(shared, 1)
+        (server,) = helpers(shared) or {0}
+        made: list[str] = []
+
+        def fork(made: list[str] = made, target: str = target) -> None:
+            with shared.client() as other, contextlib.suppress(ForkRefusedError):
+                made += [each.name for each in other.fork(target).forks]
+
+        forking = threading.Thread(target=fork)
+        forking.start()
+        time.sleep(delays.random() / 30)
+        for pid in helpers(shared) - {server}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        forking.join()
+        assert printed(client, target, "print(x)") == "5\n"
+        assert printed(client, target, LIMITS) == NONE
+        for each in made:
+            assert printed(client, each, "print(x)") == "5\n"
+            client.kill(each)
+        if number % 10 == 9:
+            client.kill(target)
+    assert len(client.sessions()) == (1 if kills % 10 else 0)
+
+
+def test_forks_of_two_siblings_at_once(client: Client, shared: Supervisor) -> None:
+    """Each takes namespaces that count in the one that both are forks of."""
+    printed(client, "parent", "x = 5")
+    names = [fork.name for fork in client.fork("parent", count=2).forks]
+    made: list[str] = []
+
+    def fork(name: str) -> None:
+        with shared.client() as other:
+            made.extend(fork.name for _ in range(3) for fork in other.fork(name).forks)
+
+    threads = [threading.Thread(target=fork, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [printed(client, name, "print(x)") for name in made] == ["5\n"] * 6
+    for name in ("parent", *names, *made):
+        assert printed(client, name, LIMITS) == NONE
+
+
+def test_many_open_files_and_pipes(client: Client) -> None:
+    code = (
+        "import os\n"
+        "files = [open(f'/workspace/{i}', 'w+') for i in range(100)]\n"
+        "for i, file in enumerate(files): print(i, file=file, flush=True)\n"
+        "pipes = [os.pipe() for _ in range(100)]"
+    )
+    printed(client, "many", code)
+    client.fork("many", "more")
+    read = "print([(file.tell(), file.seek(0), file.read()) for file in files][-1])"
+    assert printed(client, "more", read) == "(3, 0, '99\\n')\n"
+
+
+def test_what_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
+    """Its agent is a fork of another Python than the one that runs its programs."""
+    code = "import os, sys; print(sys.executable, sys.path, sys.flags, sorted(os.environ))"
+    printed(client, "whole", "x = 1")
+    client.fork("whole", "part")
+    for name in ("whole", "part"):
+        client.run("import os; os._exit(0)", env="python", session=name)
+    assert printed(client, "part", code) == printed(client, "whole", code)
+    refused = client.run("open('/proc/1/environ')", env="python", session="part")
+    assert "Permission" in refused.stderr

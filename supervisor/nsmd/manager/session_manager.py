@@ -39,6 +39,7 @@ from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier, StartLimiter
 from nsmd.sessions.ended import EndedSessions, ExecutionIndex
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.forking.helpers import Helpers
 from nsmd.sessions.forking.live_fork import CarrierReport, LiveFork, check_forkable
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
@@ -113,6 +114,7 @@ class SessionManager:
         self.ended = EndedSessions(ended_files)
         self._reattachment = Reattachment(self.fates, self.executions)
         self._launcher = launcher
+        self._helpers = Helpers()
         self._enforcer = enforcer
         self._nursery = sessions
         self._upkeep = upkeep
@@ -203,7 +205,7 @@ class SessionManager:
             descriptors = self.index.descriptors + more * spec.descriptors
             if not self._slots.has_room(spec, len(self.index) + more, descriptors):
                 self._slots.turn(tenancies[0].scope)  # says what is full, if nobody can wait
-        live_fork = LiveFork(original, self._launcher, len(tenancies))
+        live_fork = LiveFork(original, self._launcher, self._helpers, len(tenancies))
         forks: list[Session] = []
         for tenancy in tenancies:
             session_id = names.fresh_id(self.index)
@@ -349,6 +351,7 @@ class SessionManager:
     def close(self) -> None:
         """Accept no new work, and end every session."""
         self.closing = True
+        self._helpers.close()
         for session in self.index:
             session.end("the supervisor is shutting down")
 

@@ -1,9 +1,9 @@
-"""The program that forks a running session: a process of its own, with the jails' user.
+"""The helper that forks a running session: a process of its own, with the jails' user.
 
-Its descriptor 0 is a socket to the supervisor. One message has the request, with the descriptors
-of the new agents' sockets and control groups; `attached` is the answer, upon which the supervisor
-asks the original's agent for the fork. Then comes the result, with a pidfd for each fork. Whatever
-fails, the original goes on, untraced.
+One message on its socket has the request, with the descriptors of the new agents' sockets and
+control groups; `attached` is the answer, upon which the supervisor asks the original's agent for
+the fork. Then comes the result, with a pidfd for each fork. Whatever fails, the original goes on,
+untraced. A request without a count is that of another helper to clear up after one that was killed.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ import select
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from nsmd.sessions.forking.call_lists import CallLists
 from nsmd.sessions.forking.namespaces import Original, Place
 from nsmd.sessions.forking.original import (
     CannotForkError,
-    Descriptors,
     check_alone,
     check_threads,
     descriptors_of,
     page_of,
     status_of,
 )
+from nsmd.sessions.forking.outfit import Found, Outfit, pass_descriptors
 from nsmd.sessions.forking.ptrace import (
     CLONE_SHARED,
     RESULT,
     WALL,
-    CallError,
     Registers,
     Traced,
     TracedEndedError,
@@ -49,10 +48,6 @@ from sandbox.linux import (
     landlock_attributes,
 )
 from sandbox.template.kernel import (
-    CAPABILITY_VERSION_3,
-    PR_CAP_AMBIENT,
-    PR_CAP_AMBIENT_CLEAR_ALL,
-    PR_CAPBSET_DROP,
     SetupError,
 )
 
@@ -60,9 +55,8 @@ MESSAGE_BYTES = 256 * 1024
 LIMIT_S = 60
 """Time for all of it; what has stood for so long goes on."""
 
-_AT_FDCWD = -100
-_SHARED_FIXED, _READ_WRITE = 0x11, 3
-_OPENING_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
+_WITHIN_MEMORY = (0x100 | signal.SIGCHLD, 0, 0, 0, 0)
+"""Arguments of clone(2): CLONE_VM."""
 _NO_CALL = (1 << 64) - 1
 
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -107,10 +101,7 @@ class Carrier:
         self._worker: Traced | None = None
         self._site = 0
         self._registers: Registers = {}
-        self._page = 0
-        self._private: list[int] = []
-        self._descriptors = Descriptors([], {})
-        self._cwd = ""
+        self._closed: Mapping[int, str] = {}
 
     def run(self) -> Mapping[str, Any]:
         """Make the forks; returns what to tell the supervisor.
@@ -134,7 +125,7 @@ class Carrier:
             if traced is not None:
                 traced.kill()
         for fork in self._forks:
-            fork.place.kill()
+            fork.place.take_back()
         if self._worker is not None:
             self._let_go(self._worker)
 
@@ -160,28 +151,29 @@ class Carrier:
             )
         pid = _only_child(self._agent)
         original = Original(self._agent, pid, self._order["template"])
-        self._page = page_of(pid)
+        page_of(pid)
         descriptors_of(pid, set())
-        original.allow_namespaces(allowed=True)
-        try:
-            for number, channel in enumerate(self._channels):
-                group = self._groups[number] if self._groups else None
-                self._forks.append(Fork(Place(original, self._order, channel, group)))
-            original.hide_others()
-            worker = self._worker = Traced.seize(pid)
-            mother = self._forked(worker)
-            began_s = time.monotonic()
-            check_threads(pid)
-            check_alone(self._agent, {pid, mother.pid})
-            self._look(worker, mother)
-            copied = 0
-            for fork in self._forks:
-                copied += int(fork.place.ask("copy"))
-                fork.place.ask("drop")
-        finally:
-            original.allow_namespaces(allowed=False)
+        self._begin_place(original)  # it takes as long as all that comes before its `wait`
+        original.hide_others()
+        worker = self._worker = Traced.seize(pid)
+        mother = self._forked(worker)
+        began_s = time.monotonic()
+        check_threads(pid)
+        check_alone(self._agent, {pid, mother.pid})
+        outfit = self._look(worker, mother)
+        self._forks[0].place.wait()
+        for _ in self._channels[1:]:
+            self._begin_place(original)
+        for fork in self._forks[1:]:
+            fork.place.wait()
+        copied = 0
         for fork in self._forks:
-            self._carry(fork, mother)
+            copied += int(fork.place.ask("copy"))
+            fork.place.ask("drop")
+        for fork in self._forks:
+            fork.place.restore_limits()
+        for fork in self._forks:
+            self._carry(fork, mother, outfit)
         for fork in self._forks:
             fork.place.begin(fork.inner_pid)
         self._shut_in(worker)
@@ -193,10 +185,15 @@ class Carrier:
             self._release(fork.worker)
         return {
             "forks": [fork.place.pid for fork in self._forks],
-            "closed": sorted({*self._descriptors.closed.values()})[:50],
+            "closed": sorted({*self._closed.values()})[:50],
             "copied_bytes": copied,
             "stood_s": stood_s,
         }
+
+    def _begin_place(self, original: Original) -> None:
+        number = len(self._forks)
+        group = self._groups[number] if self._groups else None
+        self._forks.append(Fork(Place(original, self._order, self._channels[number], group)))
 
     # The original.
 
@@ -228,8 +225,8 @@ class Carrier:
         worker.finish_call()
         return mother
 
-    def _look(self, worker: Traced, mother: Traced) -> None:
-        """Look at the two while they stand.
+    def _look(self, worker: Traced, mother: Traced) -> Outfit:
+        """Look at the two while they stand; returns what a fork is to have of it.
 
         Raises:
             CannotForkError: something cannot be forked.
@@ -242,14 +239,16 @@ class Carrier:
             raise CannotForkError("its Python shares memory or descriptors with what it forks")
         if status_of(mother.pid)["Threads"] != "1":
             raise CannotForkError("its fork has threads")
-        self._page = page_of(mother.pid)
-        numbers = struct.unpack("4Q", mother.read(self._page + 16, 32))
-        if not all(2 < number < 1 << 20 for number in numbers) or len(set(numbers)) < 4:
+        page = page_of(mother.pid)
+        private = struct.unpack("4Q", mother.read(page + 16, 32))
+        if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:
             raise CannotForkError("code has changed the memory that belongs to nsm")
-        self._private = list(numbers)
-        control, _, out, err = numbers
-        self._descriptors = descriptors_of(mother.pid, {1, 2, control, out, err})
-        self._cwd = os.readlink(f"/proc/{worker.pid}/cwd")
+        control, _, out, err = private
+        descriptors = descriptors_of(mother.pid, {1, 2, control, out, err})
+        self._closed = descriptors.closed
+        cwd = os.readlink(f"/proc/{worker.pid}/cwd")
+        found = Found(page, private, descriptors, cwd)
+        return Outfit(CallLists(mother, self._site), found)
 
     def _shut_in(self, worker: Traced) -> None:
         """Have the original enter a Landlock domain, so that it cannot reach its forks."""
@@ -265,18 +264,23 @@ class Carrier:
 
     # The forks.
 
-    def _carry(self, fork: Fork, mother: Traced) -> None:
+    def _carry(self, fork: Fork, mother: Traced, outfit: Outfit) -> None:
         """Carry a copy of the original into its place, where it stands when this returns."""
-        site = self._site
+        site, lists = self._site, outfit.lists
         plain = (signal.SIGCHLD, 0, 0, 0, 0)
-        traveller = mother.clone(plain, site)
+        # These two never run: a copy of the memory is for the last one only.
+        traveller = mother.clone(_WITHIN_MEMORY, site)
         self._passing.append(traveller)
-        received = self._pass(traveller, [*fork.place.namespaces(), *fork.place.theirs])
+        received = pass_descriptors(
+            lists, traveller, [*fork.place.namespaces(), *fork.place.theirs]
+        )
         namespaces, theirs = received[:-4], received[-4:]
+        calls = lists.begin(traveller)
         for fd in namespaces:
-            traveller.call("setns", fd, 0, site=site)
-            traveller.call("close", fd, site=site)
-        between = traveller.clone(plain, site)
+            calls.add("setns", fd, 0)
+            calls.add("close", fd)
+        calls.run()
+        between = traveller.clone(_WITHIN_MEMORY, site)
         self._passing.append(between)
         r = self._registers
         same = (r["rdi"], r["rsi"], r["rdx"], r["r10"], r["r8"])
@@ -284,110 +288,17 @@ class Carrier:
             same = plain
         worker = fork.worker = between.clone(same, site)
         fork.inner_pid = int(status_of(worker.pid)["NSpid"].split()[-1])
+        outfit.equip(worker, theirs)
+        lists.unmap(worker)
+        # Its agent is its parent now.
         between.kill()
         traveller.kill()
         self._passing = [each for each in self._passing if each not in (between, traveller)]
-        self._equip(worker, theirs)
-        self._disarm(worker)
         self._check(fork, worker)
         if fork.place.group is not None:
             os.lseek(fork.place.group, 0, os.SEEK_SET)
             with suppress(OSError):
                 os.write(fork.place.group, str(worker.pid).encode())
-
-    def _pass(self, traced: Traced, descriptors: Sequence[int]) -> list[int]:
-        """Give a stopped process descriptors of ours, over a pair of sockets that it makes."""
-        site = self._site
-        pair = traced.write(bytes(8))
-        traced.call("socketpair", socket.AF_UNIX, socket.SOCK_STREAM, 0, pair, site=site)
-        ends = struct.unpack("2i", traced.read(pair, 8))
-        pidfd = os.pidfd_open(traced.pid)
-        ours = socket.socket(fileno=_taken(pidfd, ends[0]))
-        os.close(pidfd)
-        with ours:
-            socket.send_fds(ours, [b"x"], descriptors)
-            room = socket.CMSG_SPACE(4 * len(descriptors))
-            # struct iovec, struct msghdr, the byte, the control message
-            byte = traced.write(bytes(1), 1024)
-            control = traced.write(bytes(room), 2048)
-            vector = traced.write(struct.pack("QQ", byte, 1), 512)
-            header = traced.write(
-                struct.pack("QIIQQQQII", 0, 0, 0, vector, 1, control, room, 0, 0), 256
-            )
-            traced.call("recvmsg", ends[1], header, 0, site=site)
-        raw = traced.read(control + socket.CMSG_LEN(0), 4 * len(descriptors))
-        for end in ends:
-            traced.call("close", end, site=site)
-        return list(struct.unpack(f"{len(descriptors)}i", raw))
-
-    def _equip(self, worker: Traced, theirs: Sequence[int]) -> None:
-        """Give the fork's worker its own descriptors, page and working directory."""
-        site = self._site
-        out, err, control, page = theirs
-        at, nothing, saved_out, saved_err = self._private
-        page_size = os.sysconf("SC_PAGESIZE")
-        worker.call("mmap", self._page, page_size, _READ_WRITE, _SHARED_FIXED, page, 0, site=site)
-        worker.call("setsid", site=site)
-        files = [each for each in self._descriptors.files if each.fd not in theirs]
-        moved = {out: (1, saved_out), err: (2, saved_err), control: (at,)}
-        # A number that is both a new descriptor and the place of another one.
-        places = {place for several in moved.values() for place in several}
-        for fd in [*moved, page]:
-            if fd in places:
-                raise CannotForkError("code has opened descriptors in the place of nsm's")
-        for fd, targets in moved.items():
-            for target in targets:
-                flags = 0 if target < 3 else os.O_CLOEXEC
-                worker.call("dup3", fd, target, flags, site=site)
-            worker.call("close", fd, site=site)
-        worker.call("close", page, site=site)
-        self._change_directory(worker)
-        for file in files:
-            self._reopen(worker, file.fd, file.path, file.flags, file.offset)
-        # Not closed: what has them open would close the next file that gets the number.
-        for fd in self._descriptors.closed:
-            if fd not in places:
-                worker.call("dup3", nothing, fd, os.O_CLOEXEC, site=site)
-
-    def _change_directory(self, worker: Traced) -> None:
-        for path in (self._cwd, "/workspace"):
-            address = worker.write(os.fsencode(path) + b"\0")
-            try:
-                worker.call("chdir", address, site=self._site)
-            except CallError:
-                continue
-            return
-
-    def _reopen(self, worker: Traced, fd: int, path: str, flags: int, offset: int) -> None:
-        """Open a file of the original on the copy, at the same offset; close it if that fails."""
-        site = self._site
-        address = worker.write(os.fsencode(path) + b"\0")
-        try:
-            fresh = worker.call("openat", _AT_FDCWD, address, flags & ~_OPENING_ONCE, 0, site=site)
-        except CallError:
-            self._descriptors.closed[fd] = path
-            return
-        if offset:
-            with suppress(CallError):
-                worker.call("lseek", fresh, offset, os.SEEK_SET, site=site)
-        worker.call("dup3", fresh, fd, flags & os.O_CLOEXEC, site=site)
-        worker.call("close", fresh, site=site)
-
-    def _disarm(self, worker: Traced) -> None:
-        """Take its privileges away, and shut it in from what is above."""
-        site = self._site
-        attributes = landlock_attributes(LANDLOCK_SCOPE_SIGNAL)
-        address = worker.write(attributes)
-        ruleset = worker.call("landlock_create_ruleset", address, len(attributes), 0, site=site)
-        worker.call("landlock_restrict_self", ruleset, 0, site=site)
-        worker.call("close", ruleset, site=site)
-        with open("/proc/sys/kernel/cap_last_cap", encoding="utf-8") as file:
-            last = int(file.read())
-        for capability in range(last + 1):
-            worker.call("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0, site=site)
-        worker.call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, site=site)
-        header = worker.write(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
-        worker.call("capset", header, header + 8, site=site)
 
     @staticmethod
     def _check(fork: Fork, worker: Traced) -> None:
@@ -414,21 +325,6 @@ class Carrier:
         worker.registers = {**self._registers, "rax": 0, "orig_rax": _NO_CALL}
         worker.detach()
         worker.close()
-
-
-_PIDFD_GETFD = 438
-
-
-def _taken(pidfd: int, fd: int) -> int:
-    """A duplicate of another process's descriptor.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    taken: int = libc.syscall(_PIDFD_GETFD, pidfd, fd, 0)
-    if taken < 0:
-        raise OSError("a descriptor of the fork cannot be taken")
-    return taken
 
 
 def _only_child(agent: int) -> int:
@@ -461,25 +357,33 @@ def _explained(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def main() -> NoReturn:
-    """Fork a session as the message on descriptor 0 says."""
-    signal.signal(signal.SIGALRM, _too_slow)
-    signal.alarm(LIMIT_S)
-    supervisor = socket.socket(fileno=0)
-    message, fds, _, _ = socket.recv_fds(supervisor, MESSAGE_BYTES, 64)
-    order = json.loads(message)
-    _become_user_of(order["agent"])
-    count = order["count"]
-    for fd in fds:
-        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    carrier = Carrier(order, fds[:count], fds[count:], supervisor)
+def serve(supervisor: socket.socket) -> NoReturn:
+    """Do what one request asks for, in a process of its own.
+
+    Args:
+        supervisor: the request's socket.
+    """
     try:
+        signal.signal(signal.SIGALRM, _too_slow)
+        signal.alarm(LIMIT_S)
+        message, fds, _, _ = socket.recv_fds(supervisor, MESSAGE_BYTES, 64)
+        order = json.loads(message)
+        agent = order["agent"]
+        _become_user_of(agent)
+        if "count" not in order:
+            Original(agent, agent, order["template"]).restore_limits()
+            os._exit(0)
+        count = order["count"]
+        for fd in fds:
+            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+        carrier = Carrier(order, fds[:count], fds[count:], supervisor)
         told = carrier.run()
-    except CannotForkError as error:
-        supervisor.send(json.dumps({"failed": str(error)}).encode())
-        sys.exit(1)
-    socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.pidfds())
-    os._exit(0)
+        socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.pidfds())
+    except BaseException as error:  # noqa: BLE001  # the supervisor tells it
+        with suppress(OSError):
+            supervisor.send(json.dumps({"failed": str(error)[:4000]}).encode())
+    finally:
+        os._exit(0)
 
 
 def _become_user_of(agent: int) -> None:

@@ -6,26 +6,24 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple, cast
 
 import trio
 
-import sandbox
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import ForkRefusedError, NsmError
 from nsmd.agent_link.frames import ForkedFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore.holder import receive
-from nsmd.host.monitors.monitored import PACKAGES, START
-from nsmd.jail.arguments import agent_command, variables_of
+from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
 from nsmd.jail.interface import Jail
 from nsmd.jail.templates.fork import ForkedJail
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.model.values import JailSpec
+from nsmd.sessions.forking.helpers import Helpers
 from nsmd.sessions.session import Session
 
 TIMEOUT_S = 90.0
@@ -36,6 +34,10 @@ MESSAGE_BYTES = 64 * 1024
 ENDED = "the helper that makes forks ended"
 
 _HINT = "`nsm save` and `nsm restore` make a session of what can be pickled."
+
+
+class _NotBegunError(Exception):
+    """A helper has ended before it had anything to do with the original."""
 
 
 class CarrierReport(NamedTuple):
@@ -60,14 +62,18 @@ class LiveFork:
     Args:
         original: the session, which is idle.
         launcher: the launcher of other sessions.
+        helpers: the processes that do it.
         count: number of forks.
 
     Attributes:
         report: what was made; None before.
     """
 
-    def __init__(self, original: Session, launcher: TemplateLauncher, count: int) -> None:
+    def __init__(
+        self, original: Session, launcher: TemplateLauncher, helpers: Helpers, count: int
+    ) -> None:
         self.report: CarrierReport | None = None
+        self._helpers = helpers
         self._original, self._launcher = original, launcher
         self._count = count
         self._groups: list[int | None] = []
@@ -89,7 +95,8 @@ class LiveFork:
         if len(self._groups) == self._count:
             try:
                 with trio.fail_after(TIMEOUT_S):
-                    await self._make(spec)
+                    async with self._helpers.turn:
+                        await self._make(spec)
             except NsmError as error:
                 self._failure = error
             except (OSError, trio.TooSlowError) as error:
@@ -131,6 +138,12 @@ class LiveFork:
                 **{name: value for name, _, value in named},
             },
             "command": agent_command(environment, limits, host_network=host_network),
+            "agent_file": AGENT_PATH,
+            "interpreter": environment.interpreter,
+            "program": environment.program,
+            # Its standard library is where the session sees it, too.
+            "same_python": _is_own_python(environment.agent_python),
+            "limits": limits,
         }
         with ExitStack() as owned:
             pairs = [socket.socketpair() for _ in range(self._count)]
@@ -139,19 +152,8 @@ class LiveFork:
                 ours.setblocking(False)
                 owned.callback(ours.close)
             groups = [group for group in self._groups if group is not None]
-            channel, child = self._start(owned)
-            socket.send_fds(
-                channel,
-                [json.dumps(order).encode()],
-                [theirs.fileno() for _, theirs in pairs] + groups,
-            )
-            try:
-                report, pidfds = await self._converse(channel)
-            finally:
-                # End-of-file: it gives up, and the original goes on.
-                channel.close()
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(child.wait)
+            fds = [theirs.fileno() for _, theirs in pairs] + groups
+            report, pidfds = await self._request(order, fds)
             for (ours, _), pidfd, pid in zip(pairs, pidfds, report.forks, strict=True):
                 made = ForkedJail(ours.dup(), pidfd, pid)
                 made.socket.setblocking(False)
@@ -159,32 +161,50 @@ class LiveFork:
                 self._jails.append(made)
         self.report = report
 
-    def _start(self, owned: ExitStack) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        owned.callback(ours.close)
-        ours.setblocking(False)
-        packages = f"{PACKAGES}:{os.path.dirname(os.path.dirname(str(sandbox.__file__)))}"
-        with its:
-            child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    "-c",
-                    START.format("nsmd.sessions.forking.carrier"),
-                    packages,
-                ],
-                stdin=its.fileno(),
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env={},
-                start_new_session=True,
-            )
-        return ours, child
+    async def _request(
+        self, order: Mapping[str, object], fds: Sequence[int]
+    ) -> tuple[CarrierReport, Sequence[int]]:
+        """Have a helper make the forks; another one if that ends before it has begun."""
+        try:
+            return await self._ask(order, fds)
+        except _NotBegunError:
+            try:
+                return await self._ask(order, fds)
+            except _NotBegunError:
+                raise _refused(self._original, ENDED) from None
+
+    async def _ask(
+        self, order: Mapping[str, object], fds: Sequence[int]
+    ) -> tuple[CarrierReport, Sequence[int]]:
+        with self._helpers.ask() as channel:
+            socket.send_fds(channel, [json.dumps(order).encode()], fds)
+            try:
+                return await self._converse(channel)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    # It gives up, and the original goes on.
+                    channel.shutdown(socket.SHUT_WR)
+                    await self._until_ended(channel)
+                    # If it was killed, it could not clear up.
+                    with self._helpers.ask() as another:
+                        keys = ("agent", "template")
+                        another.send(json.dumps({key: order[key] for key in keys}).encode())
+                        await self._until_ended(another)
+                raise
+
+    async def _until_ended(self, channel: socket.socket) -> None:
+        while (await self._hear(channel))[0].get("failed") != ENDED:
+            pass
 
     async def _converse(self, channel: socket.socket) -> tuple[CarrierReport, Sequence[int]]:
-        """Hear that the original is traced, have its agent ask for the fork, and hear the rest."""
+        """Hear that the original is traced, have its agent ask for the fork, and hear the rest.
+
+        Raises:
+            _NotBegunError: the helper has ended before.
+        """
         told, _ = await self._hear(channel)
+        if told.get("failed") == ENDED:
+            raise _NotBegunError
         if not told.get("attached"):
             raise _refused(self._original, str(told.get("failed", "its helper said nothing")))
         try:
@@ -246,6 +266,10 @@ class LiveFork:
                 if isinstance(told, dict):
                     return cast("dict[str, object]", told), fds
             return {"failed": ENDED}, fds
+
+
+def _is_own_python(path: str) -> bool:
+    return os.path.realpath(path) == os.path.realpath(sys.executable)
 
 
 def _refused(original: Session, why: str) -> ForkRefusedError:

@@ -7,14 +7,17 @@ import fcntl
 import json
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
+import sandbox_agent
 from nsm.jail.seccomp import filter_program
 from nsmd.host.processes import pid_of
 from nsmd.sessions.forking.copying import TreeCopy
 from nsmd.sessions.forking.original import CannotForkError, status_of
+from sandbox.limits import Limits
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
@@ -63,6 +66,9 @@ _CLONE_PARENT = 0x8000
 _NAMESPACES = (
     CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 )
+
+_SETTINGS = "/proc/sys/user"
+_LIMITS = tuple(name for name in COUNTED if name.endswith("_namespaces"))
 
 KINDS = ("mnt", "ipc", "uts", "net", "cgroup", "pid")
 """Namespaces of a session besides that of its user, in the order in which they are entered."""
@@ -130,26 +136,32 @@ class Original:
         self.mounts = namespace(worker, "mnt")
         # Where nothing is mounted over /proc, without which no new /proc can be mounted.
         self.below = namespace(template, "mnt")
+        self.top = owner_of(self.below)
         self.inner_pid = int(status_of(worker)["NSpid"].split()[-1])
 
-    def allow_namespaces(self, *, allowed: bool) -> None:
-        """Let users of this session, and of those that it is a fork of, have namespaces, or not.
+    def levels(self) -> Sequence[int]:
+        """User namespaces from that of the template, which owns no limits, down to its own."""
+        levels = [os.dup(self.user)]
+        top = os.fstat(self.top).st_ino
+        while (above := fcntl.ioctl(levels[-1], _NS_GET_PARENT)) and os.fstat(above).st_ino != top:
+            levels.append(above)
+        os.close(above)
+        return levels[::-1]
 
-        The kernel counts those of a fork in each of them; the first is that of the template.
+    def restore_limits(self) -> None:
+        """Restore the limits that a helper had lifted when it was killed.
+
+        Raises:
+            CannotForkError: the kernel refuses.
         """
-        top = owner_of(self.below)
-        top_id, fd = os.fstat(top).st_ino, os.dup(self.user)
-        while os.fstat(fd).st_ino != top_id:
-            with suppress(CannotForkError):  # one of these owns namespaces, and has no limit
-                in_child(lambda fd=fd: _limit(fd, allowed=allowed))
-            try:
-                above = fcntl.ioctl(fd, _NS_GET_PARENT)
-            except OSError:
-                break
-            os.close(fd)
-            fd = above
-        os.close(fd)
-        os.close(top)
+
+        def restore() -> None:
+            settings = os.open(_SETTINGS, os.O_PATH | os.O_CLOEXEC)
+            enter(self.top)
+            for level in self.levels():
+                restore_limits(_enter_level(level, settings))
+
+        in_child(restore)
 
     def hide_others(self) -> None:
         """Have its /proc show only what its processes may trace.
@@ -157,6 +169,9 @@ class Original:
         Raises:
             CannotForkError: the kernel refuses.
         """
+        with open(f"/proc/{self.worker}/mountinfo", encoding="utf-8") as file:
+            if any("hidepid=ptraceable" in line for line in file):
+                return  # it has been forked before
 
         def remount() -> None:
             enter(owner_of(self.mounts))
@@ -167,21 +182,38 @@ class Original:
         in_child(remount)
 
 
-def _limit(fd: int, *, allowed: bool) -> None:
-    enter(fd)
-    for name, value in COUNTED.items():
-        if name.endswith("_namespaces"):
-            path = f"/proc/sys/user/{name}"
-            with open(path, encoding="utf-8") as file:
-                now = int(file.read())
-            if allowed and now == value:
-                write_file(path, str(MADE_AT_ONCE))
-            elif not allowed and now == MADE_AT_ONCE:
-                write_file(path, str(value))
+def lift_limits(level: int, settings: int) -> list[int]:
+    """Enter a user namespace and allow it namespaces, if none are; returns the limits' files.
+
+    Args:
+        settings: descriptor of /proc/sys/user, where each sees its own namespace's.
+    """
+    files = _enter_level(level, settings)
+    _change_limits(files, 0, MADE_AT_ONCE)
+    return files
+
+
+def _enter_level(level: int, settings: int) -> list[int]:
+    enter(level)
+    return [os.open(name, os.O_RDWR | os.O_CLOEXEC, dir_fd=settings) for name in _LIMITS]
+
+
+def restore_limits(files: Sequence[int]) -> None:
+    """Allow no namespaces again where `lift_limits` has allowed them."""
+    _change_limits(files, MADE_AT_ONCE, 0)
+
+
+def _change_limits(files: Sequence[int], old: int, new: int) -> None:
+    for fd in files:
+        # One who owns namespaces has another limit.
+        if int(os.pread(fd, 32, 0)) == old:
+            os.pwrite(fd, str(new).encode(), 0)
 
 
 class Place:
     """Place for one fork: its namespaces, and its PID 1, which waits to be told more.
+
+    Its namespaces are being made when this has been made; `wait` waits for them.
 
     Args:
         order: the request.
@@ -191,6 +223,7 @@ class Place:
     Attributes:
         pid: host process id of its PID 1.
         theirs: descriptors for its worker: stdout, stderr, control socket, page.
+        limits: files of the limits that have been lifted for it.
     """
 
     def __init__(
@@ -206,19 +239,23 @@ class Place:
         self.theirs = (out_write, err_write, theirs, page)
         self._adopted = (control, page, out_read, out_write, err_read, err_write)
         self.group = group
-        self.pid = 0
+        self.pid, self.pidfd = 0, -1
+        self.limits: list[int] = []
         sources = {
             path: os.open(f"/proc/{original.worker}/root{path}", os.O_RDONLY | os.O_DIRECTORY)
             for path in order["common"]["sizes"]
         }
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        maker = os.fork()
-        if maker == 0:
+        levels = original.levels()
+        self._ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._maker = os.fork()
+        if self._maker == 0:
             try:
-                enter(owner_of(original.below))
+                settings = os.open(_SETTINGS, os.O_PATH | os.O_CLOEXEC)
+                enter(original.top)
                 enter(original.below)
                 enter(original.pid)
-                enter(original.user)
+                for level in levels:
+                    socket.send_fds(its, [b"limits"], lift_limits(level, settings))
                 # A process makes no PID namespace after it has entered one, but its child does.
                 if os.fork() == 0:
                     flags = _NAMESPACES & ~CLONE_NEWNET if order["host_network"] else _NAMESPACES
@@ -234,17 +271,39 @@ class Place:
             finally:
                 os._exit(0)
         its.close()
-        with ours:
-            text, fds, _, _ = socket.recv_fds(ours, 4096, 1)
-        os.waitpid(maker, 0)
-        for fd in sources.values():
+        os.close(self._its)
+        for fd in (*sources.values(), *levels):
             os.close(fd)
+
+    def wait(self) -> None:
+        """Wait for its namespaces.
+
+        Raises:
+            CannotForkError: they cannot be made.
+        """
+        with self._ours:
+            while (received := socket.recv_fds(self._ours, 4096, 16))[0] == b"limits":
+                self.limits += received[1]
+        text, fds = received[:2]
         if not fds:
             words = text[1:].decode(errors="replace") or "its maker ended"
             raise CannotForkError(f"its namespaces cannot be made: {words}")
         self.pidfd = fds[0]
         self.pid = pid_of(self.pidfd) or 0
-        os.close(self._its)
+
+    def take_back(self) -> None:
+        """End it, and restore the limits that were lifted for it. May be called at any time."""
+        if not self.pid and self._ours.fileno() >= 0:
+            with suppress(CannotForkError):
+                self.wait()
+        self.restore_limits()
+        self.kill()
+
+    def restore_limits(self) -> None:
+        restore_limits(self.limits)
+        for fd in self.limits:
+            os.close(fd)
+        self.limits = []
 
     def ask(self, *words: object) -> str:
         """Have its PID 1 do something; returns what it says of it.
@@ -373,11 +432,38 @@ class FirstProcess:
         return str(last).encode()
 
     def _become_agent(self, worker: int) -> NoReturn:
+        os.close(self._talk)
+        os.chdir("/workspace")
+        if self._order["same_python"]:
+            self._serve((worker, *self._adopted))
         for fd in self._adopted:
             os.set_inheritable(fd, True)
         os.dup2(self._channel, 0)
         os.dup2(self._channel, 1)
-        os.chdir("/workspace")
         numbers = ",".join(map(str, (worker, *self._adopted)))
         words = [*self._order["command"], "--adopt", numbers]
-        os.execve(words[0], words, dict(self._order["variables"]))  # noqa: S606  # noqa: S606
+        os.execve(words[0], words, dict(self._order["variables"]))  # noqa: S606
+
+    def _serve(self, adopted: Sequence[int]) -> NoReturn:
+        """Be the agent as it is in the fork server: what starts in the session is executed."""
+        order = self._order
+        os.environ.clear()
+        os.environ.update(order["variables"])
+        sys.path[:] = [path for path in sys.path if path.startswith(sys.base_prefix)]
+        # Else a Python that starts again would be a fork of this one, which has another set-up.
+        sys.executable = ""
+        interpreter = order["interpreter"]
+        agent = sandbox_agent.prepare(
+            programs={interpreter: order["program"]},
+            workspace="/workspace",
+            limits=Limits(order["limits"]),
+        )
+        agent.file = order["agent_file"]
+        sandbox_agent.serve(
+            agent,
+            self._channel,
+            self._channel,
+            prestart=interpreter,
+            host_network=order["host_network"],
+            adopted=adopted,
+        )

@@ -39,6 +39,7 @@ CALLS: Mapping[str, int] = {
     "close": 3,
     "lseek": 8,
     "mmap": 9,
+    "munmap": 11,
     "recvmsg": 47,
     "socketpair": 53,
     "clone": 56,
@@ -170,6 +171,9 @@ class Traced:
         os.pwrite(self._open_memory(), data, address)
         return address
 
+    def poke(self, address: int, data: bytes) -> None:
+        os.pwrite(self._open_memory(), data, address)
+
     def _open_memory(self) -> int:
         if self._memory < 0:
             self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
@@ -202,7 +206,27 @@ class Traced:
         self._to_call()
         result = self.registers["rax"]
         self.registers = before
-        return _checked(name, result)
+        return checked(name, result)
+
+    def run_to_trap(self, code: int, data: int) -> None:
+        """Have it run instructions up to a breakpoint, and stand again as before.
+
+        Args:
+            code: their address.
+            data: what they find in `rbx`.
+        """
+        before = self.registers
+        self.registers = {**before, "rip": code, "rbx": data, "orig_rax": _NO_CALL}
+        while True:
+            _ptrace(_CONT, self.pid)
+            stop = self.wait()
+            if stop == signal.SIGTRAP:
+                break
+            if stop >> 8 == 0:
+                self._signals.append(stop)
+            if stop >> 8 in _FORKED:
+                raise TracedEndedError("made a process where it should not")
+        self.registers = before
 
     def clone(self, arguments: tuple[int, ...], site: int) -> Traced:
         """Have it make a process, and stand again as before; returns that process, which stands.
@@ -218,7 +242,7 @@ class Traced:
         if stop >> 8 not in _FORKED:
             result = self.registers["rax"]
             self.registers = before
-            _checked("clone", result)
+            checked("clone", result)
             raise TracedEndedError("clone made no process")
         child = self.child()
         self._to_call()
@@ -254,7 +278,7 @@ class Traced:
                 again = {**entry, "rip": entry["rip"] - 2, "rax": entry["orig_rax"]}
                 self.registers = {**again, "orig_rax": _NO_CALL}
                 self._to_call()
-                _checked(name, made)
+                checked(name, made)
                 result = result or made
         finally:
             with suppress(OSError):
@@ -292,7 +316,12 @@ RESULT = -(1 << 62)
 """Stands for the result of the first call that had one, in `Traced.call_in_place`."""
 
 
-def _checked(name: str, result: int) -> int:
+def checked(name: str, result: int) -> int:
+    """The result of a system call.
+
+    Raises:
+        CallError: it is an error.
+    """
     if result > _MASK - 4096:
         error = _MASK + 1 - result
         raise CallError(error, f"{name}: {os.strerror(error)}")
