@@ -12,17 +12,21 @@ from agent_process import AgentProcess, direct_agent
 
 TOKEN = "ab" * 16
 
+LONG_GRACE_S = 60.0
+"""Time for the first interrupt to be enough: half of it is more than any machine takes."""
+
 
 def set_up(
     agent: AgentProcess,
     *steps: str,
     interpreter: str = "bash",
     timeout_s: float = 10.0,
+    grace_s: float = LONG_GRACE_S,
     limits: Mapping[str, int] | None = None,
 ) -> None:
     """Say hello with these steps; they are called `step 1` and so on."""
     named = [{"name": f"step {number}", "code": code} for number, code in enumerate(steps, 1)]
-    setup = {"interpreter": interpreter, "steps": named, "timeout_s": timeout_s, "grace_s": 0.2}
+    setup = {"interpreter": interpreter, "steps": named, "timeout_s": timeout_s, "grace_s": grace_s}
     agent.send(type="hello", protocol=1, token=TOKEN, setup=setup, limits=limits or {})
 
 
@@ -121,7 +125,7 @@ def test_what_fails_ends_its_own_step_only(bash: AgentProcess) -> None:
 
 
 def test_what_ends_the_shell_is_left_out(bash: AgentProcess) -> None:
-    set_up(bash, "before=b", *FATAL, "after=c", timeout_s=1.5)
+    set_up(bash, "before=b", *FATAL, "after=c", timeout_s=1.5, grace_s=0.2)
     reply = bash.bash("echo $before $after")
     assert (reply.stdout, reply.interpreter_restarted) == ("b c\n", False)
     for how, line in zip(told(FATAL), complaints(reply.stderr), strict=True):
