@@ -335,12 +335,12 @@ CHILDREN = "sleep 61 & setsid sleep 61 >/dev/null 2>&1 & echo ready; "
 def test_a_leader_that_obeys_takes_its_children_along(jobs: Jobs, line: str, how: str) -> None:
     jobs.agent.bash("setsid -f sleep 62")
     jobs.agent.python("x = 1")
-    limit = {"timeout_s": 0.5} if how == "limit" else {}
-    job = jobs.shell(line, grace_s=1.0, **limit)
+    limit = {"timeout_s": 2.0} if how == "limit" else {}
+    job = jobs.shell(line, grace_s=4.0, **limit)
     jobs.until(job, b"ready")
-    becomes_true(lambda: _sleeps(jobs) == ["61", "61", "62"], "the children run")
     if how == "stop":
-        jobs.ask("job_stop", job=job, grace_s=1.0)
+        becomes_true(lambda: _sleeps(jobs) == ["61", "61", "62"], "the children run")
+        jobs.ask("job_stop", job=job, grace_s=4.0)
     assert jobs.wait(job)["signal"] != signal.SIGKILL
     becomes_true(lambda: _sleeps(jobs) == ["62"], "all of the job are gone")
 
