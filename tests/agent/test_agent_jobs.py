@@ -84,6 +84,11 @@ class Jobs:
             if not frame["job"]["running"] and offset == frame["job"]["output_bytes"]:
                 return bytes(data), missing
 
+    def size(self, job: str) -> int:
+        """Number of bytes that a job has printed so far."""
+        size: int = self.read(job, bytes=0, wait_s=0)["job"]["output_bytes"]
+        return size
+
     def until(self, job: str, text: bytes) -> bytes:
         """The output of a job up to the piece that has a text."""
         data = b""
@@ -438,7 +443,13 @@ def test_the_end_of_output_is_kept_where_no_block_has_room() -> None:
     with jailed_agent(weak=("--size", "100000", "--tmpfs", "/tmp")) as agent:
         jobs = Jobs(agent)
         jobs.output(jobs.shell("cat /dev/zero > /tmp/full"))
-        job = jobs.shell("seq 20000; sleep .1; head -c 3000 /dev/zero >&2; sleep .1; echo end")
+        job = jobs.shell(
+            "seq 20000; read a; head -c 3000 /dev/zero >&2; read a; echo end", stdin=True
+        )
+        lines = sum(len(f"{n}\n") for n in range(1, 20_001))
+        for so_far in (lines, lines + 3000):  # what comes at the same time has no order
+            becomes_true(lambda so_far=so_far: jobs.size(job) == so_far, "it was read")
+            jobs.write(job, b"\n")
         facts = jobs.wait(job)
         data, missing = jobs.output(job)
         assert len(data) + missing == facts["output_bytes"]
