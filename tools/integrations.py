@@ -2,7 +2,8 @@
 
 Frameworks pin versions that contradict each other and nsm's. So each has a directory in
 `tests/integrations` with `requirements.txt`, what its tests need beside nsm, and `constraints.txt`,
-exact versions with hashes of all of it. The environments are kept in `build/integrations`.
+exact versions with hashes of all of it. The environments are kept in `build/integrations`. Where
+there is `package.json` with its lock file, npm installs that, too, in `npm` of the environment.
 
     make test-integrations                           # all of them
     make test-integrations ARGS='smolagents -k probe'
@@ -30,6 +31,7 @@ ENVIRONMENTS = ROOT / "build" / "integrations"
 STAMP = "nsm-made-from"
 ALWAYS = ("pytest>=8.4", "hatchling>=1.27", "editables")
 DEFAULT_PYTHON = "3.11"
+NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--engine-strict")
 PYTHON = re.compile(r"^# python: (3\.\d+)$", re.MULTILINE)
 WHAT = "What the tests of the adapter for {name} need"
 
@@ -95,7 +97,9 @@ class Framework:
             UnavailableError: something for it can't be had here.
         """
         constraints = self.directory / "constraints.txt"
-        parts = [path.read_bytes() for path in (constraints, ROOT / "pyproject.toml")]
+        npm_lock = self.directory / "package-lock.json"
+        made_of = (constraints, ROOT / "pyproject.toml", *([npm_lock] if npm_lock.exists() else []))
+        parts = [path.read_bytes() for path in made_of]
         interpreter = self.interpreter()
         stamp = hashlib.sha256(b"\0".join([*parts, interpreter.encode()])).hexdigest()
         python = self.environment / "bin" / "python"
@@ -108,8 +112,22 @@ class Framework:
         install += ["--disable-pip-version-check"]
         run([*install, "--require-hashes", "--requirement", str(constraints)])
         run([*install, "--no-build-isolation", "--editable", str(ROOT)])
+        if npm_lock.exists():
+            self.prepare_npm()
         made_from.write_text(stamp)
         return python
+
+    def prepare_npm(self) -> None:
+        """Have npm install its packages; say so where that is not possible."""
+        place = self.environment / "npm"
+        place.mkdir()
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(self.directory / name, place)
+        try:
+            run(["npm", "ci", "--prefix", str(place), *NPM_OPTIONS])
+        except (UnavailableError, FileNotFoundError) as error:
+            shutil.rmtree(place)
+            print(f"{self.name}: tests with JavaScript are skipped: {error}", flush=True)
 
     def pin(self) -> None:
         """Write its constraints: the newest versions that its requirements allow.

@@ -1,6 +1,6 @@
 """`nsm e2b serve` over HTTP, with requests as E2B's clients send them.
 
-The clients themselves were tried by hand (docs/how-to/e2b.md has their versions).
+`tests/integrations/e2b` has the clients themselves.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from base64 import b64decode
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from nsm.dataclass import replace
 from nsm.http.access import AdmittedRequest, Answer, Headers, all_of, refuse_page
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class KeyCheck:
         del method
         refusal = refuse_page(headers, self._hosts)
         if refusal is not None:
-            return refusal
+            return replace(refusal, text=_said(target, refusal.status, refusal.text))
         if self.key_of(headers) is None:
             what = "the token of this sandbox" if all_of(headers, SANDBOX) else "E2B_API_KEY"
             return _no(target, f"{what} is missing or wrong", "key")
@@ -124,8 +125,12 @@ def _user(value: bytes) -> str | None:
 
 
 def _no(target: bytes, text: str, why: str) -> Answer:
-    """Refuse a request; clients of Connect show an answer that is not JSON as it is."""
     status = HTTPStatus.UNAUTHORIZED
-    if not target.startswith(RPC):
-        text = json.dumps({"code": status.value, "message": text})
-    return Answer(status=status, text=text, why=why)
+    return Answer(status=status, text=_said(target, status, text), why=why)
+
+
+def _said(target: bytes, status: HTTPStatus, text: str) -> str:
+    """The reason of a refusal in JSON; clients of Connect show what is not JSON as it is."""
+    if target.startswith(RPC):
+        return text
+    return json.dumps({"code": status.value, "message": text})

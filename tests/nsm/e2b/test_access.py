@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from nsm import httptoken
 from nsm.e2b.access import Key, KeyCheck
-from nsm.http.access import AdmittedRequest
+from nsm.http.access import AdmittedRequest, Answer
 from nsm.http.token import TokenFile
 
 HOST = (b"host", b"127.0.0.1:7644")
@@ -81,6 +82,14 @@ def test_pages_are_refused_before_the_key_is_looked_at(check: KeyCheck, tmp_path
     for origin in (b"http://evil.example", b"null", b"http://127.0.0.1:7644"):
         assert admitted(check, HOST, (b"origin", origin), key) == "origin"
         assert admitted(check, HOST, (b"origin", origin)) == "origin"
+
+
+def test_clients_of_the_api_can_read_every_refusal(check: KeyCheck) -> None:
+    """They take the body for JSON, and fail with an error of JSON's if it is none."""
+    for headers in ([HOST], [(b"host", b"evil.example")], [HOST, (b"origin", b"null")]):
+        verdict = check.check(b"POST", b"/v2/sandboxes", headers)
+        assert isinstance(verdict, Answer)
+        assert json.loads(verdict.text)["code"] == verdict.status
 
 
 def test_a_key_that_was_rotated_is_no_longer_known(check: KeyCheck, tmp_path: Path) -> None:
