@@ -1,6 +1,6 @@
 """`nsm e2b serve` over HTTP, with requests as E2B's clients send them.
 
-`tests/integrations/e2b` has the clients themselves.
+`tests/integrations/e2b-clients` has the clients themselves.
 """
 
 from __future__ import annotations
