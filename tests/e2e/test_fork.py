@@ -12,10 +12,14 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from mcp import Client as McpClient
+from mcp import StdioServerParameters
+from mcp_types import TextContent
 
+from e2e_support import program
 from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
 
 if TYPE_CHECKING:
@@ -402,3 +406,53 @@ def test_what_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
     assert printed(client, "part", code) == printed(client, "whole", code)
     refused = client.run("open('/proc/1/environ')", env="python", session="part")
     assert "Permission" in refused.stderr
+
+
+async def test_sandboxes_are_forked(shared: Supervisor) -> None:
+    with shared.client() as client, client.sandbox(env="python") as sandbox:
+        sandbox.run("x = 1")
+        (fork,) = sandbox.fork("of-sandbox").forks
+        assert printed(client, fork.name, "print(x)") == "1\n"
+    async with shared.async_client() as other, other.sandbox(env="python") as sandbox:
+        await sandbox.run("x = 2")
+        fork, _ = (await sandbox.fork("of-another", count=2)).forks
+        result = await other.run("print(x)", env="python", session=fork.name)
+        assert (fork.name, result.stdout) == ("of-another", "2\n")
+    with shared.client() as client:
+        assert client.sessions() == []
+
+
+async def test_models_fork_sessions(shared: Supervisor) -> None:
+    command = StdioServerParameters(
+        command=program("nsm-mcp"), env=dict(shared.variables), cwd="/usr"
+    )
+
+    async def call(**arguments: Any) -> str:
+        result = await server.call_tool("run", arguments)
+        return "".join(part.text for part in result.content if isinstance(part, TextContent))
+
+    async with McpClient(command) as server:
+        (tool,) = (await server.list_tools()).tools
+        assert "fork_of" in tool.input_schema["properties"]
+        await call(code="x = [1]", env="python", session="analysis")
+        text = await call(code="x.append(2); print(x)", session="tried", fork_of="analysis")
+        assert text.startswith("[1, 2]\n")
+        assert await call(code="print(x)", env="python", session="tried") == text
+        text = await call(code="print(x)", env="python", session="analysis")
+        assert text.startswith("[1]\n")
+        text = await call(code="print(x)", fork_of="analysis")
+        assert text.startswith("[1]\n")
+        assert "[session: analysis-" in text
+        text = await call(code="1", session="tried", fork_of="analysis")
+        assert "already" in text
+        text = await call(code="1", fork_of="nobody")
+        assert "No session 'nobody'" in text
+        text = await call(code="1", env="bash", fork_of="analysis")
+        assert "runs python, not bash" in text
+        await call(code="import mmap; m = mmap.mmap(-1, 4096)", env="python", session="tried")
+        text = await call(code="1", fork_of="tried")
+        assert "shares memory" in text
+        assert "Go on in 'tried'" in text
+        assert "not run" in text
+    with shared.client() as client:
+        client.kill_all()

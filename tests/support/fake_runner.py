@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.manager.job_starts import CodeJobs
+from nsmd.manager.live_forks import LiveForks
 from nsmd.model.values import (
     ClientIdentity,
     Environment,
@@ -114,6 +115,12 @@ class FakeExecution:
             self._told(answer)
 
 
+class NoForks:
+    """Stands for the forks of running sessions, which need real ones."""
+
+    possible = False
+
+
 class FakeRunner:
     """Takes everything; `next` gives what was submitted, in order.
 
@@ -140,6 +147,10 @@ class FakeRunner:
     @property
     def keeps_checkpoints(self) -> bool:
         return False
+
+    @property
+    def live_forks(self) -> LiveForks:
+        return cast("LiveForks", NoForks())
 
     @property
     def code_jobs(self) -> CodeJobs:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nsm.client.job_steps import ProgramSettings
     from nsm.client.operations import OnOutput
     from nsm.client.sandbox import SandboxSettings
+    from nsm.wire.live import ForkReport
     from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
 
@@ -115,6 +116,10 @@ class AsyncSandbox:
             must_exist=True,
             **settings,
         )
+
+    async def fork(self, *names: str, count: int | None = None) -> ForkReport:
+        """Fork it, as `nsm.AsyncClient.fork`; the forks end with it."""
+        return await self._client.fork(self.id, *names, count=count)
 
     async def open_port(
         self, port: int, *, listen: str | None = None, public: bool = False

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsm.client.projects import Project, ProjectArgument
     from nsm.client.session_files import SessionFiles
     from nsm.client.standard_input import InputSource
+    from nsm.wire.live import ForkReport
     from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
 
@@ -143,6 +144,10 @@ class Sandbox:
             must_exist=True,
             **settings,
         )
+
+    def fork(self, *names: str, count: int | None = None) -> ForkReport:
+        """Fork it, as `nsm.Client.fork`; the forks end with it."""
+        return self._client.fork(self.id, *names, count=count)
 
     def open_port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
         """Open one of its ports on the host, as `client.ports.open`."""

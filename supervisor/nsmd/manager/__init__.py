@@ -10,5 +10,6 @@ listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions
 automatic_saves  saves of sessions that have become idle
 run_service      the one way to run code: checks, session, execution, result
+live_forks       forks of running sessions: their names and owners
 job_starts       programs: their session, and their start
 """

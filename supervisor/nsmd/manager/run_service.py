@@ -30,6 +30,7 @@ from nsmd.manager.deduplication import Deduplication
 from nsmd.manager.env_choice import env_left_open
 from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.listing import ROWS_AT_ONCE, Measure, ended_row, live_row, measure_in_threads
+from nsmd.manager.live_forks import LiveForks
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
 from nsmd.manager.session_manager import SessionManager
@@ -79,6 +80,7 @@ class RunService:
     Attributes:
         events: events of sessions and executions.
         code_jobs: jobs that run code of models.
+        live_forks: forks of running sessions.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class RunService:
         self._measure = measure or measure_in_threads()
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
         self.code_jobs = CodeJobs(self)
+        self.live_forks = LiveForks(self)
         provider.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
@@ -401,12 +404,8 @@ class RunService:
 
     def idle_longer_than(self, seconds: float) -> list[Session]:
         """Sessions that have been idle for that long; running ones are never idle."""
-        now = trio.current_time()
-        return [
-            s
-            for s in self.live_sessions()
-            if s.state.value == "idle" and now - s.active_s >= seconds
-        ]
+        before = trio.current_time() - seconds
+        return [s for s in self.live_sessions() if s.state.value == "idle" and s.active_s <= before]
 
     def parts(self, scope: str | None = None) -> list[list[Session]]:
         """Live sessions, oldest first, in parts that can be described at once.

@@ -151,6 +151,11 @@ class SessionManager:
         """Environments that sessions of any kind use now."""
         return {session.spec.environment for session in self.index}
 
+    @property
+    def has_templates(self) -> bool:
+        """True if sessions may be forks of templates."""
+        return isinstance(self._launcher, TemplateLauncher)
+
     # Starts.
 
     def check_share(self, scope: str) -> None:

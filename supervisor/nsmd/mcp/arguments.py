@@ -15,7 +15,7 @@ from nsmd.model.values import MAX_CODE_BYTES
 
 _NAMES = (
     *("code", "env", "session", "timeout_seconds"),
-    *("background", "job", "stop", "reset", "undo"),
+    *("background", "job", "stop", "reset", "undo", "fork_of"),
 )
 _DIRECTORIES = ("cwd", "directory", "workdir", "working_dir", "working_directory")
 _NOTHING = ("", "null", "none", "undefined")
@@ -45,6 +45,7 @@ class RunArguments:
         stop: end that job.
         reset: run the code in a fresh interpreter of the session.
         undo: undo the session's last call.
+        fork_of: name of a session that `session` is to be a fork of.
     """
 
     code: str = ""
@@ -56,6 +57,7 @@ class RunArguments:
     stop: bool = False
     reset: bool = False
     undo: bool = False
+    fork_of: str | None = None
 
 
 def parse_arguments(arguments: object) -> RunArguments:
@@ -84,6 +86,12 @@ def parse_arguments(arguments: object) -> RunArguments:
         _flag(name, given.get(name)) for name in ("background", "stop", "reset", "undo")
     )
     job = job_id(given.get("job"), session)
+    fork_of = _fork_of(given.get("fork_of"))
+    if fork_of is not None and (job is not None or background or reset or undo):
+        raise BadRequestError(
+            "`fork_of` runs `code` in a new session, and goes with `env` and `session` only.",
+            hint="Make two calls. The code was not run.",
+        )
     code, env = given.get("code"), given.get("env")
     if job is not None:
         if code not in (None, "") or background or reset or undo:
@@ -110,11 +118,12 @@ def parse_arguments(arguments: object) -> RunArguments:
         )
     return RunArguments(
         code="" if reset and code is None else _code(code),
-        env="" if reset and env is None else _env(env),
+        env="" if (reset or fork_of) and env is None else _env(env),
         session=session,
         timeout_s=timeout_s,
         background=background,
         reset=reset,
+        fork_of=fork_of,
     )
 
 
@@ -187,6 +196,17 @@ def _session(session: object) -> str | None:
         raise BadRequestError(
             f"`session` must be a string, not {_kind(session)}.",
             hint="Leave it out for a fresh jail that is thrown away.",
+        )
+    return names.check(session)
+
+
+def _fork_of(session: object) -> str | None:
+    if session is None or _is_nothing(session):
+        return None
+    if not isinstance(session, str):
+        raise BadRequestError(
+            f"`fork_of` must be the name of a session, not {_kind(session)}.",
+            hint="The code was not run.",
         )
     return names.check(session)
 

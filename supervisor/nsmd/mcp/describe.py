@@ -51,6 +51,7 @@ def describe(
     reason: str,
     *,
     undo: bool = False,
+    fork: bool = False,
 ) -> str:
     """Make the tool's description.
 
@@ -59,9 +60,11 @@ def describe(
         project: project that this client's sessions see; None for none.
         reason: why there is no project.
         undo: calls can be undone.
+        fork: sessions can be forked.
     """
     usable = [e for e in environments if e.problem is None]
     undoing = "; `undo` takes back its last call (Python; files, too)" if undo else ""
+    forking = " `fork_of` copies a session into it (Python);" if fork else ""
     lines = ["Run code in a jailed interpreter. `env` (time limit a call; packages):"]
     lines += [_entry(e.name, _text_of(e)) for e in usable]
     if not usable:
@@ -70,12 +73,11 @@ def describe(
     lines.append(_project_line(project, reason))
     lines.append(f"Writable: /workspace (start directory), /tmp.{_network_sentence(usable)}")
     lines.append(
-        "Without `session`, a fresh jail that is thrown away. With one, variables and files "
-        'last until a later call; "new" opens one under a fresh name; `reset` restarts its '
-        f"interpreter{undoing}. Longer work: `background` runs `code` as a job, a process of its "
-        "own in the session, and returns its id. `job` without code: what it has printed since, "
-        "and its state; waits `timeout_seconds` for its end, or with `stop` ends it. Plots come "
-        "back as images."
+        "Without `session`, a fresh jail that is thrown away. With one, variables and files stay; "
+        f'"new" opens one under a fresh name;{forking} `reset` restarts its interpreter{undoing}. '
+        "Longer work: `background` runs `code` as a job beside the interpreter, and returns its "
+        "id. `job` without code: what it printed since, and its state; waits `timeout_seconds` for "
+        "its end, or with `stop` ends it. Plots come back as images."
     )
     lines.append(
         "`code` goes to the interpreter as it is: print('hi'), not python -c \"print('hi')\"."
@@ -92,13 +94,17 @@ def instructions(has_programs: bool) -> str:
     return INSTRUCTIONS_WITH_PROGRAMS if has_programs else INSTRUCTIONS
 
 
-def schema(environments: Sequence[Environment], *, undo: bool = False) -> dict[str, Any]:
+def schema(
+    environments: Sequence[Environment], *, undo: bool = False, fork: bool = False
+) -> dict[str, Any]:
     """JSON Schema of the tool's arguments.
 
     Args:
-        environments, undo: as for `describe`.
+        environments, undo, fork: as for `describe`.
     """
     more = {"undo": {"type": "boolean"}} if undo else {}
+    if fork:
+        more["fork_of"] = {"type": "string"}
     usable = [environment.name for environment in environments if environment.problem is None]
     # An empty enumeration would allow nothing at all, not even the call that says why.
     env = {"type": "string", "enum": usable} if usable else {"type": "string"}

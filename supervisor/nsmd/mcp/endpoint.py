@@ -162,7 +162,7 @@ class Endpoint:
         modern = call.era is Era.MODERN
         try:
             arguments = parse_arguments(params.get("arguments"))
-            if arguments.background or arguments.job is not None:
+            if arguments.background or arguments.job is not None or arguments.fork_of is not None:
                 return False
             request = self._request(client, arguments, call.number)
             execution = self._runner.submit(request, None)
@@ -223,13 +223,13 @@ class Endpoint:
         view = environments, has_programs = self._view(client)
         self._had_programs = has_programs  # clients with this list know that
         self._listed.note(ctx, client, view)
-        undo = self._runner.keeps_checkpoints
-        description = describe.describe(environments, project, reason, undo=undo)
+        undo, fork = self._runner.keeps_checkpoints, self._runner.live_forks.possible
+        description = describe.describe(environments, project, reason, undo=undo, fork=fork)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
         tool = Tool(
             name=describe.TOOL_NAME,
             description=description,
-            input_schema=describe.schema(environments, undo=undo),
+            input_schema=describe.schema(environments, undo=undo, fork=fork),
             annotations=ToolAnnotations.model_validate(describe.hints(environments)),
             _meta=meta,
         )
@@ -318,6 +318,8 @@ class Endpoint:
         feed = ProgressFeed(began_before_s(ctx)) if wants_progress(ctx) else None
         request = self._request(client, arguments, number_of(ctx))
         on_output = feed.take if feed else None
+        if arguments.fork_of is not None:
+            request = await self._runner.live_forks.for_call(request, arguments.fork_of)
         try:
             try:
                 execution = self._runner.submit(request, on_output)
@@ -384,7 +386,8 @@ class Endpoint:
             return render_result(
                 outcome,
                 max_chars=self._max_result_chars,
-                name_chosen=arguments.session == "new",
+                name_chosen=arguments.session == "new"
+                or (arguments.fork_of is not None and arguments.session is None),
             )
         except Exception as error:  # noqa: BLE001  # as above
             return render_failure(error, describe.TOOL_NAME)

@@ -13,6 +13,7 @@ from nsm.wire.errors import NsmError, UnknownProgramError
 from nsmd.bridge.values import Caller, OnLine, Program, ProgramEnd
 from nsmd.bridge.wording import program_not_found
 from nsmd.manager.job_starts import CodeJobs
+from nsmd.manager.live_forks import LiveForks
 from nsmd.model.values import (
     ClientIdentity,
     Environment,
@@ -79,6 +80,11 @@ class Runner(Protocol):
     @property
     def keeps_checkpoints(self) -> bool:
         """True if calls can be undone."""
+        ...
+
+    @property
+    def live_forks(self) -> LiveForks:
+        """Forks of running sessions."""
         ...
 
     @property

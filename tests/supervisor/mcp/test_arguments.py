@@ -158,3 +158,23 @@ def test_every_refusal_is_of_our_own_kind() -> None:
     for arguments in odd:
         with pytest.raises(NsmError):
             parse_arguments(arguments)
+
+
+def test_a_fork_needs_no_environment() -> None:
+    parsed = parse_arguments({"code": "1", "fork_of": "analysis", "session": "tried"})
+    assert (parsed.fork_of, parsed.session, parsed.env) == ("analysis", "tried", "")
+    assert parse_arguments({"code": "1", "env": "python", "fork_of": "null"}).fork_of is None
+
+
+@pytest.mark.parametrize(
+    "more", [{"reset": True}, {"background": True}, {"undo": True}, {"job": "work/1"}]
+)
+def test_a_fork_is_made_for_code_only(more: dict[str, object]) -> None:
+    with pytest.raises(BadRequestError, match="`fork_of` runs"):
+        parse_arguments({"code": "1", "session": "tried", "fork_of": "analysis", **more})
+
+
+@pytest.mark.parametrize("given", [1, ["a"], "a/b"])
+def test_what_is_forked_is_a_name(given: object) -> None:
+    with pytest.raises(BadRequestError):
+        parse_arguments({"code": "1", "fork_of": given})

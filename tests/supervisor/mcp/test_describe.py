@@ -19,12 +19,12 @@ MAX_TOKENS = 450
 CHARS_PER_TOKEN = 4
 
 
-def tokens(environments: tuple[Environment, ...]) -> float:
+def tokens(environments: tuple[Environment, ...], *, fork: bool = True) -> float:
     """All of what a client puts into its model's context, generously: as JSON, with every key."""
     tool = {
         "name": describe.TOOL_NAME,
-        "description": describe.describe(environments, a_project(), ""),
-        "inputSchema": describe.schema(environments),
+        "description": describe.describe(environments, a_project(), "", fork=fork),
+        "inputSchema": describe.schema(environments, fork=fork),
         "annotations": describe.hints(environments),
     }
     return (len(json.dumps(tool)) + len(describe.INSTRUCTIONS)) / CHARS_PER_TOKEN
@@ -83,6 +83,13 @@ def test_schema_lists_what_is_checked_by_hand() -> None:
     assert "required" not in schema  # a call about a job has no code
     assert schema["additionalProperties"] is False
     assert schema["properties"]["env"]["enum"] == ["python", "bash", "node"]
+
+
+def test_forks_are_described_where_there_are_some() -> None:
+    assert "fork_of" not in describe.schema(ENVS)["properties"]
+    assert "fork_of" not in describe.describe(ENVS, None, "")
+    assert describe.schema(ENVS, fork=True)["properties"]["fork_of"] == {"type": "string"}
+    assert "`fork_of` copies a session" in describe.describe(ENVS, None, "", fork=True)
 
 
 def test_where_nothing_is_usable_any_environment_may_be_asked_for() -> None:
