@@ -1,6 +1,6 @@
-"""Forks of sessions that run: a program of its own traces the original and carries the copy away.
+"""Live forks: copies of a running session, made by a helper process that traces it.
 
-The program is a process for each request, outside of the jail and with the jail's user; it has
+There is one helper for each request. It runs outside of the jail as the jail's user, and has
 nothing of the supervisor's memory. Decision 0030 says why it works like this.
 
 ptrace       system calls that a stopped process makes for its tracer (x86-64)
@@ -9,8 +9,8 @@ copying      copies of the original's directories
 original     parts of a process that cannot be copied, and files that have to be opened again
 namespaces   namespaces and file systems of the new session, and its PID 1 until that is its agent
 outfit       descriptors, files and privileges of a fork's worker
-carrier      the program: from the request to the forks
-fork_server  a program that has all this imported, and forks the program for each request
-helpers      the supervisor's side of that program
+carrier      the helper: from the request to the forks
+fork_server  the program that forks the helpers, with all their modules imported
+helpers      the fork server, as the supervisor starts, asks and ends it
 live_fork    one request: asks a helper, and makes jails of what it reports
 """

@@ -1,8 +1,8 @@
-"""Lists of system calls that a stopped process makes at one go: a stop for each call takes longer.
+"""Lists of system calls that a stopped process makes with one stop; a stop for each takes longer.
 
-For this a few instructions are mapped in the process. They read a list that its tracer writes, and
-write each result beside its call. Nothing else runs there meanwhile, as the process has one thread
-and its memory is its own.
+The tracer maps a few instructions into the process. They read a list that the tracer has written,
+and write each result beside its call. Nothing else runs there meanwhile, as the process has one
+thread and memory of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CallLists:
         site: address of a system call instruction in it.
 
     Raises:
-        CallError: it gets no memory.
+        CallError: the kernel gives it no memory.
     """
 
     def __init__(self, traced: Traced, site: int) -> None:
@@ -102,10 +102,10 @@ class CallList:
     def run(self) -> list[int]:
         """Have the process make the calls; returns the results.
 
-        One that may fail has a negative result then.
+        The result of a call with `may_fail` is negative if it failed.
 
         Raises:
-            CallError: another one failed; those after it were made nevertheless.
+            CallError: a call without `may_fail` failed; those after it were made nevertheless.
         """
         traced, place = self._traced, self._address + _LIST_AT
         end = _ENTRY.pack(_MASK, *[0] * 7)

@@ -1,9 +1,10 @@
 """The helper that forks a running session: a process of its own, with the jails' user.
 
-One message on its socket has the request, with the descriptors of the new agents' sockets and
-control groups; `attached` is the answer, upon which the supervisor asks the original's agent for
-the fork. Then comes the result, with a pidfd for each fork. Whatever fails, the original goes on,
-untraced. A request without a count is that of another helper to clear up after one that was killed.
+The first message on its socket is the request, with the descriptors of the new agents' sockets and
+control groups. The helper answers `attached`. Then the supervisor asks the original's agent to have
+its Python fork, and the helper sends the result, with a pidfd for each fork. Whatever fails, the
+original goes on, untraced. A request without `count` asks to clean up after a helper that was
+killed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from nsmd.sessions.forking.call_lists import CallLists
-from nsmd.sessions.forking.namespaces import Original, Place
+from nsmd.sessions.forking.namespaces import NewJail, Original
 from nsmd.sessions.forking.original import (
     CannotForkError,
     check_alone,
@@ -53,10 +54,10 @@ from sandbox.template.kernel import (
 
 MESSAGE_BYTES = 256 * 1024
 LIMIT_S = 60
-"""Time for all of it; what has stood for so long goes on."""
+"""Time limit of a request. Then the original goes on, and nothing is forked."""
 
 _WITHIN_MEMORY = (0x100 | signal.SIGCHLD, 0, 0, 0, 0)
-"""Arguments of clone(2): CLONE_VM."""
+"""Arguments of clone(2) with CLONE_VM, for a process that never runs code of its own."""
 _NO_CALL = (1 << 64) - 1
 
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -67,16 +68,16 @@ def _ignore(number: int, frame: object) -> None:
 
 
 class Fork:
-    """One fork on its way: its place, and the process that becomes its worker."""
+    """One fork that is being made: its jail, and the process that becomes its worker."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, jail: NewJail) -> None:
+        self.jail = jail
         self.worker: Traced | None = None
         self.inner_pid = 0
 
 
 class Carrier:
-    """Forks one session, once or several times.
+    """One request to fork a session, once or several times.
 
     Args:
         order: the request.
@@ -97,7 +98,7 @@ class Carrier:
         self._channels, self._groups = channels, groups
         self._agent: int = order["agent"]
         self._forks: list[Fork] = []
-        self._passing: list[Traced] = []
+        self._temporary: list[Traced] = []
         self._worker: Traced | None = None
         self._site = 0
         self._registers: Registers = {}
@@ -121,23 +122,23 @@ class Carrier:
     def _clear(self) -> None:
         """Undo everything: end what was made, and let the original go on."""
         signal.alarm(0)
-        for traced in [fork.worker for fork in self._forks] + self._passing:
+        for traced in [fork.worker for fork in self._forks] + self._temporary:
             if traced is not None:
                 traced.kill()
         for fork in self._forks:
-            fork.place.take_back()
+            fork.jail.take_back()
         if self._worker is not None:
             self._let_go(self._worker)
 
     def pidfds(self) -> list[int]:
         """Descriptors of the forks' PID 1s."""
-        return [fork.place.pidfd for fork in self._forks]
+        return [fork.jail.pidfd for fork in self._forks]
 
     @staticmethod
     def _let_go(worker: Traced) -> None:
         try:
             worker.detach()
-        except OSError:  # it runs: only what stands can be let go
+        except OSError:  # it runs: only a stopped process can be detached
             with suppress(OSError, TracedEndedError):
                 worker.attached = True
                 worker.interrupt()
@@ -153,52 +154,52 @@ class Carrier:
         original = Original(self._agent, pid, self._order["template"])
         page_of(pid)
         descriptors_of(pid, set())
-        self._begin_place(original)  # it takes as long as all that comes before its `wait`
+        self._begin_jail(original)  # first, since it takes as long as all before its `wait`
         original.hide_others()
         worker = self._worker = Traced.seize(pid)
-        mother = self._forked(worker)
+        child = self._forked(worker)
         began_s = time.monotonic()
         check_threads(pid)
-        check_alone(self._agent, {pid, mother.pid})
-        outfit = self._look(worker, mother)
-        self._forks[0].place.wait()
+        check_alone(self._agent, {pid, child.pid})
+        outfit = self._look(worker, child)
+        self._forks[0].jail.wait()
         for _ in self._channels[1:]:
-            self._begin_place(original)
+            self._begin_jail(original)
         for fork in self._forks[1:]:
-            fork.place.wait()
+            fork.jail.wait()
         copied = 0
         for fork in self._forks:
-            copied += int(fork.place.ask("copy"))
-            fork.place.ask("drop")
+            copied += int(fork.jail.ask("copy"))
+            fork.jail.ask("drop")
         for fork in self._forks:
-            fork.place.restore_limits()
+            fork.jail.restore_limits()
         for fork in self._forks:
-            self._carry(fork, mother, outfit)
+            self._carry(fork, child, outfit)
         for fork in self._forks:
-            fork.place.begin(fork.inner_pid)
+            fork.jail.begin(fork.inner_pid)
         self._shut_in(worker)
         worker.detach()
         stood_s = time.monotonic() - began_s
-        mother.kill()
+        child.kill()
         for fork in self._forks:
             assert fork.worker is not None, "it was carried"
             self._release(fork.worker)
         return {
-            "forks": [fork.place.pid for fork in self._forks],
+            "forks": [fork.jail.pid for fork in self._forks],
             "closed": sorted({*self._closed.values()})[:50],
             "copied_bytes": copied,
             "stood_s": stood_s,
         }
 
-    def _begin_place(self, original: Original) -> None:
+    def _begin_jail(self, original: Original) -> None:
         number = len(self._forks)
         group = self._groups[number] if self._groups else None
-        self._forks.append(Fork(Place(original, self._order, self._channels[number], group)))
+        self._forks.append(Fork(NewJail(original, self._order, self._channels[number], group)))
 
     # The original.
 
     def _forked(self, worker: Traced) -> Traced:
-        """Wait until the original forks; returns the child. Both stand."""
+        """Wait until the original forks; returns the child. Both are stopped then."""
         self._supervisor.send(b'{"attached": true}')
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -219,36 +220,36 @@ class Carrier:
         finally:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
-        mother = worker.child()
-        self._passing.append(mother)
-        mother.hold()
+        child = worker.child()
+        self._temporary.append(child)
+        child.hold()
         worker.finish_call()
-        return mother
+        return child
 
-    def _look(self, worker: Traced, mother: Traced) -> Outfit:
-        """Look at the two while they stand; returns what a fork is to have of it.
+    def _look(self, worker: Traced, child: Traced) -> Outfit:
+        """Look at the stopped original and its child; returns what each fork gets of them.
 
         Raises:
             CannotForkError: something cannot be forked.
         """
-        self._registers = mother.registers
+        self._registers = child.registers
         self._site = self._registers["rip"] - 2
-        if mother.read(self._site, 2) != b"\x0f\x05" or self._registers["orig_rax"] not in (56, 57):
+        if child.read(self._site, 2) != b"\x0f\x05" or self._registers["orig_rax"] not in (56, 57):
             raise CannotForkError("its Python forks in a way that nsm does not know")
         if self._registers["orig_rax"] == 56 and self._registers["rdi"] & CLONE_SHARED:
             raise CannotForkError("its Python shares memory or descriptors with what it forks")
-        if status_of(mother.pid)["Threads"] != "1":
+        if status_of(child.pid)["Threads"] != "1":
             raise CannotForkError("its fork has threads")
-        page = page_of(mother.pid)
-        private = struct.unpack("4Q", mother.read(page + 16, 32))
+        page = page_of(child.pid)
+        private = struct.unpack("4Q", child.read(page + 16, 32))
         if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:
             raise CannotForkError("code has changed the memory that belongs to nsm")
         control, _, out, err = private
-        descriptors = descriptors_of(mother.pid, {1, 2, control, out, err})
+        descriptors = descriptors_of(child.pid, {1, 2, control, out, err})
         self._closed = descriptors.closed
         cwd = os.readlink(f"/proc/{worker.pid}/cwd")
         found = Found(page, private, descriptors, cwd)
-        return Outfit(CallLists(mother, self._site), found)
+        return Outfit(CallLists(child, self._site), found)
 
     def _shut_in(self, worker: Traced) -> None:
         """Have the original enter a Landlock domain, so that it cannot reach its forks."""
@@ -264,45 +265,45 @@ class Carrier:
 
     # The forks.
 
-    def _carry(self, fork: Fork, mother: Traced, outfit: Outfit) -> None:
-        """Carry a copy of the original into its place, where it stands when this returns."""
+    def _carry(self, fork: Fork, child: Traced, outfit: Outfit) -> None:
+        """Make the worker of a fork in its jail; it is stopped when this returns."""
         site, lists = self._site, outfit.lists
         plain = (signal.SIGCHLD, 0, 0, 0, 0)
-        # These two never run: a copy of the memory is for the last one only.
-        traveller = mother.clone(_WITHIN_MEMORY, site)
-        self._passing.append(traveller)
-        received = pass_descriptors(
-            lists, traveller, [*fork.place.namespaces(), *fork.place.theirs]
-        )
+        # A process never changes its own PID namespace, and a child of the original's would be an
+        # orphan of the original's agent. So three are made, one from another. The first two never
+        # run, and share the memory; only the worker gets a copy.
+        entered = child.clone(_WITHIN_MEMORY, site)
+        self._temporary.append(entered)
+        received = pass_descriptors(lists, entered, [*fork.jail.namespaces(), *fork.jail.theirs])
         namespaces, theirs = received[:-4], received[-4:]
-        calls = lists.begin(traveller)
+        calls = lists.begin(entered)
         for fd in namespaces:
             calls.add("setns", fd, 0)
             calls.add("close", fd)
         calls.run()
-        between = traveller.clone(_WITHIN_MEMORY, site)
-        self._passing.append(between)
+        inside = entered.clone(_WITHIN_MEMORY, site)
+        self._temporary.append(inside)
         r = self._registers
         same = (r["rdi"], r["rsi"], r["rdx"], r["r10"], r["r8"])
         if r["orig_rax"] == 57:
             same = plain
-        worker = fork.worker = between.clone(same, site)
+        worker = fork.worker = inside.clone(same, site)
         fork.inner_pid = int(status_of(worker.pid)["NSpid"].split()[-1])
         outfit.equip(worker, theirs)
         lists.unmap(worker)
-        # Its agent is its parent now.
-        between.kill()
-        traveller.kill()
-        self._passing = [each for each in self._passing if each not in (between, traveller)]
+        # The worker is an orphan now, so its parent is PID 1 of its namespace: the new agent.
+        inside.kill()
+        entered.kill()
+        self._temporary = [each for each in self._temporary if each not in (inside, entered)]
         self._check(fork, worker)
-        if fork.place.group is not None:
-            os.lseek(fork.place.group, 0, os.SEEK_SET)
+        if fork.jail.group is not None:
+            os.lseek(fork.jail.group, 0, os.SEEK_SET)
             with suppress(OSError):
-                os.write(fork.place.group, str(worker.pid).encode())
+                os.write(fork.jail.group, str(worker.pid).encode())
 
     @staticmethod
     def _check(fork: Fork, worker: Traced) -> None:
-        """Read from outside that it is what it has to be.
+        """Read in /proc that a worker has no privileges, and is in its own namespaces.
 
         Raises:
             CannotForkError: it is not.
@@ -316,7 +317,7 @@ class Carrier:
         ]
         for kind in ("user", "mnt", "ipc", "uts", "net", "cgroup", "pid"):
             ours = os.readlink(f"/proc/{worker.pid}/ns/{kind}")
-            if ours != os.readlink(f"/proc/{fork.place.pid}/ns/{kind}"):
+            if ours != os.readlink(f"/proc/{fork.jail.pid}/ns/{kind}"):
                 wrong.append(f"namespace {kind}")
         if wrong:
             raise CannotForkError(f"the fork is not shut in ({', '.join(wrong)})")
@@ -328,7 +329,7 @@ class Carrier:
 
 
 def _only_child(agent: int) -> int:
-    """The worker of a session.
+    """Process id of the worker of a session.
 
     Raises:
         CannotForkError: other programs run in it, or no Python does.

@@ -1,4 +1,4 @@
-"""Copies of directory trees of a session, which stands meanwhile."""
+"""Copies of directory trees of a session, which is stopped meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TreeCopy:
 
         Args:
             source: descriptor of the directory.
-            target: directory that is there and empty.
+            target: an empty directory.
 
         Raises:
             OSError: there is no room, or something cannot be read.
@@ -58,7 +58,7 @@ class TreeCopy:
         elif stat.S_ISFIFO(found.st_mode):
             os.mkfifo(target)
             self._finish(found, target)
-        # A socket leads to a process of the original.
+        # Sockets are not copied: they lead to processes of the original.
 
     def _copy_file(self, directory: int, name: str, target: str, found: os.stat_result) -> None:
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)

@@ -1,9 +1,9 @@
 """The fork server: a program that has all modules of a helper, and forks one for each request.
 
-Starting a Python takes longer than all of a fork. This program is a fresh one, with nothing of the
-supervisor's memory; it keeps nothing of a request either. Its descriptor 0 is a socket to the
-supervisor: the first message has the paths of packages, each other one the socket of a request.
-It ends with the supervisor, or when nobody has asked for a while; helpers and forks go on.
+Starting a Python takes longer than a whole live fork. The supervisor executes this program, so it
+has nothing of the supervisor's memory; it keeps nothing of a request either. Its descriptor 0 is a
+socket to the supervisor: the first message has the paths of packages, each other one the socket of
+a request. It ends with the supervisor, or after a time without requests; helpers and forks go on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import signal
 import socket
 from contextlib import suppress
 
-import sandbox_agent  # noqa: F401  # for the agents, which are forks of this
+import sandbox_agent  # noqa: F401  # the agents of live forks are forks of this process
 from nsmd.sessions.forking import carrier
 from sandbox.template.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
 KEEP_S = 900.0
-"""How long it stays unused."""
+"""Time without a request after which the fork server ends."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The fork server, as the supervisor holds it."""
+"""The fork server, as the supervisor starts, asks and ends it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PATHS = f"{PACKAGES}:{os.path.dirname(os.path.dirname(str(sandbox.__file__)))}"
 
 
 class Helpers:
-    """Processes that fork sessions, one for each request; forked by a fork server.
+    """Helpers that fork sessions, one for each request; a fork server forks them.
 
     Attributes:
-        turn: held during a request: a session's user may have namespaces only meanwhile, and that
-            of a fork counts in all that it is a fork of.
+        turn: held during a request. The limits of namespaces are lifted only then, and the
+            namespaces of a fork count against the limits of all sessions that it is a fork of.
 
     Resources:
         A process and a socket from the first request on, until `close`.
@@ -51,7 +51,7 @@ class Helpers:
             try:
                 ours.setblocking(False)
                 if not self._send(its):
-                    self.close()  # it has ended, of idleness for one
+                    self.close()  # the fork server has ended, for example since it was unused
                     self._start()
                     self._send(its)
             except BaseException:
@@ -73,7 +73,7 @@ class Helpers:
         try:
             with its:
                 self._server = subprocess.Popen(
-                    # As sessions see it.
+                    # The name that agents of live forks show in their session.
                     [os.path.realpath(sys.executable), "-I", "-S", "-c", _START],
                     stdin=its.fileno(),
                     stdout=subprocess.DEVNULL,
@@ -94,6 +94,6 @@ class Helpers:
             self._control.close()
             self._control = None
         if self._server is not None:
-            self._server.kill()  # it may be stopped
+            self._server.kill()  # SIGKILL: it may be stopped
             self._server.wait()
             self._server = None

@@ -27,7 +27,7 @@ from nsmd.sessions.forking.helpers import Helpers
 from nsmd.sessions.session import Session
 
 TIMEOUT_S = 90.0
-"""Time for all; the program gives up before."""
+"""Time limit of a request; the helper has a shorter one (`carrier.LIMIT_S`)."""
 
 MESSAGE_BYTES = 64 * 1024
 
@@ -41,13 +41,13 @@ class _NotBegunError(Exception):
 
 
 class CarrierReport(NamedTuple):
-    """Answer of the program about forks that it made.
+    """Answer of a helper about forks that it made.
 
     Attributes:
         forks: host process ids of their PID 1s.
         closed: descriptors of the original that forks do not have, in words.
         copied_bytes: size of the files that each got.
-        stood_s: seconds in which the original stood still.
+        stood_s: seconds for which the original was stopped.
     """
 
     forks: tuple[int, ...]
@@ -62,7 +62,7 @@ class LiveFork:
     Args:
         original: the session, which is idle.
         launcher: the launcher of other sessions.
-        helpers: the processes that do it.
+        helpers: makes the helper of this request.
         count: number of forks.
 
     Attributes:
@@ -141,7 +141,7 @@ class LiveFork:
             "agent_file": AGENT_PATH,
             "interpreter": environment.interpreter,
             "program": environment.program,
-            # Its standard library is where the session sees it, too.
+            # A fork of the fork server can be its agent, with the same standard library.
             "same_python": _is_own_python(environment.agent_python),
             "limits": limits,
         }
@@ -182,10 +182,10 @@ class LiveFork:
                 return await self._converse(channel)
             except BaseException:
                 with trio.CancelScope(shield=True):
-                    # It gives up, and the original goes on.
+                    # At the end of its socket the helper gives up, and the original goes on.
                     channel.shutdown(socket.SHUT_WR)
                     await self._until_ended(channel)
-                    # If it was killed, it could not clear up.
+                    # A helper that was killed has left limits lifted: another restores them.
                     with self._helpers.ask() as another:
                         keys = ("agent", "template")
                         another.send(json.dumps({key: order[key] for key in keys}).encode())
@@ -252,7 +252,7 @@ class LiveFork:
 
     @staticmethod
     async def _hear(channel: socket.socket) -> tuple[dict[str, object], list[int]]:
-        """The next message; one that says that it failed if there is none."""
+        """The next message of a helper; one that says that it failed if it has ended."""
         while True:
             await trio.lowlevel.wait_readable(channel)
             try:
@@ -278,7 +278,8 @@ def _refused(original: Session, why: str) -> ForkRefusedError:
 
 
 def check_forkable(original: Session) -> None:
-    """
+    """Refuse a session that cannot be forked, as far as the supervisor knows.
+
     Raises:
         ForkRefusedError: it is of a kind that cannot be forked, or code runs in it.
     """

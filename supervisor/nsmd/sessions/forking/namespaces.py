@@ -99,7 +99,7 @@ def owner_of(fd: int) -> int:
 
 
 def in_child(action: Any) -> None:
-    """Run something in a child, which may go where there is no way back from.
+    """Run something in a child process, since entering a user namespace cannot be taken back.
 
     Raises:
         CannotForkError: it failed.
@@ -134,13 +134,13 @@ class Original:
         self.agent, self.worker = agent, worker
         self.user, self.pid = namespace(worker, "user"), namespace(worker, "pid")
         self.mounts = namespace(worker, "mnt")
-        # Where nothing is mounted over /proc, without which no new /proc can be mounted.
+        # Nothing is mounted over /proc there: only then does the kernel allow a new /proc.
         self.below = namespace(template, "mnt")
         self.top = owner_of(self.below)
         self.inner_pid = int(status_of(worker)["NSpid"].split()[-1])
 
     def levels(self) -> Sequence[int]:
-        """User namespaces from that of the template, which owns no limits, down to its own."""
+        """User namespaces from the one below the template's down to its own."""
         levels = [os.dup(self.user)]
         top = os.fstat(self.top).st_ino
         while (above := fcntl.ioctl(levels[-1], _NS_GET_PARENT)) and os.fstat(above).st_ino != top:
@@ -205,15 +205,15 @@ def restore_limits(files: Sequence[int]) -> None:
 
 def _change_limits(files: Sequence[int], old: int, new: int) -> None:
     for fd in files:
-        # One who owns namespaces has another limit.
+        # Another limit is not nsm's: it stays.
         if int(os.pread(fd, 32, 0)) == old:
             os.pwrite(fd, str(new).encode(), 0)
 
 
-class Place:
-    """Place for one fork: its namespaces, and its PID 1, which waits to be told more.
+class NewJail:
+    """Jail of one fork while it is made: its namespaces, and its PID 1, which waits for orders.
 
-    Its namespaces are being made when this has been made; `wait` waits for them.
+    Another process makes the namespaces; `wait` waits until they are there.
 
     Args:
         order: the request.
@@ -259,7 +259,7 @@ class Place:
                 # A process makes no PID namespace after it has entered one, but its child does.
                 if os.fork() == 0:
                     flags = _NAMESPACES & ~CLONE_NEWNET if order["host_network"] else _NAMESPACES
-                    # Else it would be a child of the original's agent in the end.
+                    # CLONE_PARENT: else it would become a child of the original's agent.
                     pid = clone(flags | _CLONE_PARENT)
                     if pid == 0:
                         adopted = self._adopted
@@ -292,7 +292,7 @@ class Place:
         self.pid = pid_of(self.pidfd) or 0
 
     def take_back(self) -> None:
-        """End it, and restore the limits that were lifted for it. May be called at any time."""
+        """End PID 1, and restore the limits that were lifted for it. May be called at any time."""
         if not self.pid and self._ours.fileno() >= 0:
             with suppress(CannotForkError):
                 self.wait()
@@ -322,8 +322,8 @@ class Place:
         return answer[1:].decode()
 
     def namespaces(self) -> Sequence[int]:
-        """Descriptors of its namespaces, in the order of entering: that of its root first, that of
-        its user last."""
+        """Descriptors of its namespaces, in the order of entering: first the user namespace that
+        owns its mounts, last its own user namespace."""
         mounts = namespace(self.pid, "mnt")
         rest = [namespace(self.pid, kind) for kind in KINDS[1:]]
         return [owner_of(mounts), mounts, *rest, namespace(self.pid, "user")]
@@ -445,7 +445,7 @@ class FirstProcess:
         os.execve(words[0], words, dict(self._order["variables"]))  # noqa: S606
 
     def _serve(self, adopted: Sequence[int]) -> NoReturn:
-        """Be the agent as it is in the fork server: what starts in the session is executed."""
+        """Become the agent without executing a Python: its modules are imported already."""
         order = self._order
         os.environ.clear()
         os.environ.update(order["variables"])

@@ -48,7 +48,8 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 def check_threads(pid: int) -> None:
-    """
+    """Refuse a process with threads: a fork would not have them.
+
     Raises:
         CannotForkError: it has threads.
     """
@@ -62,7 +63,8 @@ def check_threads(pid: int) -> None:
 
 
 def check_alone(agent: int, own: set[int]) -> None:
-    """
+    """Refuse a session in which other programs run.
+
     Args:
         agent: PID 1 of the session.
         own: processes that may be there.

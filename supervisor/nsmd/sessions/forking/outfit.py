@@ -1,4 +1,4 @@
-"""Descriptors, files and privileges of the worker of a fork, changed while it stands."""
+"""Descriptors, files and privileges of the worker of a fork, changed while it is stopped."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PIDFD_GETFD = 438
 
 
 class Found(NamedTuple):
-    """Parts of the original's worker that a fork is to have in its own way.
+    """Parts of the original's worker in the place of which a fork gets its own.
 
     Attributes:
         page: address of the page that it shares with its agent.
-        private: its control socket, and what 0, 1 and 2 are put back from.
-        descriptors: the others.
+        private: its control socket, and the descriptors that nsm puts back as 0, 1 and 2.
+        descriptors: all others.
         cwd: its working directory.
     """
 
@@ -47,7 +47,7 @@ class Outfit:
 
     Args:
         lists: memory of the workers for lists of calls.
-        original: what the original's has.
+        original: the same of the original's worker.
     """
 
     def __init__(self, lists: CallLists, original: Found) -> None:
@@ -113,7 +113,7 @@ class Outfit:
             calls.run()
 
     def _disarm(self, worker: Traced, ruleset: int) -> None:
-        """Take its privileges away, and shut it in from what is above."""
+        """Take its privileges away, and have it enter a Landlock domain, as the original did."""
         calls = self.lists.begin(worker)
         calls.add("landlock_restrict_self", ruleset, 0)
         calls.add("close", ruleset)
@@ -128,7 +128,7 @@ class Outfit:
 
 
 def pass_descriptors(lists: CallLists, traced: Traced, descriptors: Sequence[int]) -> list[int]:
-    """Give a stopped process descriptors of ours, over a pair of sockets that it makes."""
+    """Give a stopped process descriptors of this process, over a pair of sockets that it makes."""
     calls = lists.begin(traced)
     pair = calls.data(bytes(8))
     calls.add("socketpair", socket.AF_UNIX, socket.SOCK_STREAM, 0, pair)

@@ -58,7 +58,8 @@ CLONE_SHARED = 0x100 | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
 """CLONE_VM, _FS, _FILES, _SIGHAND, _PARENT and _THREAD: what a fork does not share."""
 
 SCRATCH = 16 * 1024
-"""Below the stack pointer, beyond the red zone: memory that nobody uses while a process stands."""
+"""Distance below the stack pointer, beyond the red zone, of memory that a stopped process does not
+use."""
 
 
 class TracedEndedError(Exception):
@@ -104,7 +105,7 @@ class Traced:
         return cls(pid)
 
     def hold(self) -> None:
-        """Have it end with this process, and stop at `setns` and at everything that it makes."""
+        """Have it end with this process, and stop at `setns` and whenever it makes a process."""
         options = SYSGOOD | TRACEFORK | TRACEVFORK | TRACECLONE | TRACESECCOMP | EXITKILL
         _ptrace(_SETOPTIONS, self.pid, 0, options)
 
@@ -134,7 +135,7 @@ class Traced:
         _ptrace(_CONT, self.pid, 0, number if of_its_own else 0)
 
     def interrupt(self) -> None:
-        """Have it stand, if it runs."""
+        """Stop it, if it runs."""
         _ptrace(_INTERRUPT, self.pid)
         self.wait()
 
@@ -143,7 +144,7 @@ class Traced:
         self._to_call()
 
     def child(self) -> Traced:
-        """The process that it has made, at the stop for that; waits until that stands, too."""
+        """The process that it has just made; waits until that one is stopped, too."""
         told = ctypes.c_ulong()
         _ptrace(_GETEVENTMSG, self.pid, 0, ctypes.addressof(told))
         child = Traced(told.value)
@@ -192,7 +193,7 @@ class Traced:
                 raise TracedEndedError("made a process where it should not")
 
     def call(self, name: str, *arguments: int, site: int) -> int:
-        """Have it make a system call, and stand again as before.
+        """Have it make a system call, and stop again as before.
 
         Args:
             site: address of a system call instruction.
@@ -209,11 +210,11 @@ class Traced:
         return checked(name, result)
 
     def run_to_trap(self, code: int, data: int) -> None:
-        """Have it run instructions up to a breakpoint, and stand again as before.
+        """Have it run instructions up to a breakpoint, and stop again as before.
 
         Args:
-            code: their address.
-            data: what they find in `rbx`.
+            code: address of the instructions.
+            data: value of `rbx` when they begin.
         """
         before = self.registers
         self.registers = {**before, "rip": code, "rbx": data, "orig_rax": _NO_CALL}
@@ -229,7 +230,7 @@ class Traced:
         self.registers = before
 
     def clone(self, arguments: tuple[int, ...], site: int) -> Traced:
-        """Have it make a process, and stand again as before; returns that process, which stands.
+        """Have it make a process, and stop again as before; returns that process, stopped.
 
         Raises:
             CallError: the call failed.
