@@ -1,8 +1,8 @@
 """Checkpoints: what a session was after its last calls, for undo.
 
-Each is a copy of the interpreter's process, which waits (`workers.python.freezer`), and the files
-of that moment (`file_states`). They are made after an answer, while the session idles. The first
-one has no process: before any code, an interpreter is as a new one.
+A checkpoint is a frozen copy of the interpreter's process (`workers.python.freezer`), and copies of
+the files of that moment (`file_states`). It is made after an answer, while the session is idle. The
+first one has no process: before any code has run, a new interpreter is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 ANSWER_MS = 2000
-"""How long a checkpoint may take to say that it is there. It does nothing else."""
+"""Time for a checkpoint to answer that it is there. It does nothing else."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -64,7 +64,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Keeps the checkpoints of a session's Python, the newest last: that is the state of now."""
+    """Checkpoints of a session's Python, the newest last; the newest is the present state."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -86,7 +86,7 @@ class Checkpoints:
     # Making them.
 
     def before(self, interpreter: Interpreter) -> None:
-        """Called before code runs."""
+        """Note the state before code runs, if no checkpoint has it."""
         if not isinstance(interpreter, PythonInterpreter):
             return
         if not self._kept:
@@ -100,7 +100,7 @@ class Checkpoints:
         self.is_stale = False
 
     def after(self, interpreter: Interpreter) -> None:
-        """Called after the answer."""
+        """Make a checkpoint, after an answer."""
         if isinstance(interpreter, PythonInterpreter) and self._kept:
             self._note_memory(interpreter)
             self._kept.append(made := Checkpoint())
@@ -110,7 +110,7 @@ class Checkpoints:
             self._copy(made, interpreter)
 
     def _look(self, checkpoint: Checkpoint, interpreter: Interpreter) -> None:
-        """Keep the files of now."""
+        """Copy the present files into a checkpoint."""
         mapped = mapped_files(interpreter.pid)
         while True:
             kept = (each.files for each in reversed(self._kept) if each.files)
@@ -185,7 +185,7 @@ class Checkpoints:
         return data
 
     def _know(self, checkpoint: Checkpoint, pid: int) -> None:
-        """Take the process that says to be a checkpoint; the kernel says which one it is."""
+        """Take the process that calls itself a checkpoint; its pid comes from the kernel."""
         row = read_process(pid)
         leaders = {each.pid for each in self._agent.live_interpreters()}
         if checkpoint.pid or pid in leaders or row is None or row.parent != self._agent.pid:
@@ -275,7 +275,8 @@ class Checkpoints:
             self._agent.executions.finish(execution, 0)
 
     def _wake(self, order: str, descriptors: list[int]) -> None:
-        """
+        """Send a checkpoint what it needs to be the worker.
+
         Raises:
             OSError: it is gone.
         """
@@ -347,7 +348,7 @@ class Checkpoints:
             interpreter.add_note(f"not as they were: {', '.join(back.failed)}")
 
     def renew(self, interpreter: Interpreter) -> None:
-        """Called after an undo: what is the worker now is not the checkpoint any more."""
+        """Make a new checkpoint after an undo, since the old one is the worker now."""
         self._target = None
         if isinstance(interpreter, PythonInterpreter) and self._kept:
             newest = self._kept[-1]

@@ -1,4 +1,4 @@
-"""FileContents in a form (multipart/form-data, RFC 7578), as clients upload them; pure."""
+"""Files in a form (multipart/form-data, RFC 7578), as clients upload them; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 MAX_FILES = 1000
-"""FileContents of one form."""
+"""Files of one form."""
 
 
 def files_of(content_type: str, body: bytes) -> list[tuple[str, bytes]]:

@@ -13,5 +13,5 @@ docs/how-to/integrations.md shows how each is used.
     strands.py           `NsmSandbox`
     jupyter.py           kernel provisioner `nsm`
     acp_terminals.py     `NsmTerminals`, for editors that speak ACP
-    sandboxes.py         `LazySandbox`, which several of them have in common
+    sandboxes.py         `LazySandbox`: the sandbox of adapters, made at its first use
 """

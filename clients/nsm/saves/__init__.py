@@ -15,11 +15,11 @@ Example::
 The package:
 
     saves.py          `Saves`: operations on saves
-    saving.py         sessions to files
-    restoring.py      files to sessions
+    saving.py         writes what is in a session into a file
+    restoring.py      makes a session of a file
     history.py        transcripts that go back beyond a save
     project_changes.py   changes of a session in its overlay of the project
-    automatic.py      the process that saves a session where nobody asked for it
+    automatic.py      the process that the supervisor starts to save a session by itself
     kept.py           nsm's own directory of saves: find, list and remove them
     save_file.py      the file of a save: written whole or not at all, read and checked
     interpreters.py   programs for each interpreter, and their reports

@@ -1,4 +1,4 @@
-"""Files to sessions. Blocks."""
+"""Restoring of a save: a file becomes a new session. Blocks."""
 
 from __future__ import annotations
 

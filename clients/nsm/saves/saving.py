@@ -1,4 +1,4 @@
-"""Sessions to files. Blocks."""
+"""Writing of a save: what is in a session becomes a file. Blocks."""
 
 from __future__ import annotations
 

@@ -12,11 +12,10 @@ from nsm.saves.reports import SaveError, SaveInterruptedError
 from nsm.saves.saves import Saves
 
 _EPILOG = """\
-A save has the variables, functions, classes and imports of a Python session, or the variables,
-functions, aliases, traps and options of a Bash session, or the variables, functions and classes of
-a Node session; its working directory, its environment variables, /workspace, /tmp, its transcript,
-and its changes of a copied project. `nsm restore` makes a session of it. The session goes on as it
-was.
+A save has the variables and functions of a Python, Bash or Node session, classes and imports of
+Python, classes of Node, and aliases, traps and options of Bash. It also has the working directory,
+environment variables, /workspace, /tmp, the transcript, and changes of a copied project.
+`nsm restore` makes a new session of it. The saved session goes on as it was.
 
 Variables of Python are pickled one by one; those that share an object still share it when they are
 restored. What cannot be pickled, or takes longer than 10 s, is listed with the reason, and the rest
