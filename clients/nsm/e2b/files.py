@@ -6,6 +6,7 @@ import os
 import zlib
 from typing import TYPE_CHECKING
 
+from nsm.e2b.access import USER
 from nsm.e2b.errors import RefusalError
 from nsm.e2b.multipart import files_of
 from nsm.wire.files import PIECE_BYTES
@@ -13,9 +14,6 @@ from nsm.wire.files import PIECE_BYTES
 if TYPE_CHECKING:
     from nsm.e2b.requests import HttpRequest
     from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
-
-USERS = ("", "user")
-"""Names of the one user of a sandbox."""
 
 
 class FileContents:
@@ -38,7 +36,7 @@ class FileContents:
         Raises:
             RefusalError, NsmError: it cannot be carried out, and nothing was sent.
         """
-        if request.query.get("username", "") not in USERS:
+        if request.query.get("username", "") not in ("", USER):
             raise RefusalError("unauthenticated", "a sandbox of nsm has one user, named user")
         match request.method:
             case "GET":

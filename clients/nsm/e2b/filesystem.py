@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nsm.e2b.access import USER
 from nsm.e2b.connect import ConnectStream, message_of
 from nsm.e2b.errors import RefusalError, refusal_of
 from nsm.e2b.requests import number, text
@@ -29,9 +30,6 @@ MAX_ENTRIES = 100_000
 
 MAX_WATCHES = 64
 """Watches of one sandbox that clients ask for their events."""
-
-_USER = "user"
-"""The one user of a sandbox."""
 
 _EVENTS = {
     "created": "EVENT_TYPE_CREATE",
@@ -199,8 +197,8 @@ def entry_of(entry: FileEntry, path: str) -> dict[str, Any]:
         "size": str(entry.size),  # protobuf's JSON has numbers of 64 bits as texts
         "mode": entry.permissions,
         "permissions": stat.filemode(bits | entry.permissions),
-        "owner": _USER,
-        "group": _USER,
+        "owner": USER,
+        "group": USER,
         "modifiedTime": datetime.fromtimestamp(entry.modified_at, UTC).isoformat(),
         **({"symlinkTarget": _shown(entry.target)} if entry.target is not None else {}),
     }
