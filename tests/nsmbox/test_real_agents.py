@@ -6,6 +6,7 @@ makes `node_modules/.bin`.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -226,3 +227,43 @@ def test_agents_read_what_setup_writes_and_it_is_taken_back(
     finally:
         if socket.exists():
             run(*nsm, "shutdown", "--yes")
+
+
+def test_codex_runs_commands_of_others_in_a_box(home: World) -> None:
+    """The worker itself confines nothing; the box does."""
+    command = "uname -n; exec 3<>/dev/tcp/192.0.2.1/80 || echo no network; ls -A ~/.ssh"
+    start = {
+        "processId": "a",
+        "argv": ["bash", "-c", command],
+        "cwd": f"file://{PROJECT}",
+        "env": {"PATH": "/usr/bin:/bin", "HOME": HOME},
+        "tty": False,
+        "arg0": None,
+    }
+    worker = home.popen(
+        *("nsm", "box", "--yes", "--profile", "safe", "--network", "off", "--"),
+        *("codex", "exec-server", "--listen", "stdio"),
+        variables=of_npm(home, "codex"),
+    )
+    with worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        for message in (
+            {"id": 1, "method": "initialize", "params": {"clientName": "test"}},
+            {"method": "initialized", "params": {}},
+            {"id": 2, "method": "process/start", "params": start},
+        ):
+            worker.stdin.write(json.dumps(message).encode() + b"\n")
+        worker.stdin.flush()
+        printed = b""
+        for line in worker.stdout:
+            told = json.loads(line)
+            assert "error" not in told
+            if told.get("method") == "process/output":
+                printed += base64.b64decode(told["params"]["chunk"])
+            if told.get("method") == "process/closed":
+                break
+        worker.communicate()  # its input ends, so it ends
+    assert b"nsm-box" in printed
+    assert b"no network" in printed
+    assert b"id_ed25519" not in printed
