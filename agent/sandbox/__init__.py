@@ -18,7 +18,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `agent`: requests of the supervisor, and who answers them.
 - `execution`: pieces of code that run, from a request to its result.
 - `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
-- `checkpoints`: what a session was after its last calls, and the way back.
+- `checkpoints`: states of a session after its last calls, and undo.
 - `file_states`: files as they were, for checkpoints.
 - `setups`: code that an interpreter runs before any other.
 - `questions`: whether a text is a whole input, and how it could go on.

@@ -1,8 +1,8 @@
 """Checkpoints: copies of the worker that wait, frozen, until an undo wakes one of them.
 
 A copy is made by fork. It is a child of the agent and not of the worker, whose code may wait for
-children. It holds nothing open that others wait for the end of: pipes, sockets and terminals are
-closed in it, and files are opened again when it wakes.
+children. Pipes, sockets and terminals are closed in it, since others may wait for their end. Files
+are opened again when it wakes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MEMORY_DEVICES = 1
 """Major number of /dev/null and the like, which copies may share."""
 
 GPU_DEVICES = (195, 226)
-"""Major numbers of NVIDIA's devices and of /dev/dri. What a process has there, forks have not."""
+"""Major numbers of NVIDIA's devices and of /dev/dri. A fork has none of their memory."""
 
 MAX_REASON = 300
 """Bytes of a reason why there is no checkpoint."""
@@ -75,7 +75,8 @@ class ReopenedFile:
             self.offset = os.lseek(fd, 0, os.SEEK_CUR)
 
     def reopen(self) -> None:
-        """
+        """Open the file again at its old number and offset.
+
         Raises:
             OSError: it is not there any more, or may not be opened.
         """
@@ -132,7 +133,7 @@ class Freezer:
             private: descriptors of the worker, which a fork closes.
 
         Returns:
-            None in the worker; in the checkpoint, once it wakes, what it is to know.
+            None in the worker; facts for the checkpoint in the checkpoint, once it wakes.
         """
         worker = os.getpid()
         try:
@@ -243,7 +244,7 @@ class Held:
                 self.closed.append(fd)
 
     def park(self) -> None:
-        """Close what is open, in the copy."""
+        """Close the descriptors, in the copy."""
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         for each in self.files:
             if each.path:
@@ -257,7 +258,7 @@ class Held:
         os.close(dead)
 
     def reopen(self, thawed: Thawed) -> None:
-        """Open it again, in a copy that wakes."""
+        """Open files again, in a copy that wakes."""
         with contextlib.suppress(OSError):
             os.chdir(self.directory)
         thawed.closed = len(self.closed)
@@ -296,7 +297,7 @@ def _native_threads() -> int:
 
 
 def _fork_beside() -> int:
-    """Fork, as a child of this process's parent; the process has one thread.
+    """Fork a child of this process's parent; this process has one thread.
 
     The C library's own fork would make a child of this process. What it does beyond that is for
     the sake of other threads, but for the thread id that it notes in memory. The kernel does that
@@ -334,8 +335,7 @@ def _fork_beside() -> int:
 
 
 def _fork_native() -> int:
-    """Fork twice, as a process may whose libraries have threads and know forks: the C library has
-    them prepare for it.
+    """Fork twice by the C library, which has libraries with threads prepare for it.
 
     Returns:
         A process id; 0 in the copy.
