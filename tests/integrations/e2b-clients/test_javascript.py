@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from e2b_serving import serving
 
 PACKAGES = Path(sys.prefix) / "npm"
 """Directory in which tools/integrations.py has npm install the packages."""
@@ -25,7 +26,7 @@ PARTS = [
     not (PACKAGES / "node_modules").exists(),
     reason="not here: Node 20 or newer and npm, or E2B's packages for JavaScript",
 )
-def test_all_parts(serving: Any) -> None:
+def test_all_parts() -> None:
     # From standard input, Node looks for packages where it was started.
     with serving("--env", "science") as (_, variables), SCRIPT.open("rb") as script:
         done = subprocess.run(

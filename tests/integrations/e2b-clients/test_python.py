@@ -27,6 +27,8 @@ from e2b import (
 )
 from e2b_code_interpreter import Sandbox
 
+from e2b_serving import serving
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -36,7 +38,7 @@ HUGE_MIB = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
-def running(serving: Any) -> Generator[Supervisor]:
+def running() -> Generator[Supervisor]:
     """A server, found by the variables that E2B's clients read."""
     with serving("--env", "science") as (it, variables), pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
@@ -323,7 +325,7 @@ async def test_under_asyncio(anyio_backend: str) -> None:
         assert await sandbox.kill()
 
 
-def test_a_supervisor_that_is_killed(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sandboxes go on, with the state of their contexts and the commands that run."""
     with serving("--env", "science") as (it, variables):
         for name, value in variables.items():

@@ -422,7 +422,7 @@ def test_the_skill_is_short_and_says_what_is_true() -> None:
     head = re.match(r"---\nname: nsm\ndescription: ([^\n]{1,1024})\n---\n", text)
     assert head is not None
     assert ": " not in head[1]  # it would have to be quoted
-    arguments = set(describe.schema([], fork=True)["properties"])
+    arguments = set(describe.schema([], fork=True, undo=True)["properties"])
     named = set(re.findall(r"`([a-z_]+)(?::|`)", text))
     programs = {"run", "python", "bash", "node", "overlay", "matplotlib", "nsm"}
     assert named <= arguments | programs, named - arguments - programs

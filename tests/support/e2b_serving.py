@@ -8,9 +8,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import TYPE_CHECKING
 
 from e2e_support import end_supervisor, program, supervisor
 
@@ -29,14 +27,8 @@ interpreter = "{sys.executable}"
 PATIENCE_S = 120.0
 
 
-@pytest.fixture(scope="session")
-def serving() -> Any:
-    """A function that serves for a while."""
-    return _serving
-
-
 @contextmanager
-def _serving(*options: str) -> Generator[tuple[Supervisor, dict[str, str]]]:
+def serving(*options: str) -> Generator[tuple[Supervisor, dict[str, str]]]:
     """Serve; what is given is the supervisor, which may be killed, and the variables of clients."""
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,
