@@ -19,8 +19,8 @@ from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp_types import TextContent
 
-from e2e_support import program
-from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
+from e2e_support import program, supervisor
+from nsm.wire.errors import BadRequestError, ForkRefusedError, NsmError, UnknownSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -363,6 +363,37 @@ def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int)
     assert len(client.sessions()) == (1 if kills % 10 else 0)
 
 
+@pytest.mark.parametrize("victim", ["agent", "worker"])
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_originals_that_are_killed_while_they_are_forked(
+    client: Client, shared: Supervisor, victim: str, kills: int
+) -> None:
+    """At some moment; nothing is left over, and the next session is as any."""
+    delays = random.Random(7)
+    for number in range(kills):
+        target = f"victim-{number}"
+        printed(client, target, "x = 5")
+        (agent,) = [row.pid for row in client.sessions() if row.name == target]
+        children = Path(f"/proc/{agent}/task/{agent}/children").read_text(encoding="utf-8")
+
+        def fork(target: str = target) -> None:
+            with shared.client() as other, contextlib.suppress(NsmError):
+                other.fork(target)
+
+        forking = threading.Thread(target=fork)
+        forking.start()
+        time.sleep(delays.random() / 30)
+        os.kill(int(agent or 0) if victim == "agent" else int(children), signal.SIGKILL)
+        forking.join()
+        wait_for_helpers(shared, 1)
+        printed(client, target, "x = 6")
+        client.kill_all()
+    assert client.sessions() == []
+    printed(client, "sound", "x = 5")
+    client.fork("sound", "copy")
+    assert printed(client, "copy", "print(x)") == "5\n"
+
+
 def test_forks_of_two_siblings_at_once(client: Client, shared: Supervisor) -> None:
     """Each takes namespaces that count in the one that both are forks of."""
     printed(client, "parent", "x = 5")
@@ -406,6 +437,36 @@ def test_what_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
     assert printed(client, "part", code) == printed(client, "whole", code)
     refused = client.run("open('/proc/1/environ')", env="python", session="part")
     assert "Permission" in refused.stderr
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int) -> None:
+    """The original goes on; its forks that are there end with it, and are told why."""
+    delays = random.Random(7)
+    for number in range(kills):
+        with supervisor(short_dir, keep=True) as it:
+            with it.client() as client:
+                printed(client, "target", "x = 5" if number == 0 else "print(x)")
+                if number == 0:
+                    client.fork("target", "leaf")
+
+            def fork(running: Supervisor = it) -> None:
+                with running.client() as other, contextlib.suppress(NsmError):
+                    other.fork("target")
+
+            forking = threading.Thread(target=fork)
+            forking.start()
+            time.sleep(delays.random() / 30)
+            it.process.kill()
+            it.process.wait()
+            forking.join()
+    with supervisor(short_dir) as it, it.client() as client:
+        for name in ("target", "leaf"):
+            assert printed(client, name, "print(x)") == "5\n"
+            assert printed(client, name, LIMITS) == NONE
+        client.kill("target")
+        again = client.run("1", env="python", session="leaf")
+        assert "of which it is a fork" in str(again.session.replaced)
 
 
 async def test_sandboxes_are_forked(shared: Supervisor) -> None:

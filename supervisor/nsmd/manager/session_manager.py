@@ -15,6 +15,7 @@ import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, ForkRefusedError
+from nsm.wire.live import FORKED_FROM
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
 from nsmd.fdstore.store import NoStore
@@ -298,6 +299,7 @@ class SessionManager:
             if tenancy.name is not None:
                 self.index.give_name(session)
             sessions.append(session)
+        _link_forks(sessions)
         for record in loaded_state.gone:
             tenancy = record.tenancy
             if tenancy.name is not None:
@@ -401,6 +403,18 @@ class SessionManager:
             "was lost" if session.lost else "ended",
             session.end_reason,
         )
+
+
+def _link_forks(sessions: Sequence[Session]) -> None:
+    """Tell the originals among sessions of an earlier supervisor which forks they have."""
+    by_id = {session.id: session for session in sessions}
+    for session in sessions:
+        if (tenancy := session.tenancy) is None:
+            continue
+        original = by_id.get(dict(tenancy.labels).get(FORKED_FROM, ""))
+        # Anybody may set labels, but only of their own sessions.
+        if original and original.tenancy and original.tenancy.scope == tenancy.scope:
+            original.forks.add(session)
 
 
 def _in_its_project(tenancy: Tenancy, spec: JailSpec) -> Tenancy:
