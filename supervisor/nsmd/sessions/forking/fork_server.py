@@ -15,7 +15,6 @@ import signal
 import socket
 from contextlib import suppress
 
-import sandbox_agent  # noqa: F401  # the agents of live forks are forks of this process
 from nsmd.sessions.forking import carrier
 from sandbox.template.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
