@@ -248,11 +248,12 @@ def test_codex_runs_commands_of_others_in_a_box(home: World) -> None:
     with worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        for message in (
+        messages: list[dict[str, object]] = [
             {"id": 1, "method": "initialize", "params": {"clientName": "test"}},
             {"method": "initialized", "params": {}},
             {"id": 2, "method": "process/start", "params": start},
-        ):
+        ]
+        for message in messages:
             worker.stdin.write(json.dumps(message).encode() + b"\n")
         worker.stdin.flush()
         printed = b""
