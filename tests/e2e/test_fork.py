@@ -374,6 +374,7 @@ def test_originals_that_are_killed_while_they_are_forked(
         target = f"victim-{number}"
         printed(client, target, "x = 5")
         (agent,) = [row.pid for row in client.sessions() if row.name == target]
+        assert agent, "it runs"
         children = Path(f"/proc/{agent}/task/{agent}/children").read_text(encoding="utf-8")
 
         def fork(target: str = target) -> None:
@@ -383,7 +384,7 @@ def test_originals_that_are_killed_while_they_are_forked(
         forking = threading.Thread(target=fork)
         forking.start()
         time.sleep(delays.random() / 30)
-        os.kill(int(agent or 0) if victim == "agent" else int(children), signal.SIGKILL)
+        os.kill(agent if victim == "agent" else int(children), signal.SIGKILL)
         forking.join()
         wait_for_helpers(shared, 1)
         printed(client, target, "x = 6")
