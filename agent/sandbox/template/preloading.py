@@ -38,6 +38,9 @@ each fork mounts file systems of its own there."""
 OWN_PLACES = ("/run/nsm", "/proc", "/dev", *SCRATCH)
 """Directories of the jail itself: files that are loaded from there are not the host's."""
 
+HOST_TREE = "/run/nsm/host"
+"""Files of the host in a jail whose root directory is a container image's."""
+
 MAX_LOADED_DIRECTORIES = 256
 MAX_LOADED_BYTES = 40 * 1024
 """Bounds of the list of loaded files: the whole message must be smaller than 64 KiB."""
@@ -184,7 +187,7 @@ def loaded_files() -> Mapping[str, Sequence[str]]:
     size = 0
     for path in paths:
         directory, name = os.path.split(path)
-        if directory.startswith(OWN_PLACES):
+        if directory.startswith(OWN_PLACES) and not directory.startswith(HOST_TREE):
             continue
         known = directory in loaded
         # ASCII, as JSON has it, with quotes and separators.

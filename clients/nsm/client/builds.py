@@ -38,6 +38,8 @@ class PackageArguments(TypedDict, total=False):
     project: str | None
     npm: Iterable[str]
     package_lock: str | None
+    image: str | None
+    language: str | None
     interpreter: str | None
     allow_builds: bool
     preload: Iterable[str]
@@ -93,8 +95,8 @@ class Builds:
         on_progress: OnProgress | None = None,
         **packages: Unpack[PackageArguments],
     ) -> BuiltRow:
-        """Make an environment from Python or Node packages, and keep it; an existing one of that
-        name gets these packages instead.
+        """Make an environment from Python or Node packages or from a container image, and keep it;
+        an existing one of that name is made from these instead.
 
         Args:
             name: its name.
@@ -103,6 +105,10 @@ class Builds:
             project: absolute path of a pyproject.toml, whose dependencies are wanted.
             npm: packages of npm, such as ``zod@^4``.
             package_lock: absolute path of a package-lock.json.
+            image: a container image in place of packages: ``docker://NAME``, ``oci:/DIRECTORY:TAG``
+                or ``docker-archive:/FILE``.
+            language: interpreter of the image: ``python``, ``bash`` or ``node``; None for the first
+                of these that it has.
             interpreter: absolute path of its Python or Node; None for the one of the preset.
             allow_builds: build packages that are not ready to use.
             preload: modules that its sessions find imported.

@@ -476,7 +476,7 @@ def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
         }
     return {
         "name": item.name,
-        "interpreter": item.interpreter,
+        "interpreter": "" if item.only_programs else item.interpreter,
         "description": item.description,
         "available": item.problem is None and item.pending is None,
         "problem": item.problem or item.pending,

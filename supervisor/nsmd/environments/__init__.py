@@ -8,6 +8,7 @@ artifacts       environments that Nix built: found, checked and watched
 commands        long commands, such as Nix: run, logged, watched and stopped
 nix             Nix: found, and run
 packages        environments from packages: the installer, its jail and its proxy
+images          environments from container images
 builds          environments that nsm builds, with Nix or from packages
 project         environments that lie in projects, such as .venv: found, agreed to and used
 devshell        a project's own development shell as an environment

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nsm.dataclass import dataclass, field
 from nsmd.jail.host import HostSystem
 from nsmd.jail.interface import TemplateSpec
+from nsmd.model.images import ImageRoot
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.model.values import Environment, JailSizes, Links
 from sandbox.template.preloading import SCRATCH
@@ -26,6 +27,9 @@ SCRATCH_MB = 64
 
 PLACES = ("/bin", "/dev", "/etc", "/proc", "/run/nsm", "/sbin", "/tmp", "/usr", WORKSPACE)  # noqa: S108
 """Directories that every jail has itself; nothing else is mounted there or above."""
+
+IMAGE_PLACES = ("/dev", "/proc", "/run", "/sys", "/tmp", WORKSPACE)  # noqa: S108
+"""The same in jails whose root directory is a container image's: what it has there is not shown."""
 
 _PASSWD = f"""\
 user:x:{JAIL_UID}:{JAIL_UID}:user:{WORKSPACE}:/bin/bash
@@ -80,6 +84,7 @@ class JailContent:
         variables: variables of the command, in addition to those of every jail, or in their place.
         host_network: it has the host's network, not one of its own.
         links: symbolic links, at paths where the jail has nothing else.
+        image: its root directory is a container image's, and shows none of the host's base system.
     """
 
     host: HostSystem
@@ -91,6 +96,7 @@ class JailContent:
     variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
     host_network: bool = False
     links: Links = ()
+    image: bool = False
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
@@ -101,7 +107,7 @@ def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
         *("--disable-userns", "--hostname", HOSTNAME),
         "--as-pid-1",
         *_filter(content.filter_fd),
-        *_base_system(content.host),
+        *_base_system(content),
         *("--proc", "/proc", "--dev", "/dev"),
         *(word for path in content.host.hidden for word in ("--ro-bind", "/dev/null", path)),
         *_private_file_systems(sizes),
@@ -120,7 +126,7 @@ def template_arguments(content: JailContent) -> list[str]:
     scratch = str(SCRATCH_MB * 1024 * 1024)
     return [
         *_namespaces(content),
-        *_base_system(content.host),
+        *_base_system(content),
         *("--proc", "/proc", "--dev", "/dev"),
         *(
             argument
@@ -147,7 +153,7 @@ def build_arguments(content: JailContent, writable: Sequence[tuple[str, str]]) -
         *_namespaces(content),
         *("--disable-userns", "--hostname", HOSTNAME, "--die-with-parent"),
         *_filter(content.filter_fd),
-        *_base_system(content.host),
+        *_base_system(content),
         *("--proc", "/proc", "--dev", "/dev"),
         *(word for path in content.host.hidden for word in ("--ro-bind", "/dev/null", path)),
         *(word for path in ("/dev/shm", "/tmp") for word in ("--size", scratch, "--tmpfs", path)),  # noqa: S108
@@ -168,9 +174,9 @@ def agent_command(
         host_network: the jail has the host's network.
     """
     return [
-        *(environment.agent_python, "-I", AGENT_PATH),
-        *("--prestart", environment.interpreter),
-        *(f"--{environment.interpreter}", environment.program),
+        *python_command(environment.agent_python, environment.image),
+        *("-I", AGENT_PATH),
+        *_interpreter_words(environment),
         *("--workspace", WORKSPACE),
         # At the start, since the filter keeps the agent from limiting a running interpreter.
         *("--limits", json.dumps(limits)),
@@ -178,11 +184,23 @@ def agent_command(
     ]
 
 
+def _interpreter_words(environment: Environment) -> Iterator[str]:
+    if not environment.only_programs:
+        yield from ("--prestart", environment.interpreter)
+        yield from (f"--{environment.interpreter}", environment.program)
+
+
 def template_command(spec: TemplateSpec) -> list[str]:
     """Command that a template's jail runs (agent-protocol.md, Templates)."""
     words = ("--host-network",) if spec.host_network else ()
     paths = (AGENT_PATH, FILTER_PATH)
-    return [spec.agent_python, "-I", TEMPLATE_PATH, *words, *paths, *spec.preload]
+    python = python_command(spec.agent_python, spec.image)
+    return [*python, "-I", TEMPLATE_PATH, *words, *paths, *spec.preload]
+
+
+def python_command(agent_python: str, image: ImageRoot | None) -> Sequence[str]:
+    """Command of the Python that runs our programs in a jail."""
+    return (agent_python,) if image is None else image.python
 
 
 def _namespaces(content: JailContent) -> Iterator[str]:
@@ -201,7 +219,10 @@ def _filter(fd: int | None) -> Iterator[str]:
         yield from ("--seccomp", str(fd))
 
 
-def _base_system(host: HostSystem) -> Iterator[str]:
+def _base_system(content: JailContent) -> Iterator[str]:
+    if content.image:
+        return
+    host = content.host
     yield from ("--ro-bind", "/usr", "/usr")
     for target, path in host.links:
         yield from ("--symlink", target, path)
@@ -215,8 +236,12 @@ def _private_file_systems(sizes: JailSizes) -> Iterator[str]:
 
 
 def _content(content: JailContent) -> Iterator[str]:
-    yield from _files(content.files)
+    # In an image's jail, /etc is the image's, and each file there is mounted over the image's.
+    over = [file for file in content.files if content.image and file.target.startswith("/etc/")]
+    yield from _files([file for file in content.files if file not in over])
     yield from _mounts(content.mounts)
+    for file in over:
+        yield from ("--perms", "0444", "--ro-bind-data", str(file.descriptor), file.target)
     for path, target in content.links:
         yield from ("--symlink", target, path)
     # File systems of their own below stay writable.

@@ -14,12 +14,17 @@ _WRITABLE = ("/tmp", WORKSPACE)  # noqa: S108 - in the jail
 
 
 def needed_binds(
-    binds: Sequence[ReadOnlyBind], project: ProjectMount | None
+    binds: Sequence[ReadOnlyBind],
+    project: ProjectMount | None,
+    places: Sequence[str] = PLACES,
 ) -> Sequence[ReadOnlyBind]:
     """Binds of an environment that are needed in addition to a project.
 
     Nothing is ever mounted below the project: its files are not ours, and a symlink among them
     would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
+
+    Args:
+        places: directories that such a jail has itself.
 
     Raises:
         BadProjectError: the mount point conflicts with a directory that the interpreter needs.
@@ -27,7 +32,7 @@ def needed_binds(
     """
     needed: list[ReadOnlyBind] = []
     for bind in binds:
-        for place in PLACES:
+        for place in places:
             if is_within(place, bind.target):
                 raise StartFailedError(
                     f"The interpreter needs {bind.source}, but the jail has its own {place}.",
@@ -44,7 +49,7 @@ def needed_binds(
     return needed
 
 
-def needed_links(links: Links, shown: Sequence[str]) -> Links:
+def needed_links(links: Links, shown: Sequence[str], places: Sequence[str] = PLACES) -> Links:
     """Links of an environment that a jail can have.
 
     bwrap follows a symlink on the way to a new one, and cannot make one in a read-only directory.
@@ -52,8 +57,9 @@ def needed_links(links: Links, shown: Sequence[str]) -> Links:
 
     Args:
         shown: paths in the jail of the host's directories, the project included.
+        places: as for `needed_binds`.
     """
-    taken = [*shown, *(place for place in PLACES if place not in _WRITABLE)]
+    taken = [*shown, *(place for place in places if place not in _WRITABLE)]
     return tuple(
         (path, target)
         for path, target in links

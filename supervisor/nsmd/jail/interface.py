@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from nsm.dataclass import dataclass, field
+from nsmd.model.images import ImageRoot
 from nsmd.model.policy import Policy
 from nsmd.model.values import (
     Artifact,
@@ -30,7 +31,7 @@ class TemplateSpec:
     template.
 
     Attributes:
-        agent_python, binds, links, path, preload, artifact: as in `Environment`.
+        agent_python, binds, links, path, preload, artifact, image: as in `Environment`.
         project: as in `JailSpec`.
         host_network: its sessions have the host's network, not one of their own.
         variables: variables during the import of preloaded modules; empty without such modules.
@@ -45,6 +46,7 @@ class TemplateSpec:
     host_network: bool = False
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     links: Links = ()
+    image: ImageRoot | None = None
 
     def __hash__(self) -> int:
         # As for `Environment`.

@@ -14,9 +14,12 @@ from nsm.dataclass import dataclass, field
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsm.wire.errors import StartFailedError
+from nsmd.host.paths import is_within
 from nsmd.jail.arguments import (
     AGENT_PATH,
     FILTER_PATH,
+    IMAGE_PLACES,
+    PLACES,
     SYNTHETIC_FILES,
     TEMPLATE_PATH,
     BindMount,
@@ -50,6 +53,7 @@ from nsmd.jail.starting import (
     start_error,
 )
 from nsmd.jail.user import JailUser
+from nsmd.model.images import ImageRoot
 from nsmd.model.policy import (
     INODES_PER_MB,
     POLICY_PATH,
@@ -77,7 +81,7 @@ class JailPlan:
         command: command of PID 1, or of its only child.
         arguments: makes bwrap's arguments from the jail's content.
         channel: kind of the socket that the command gets as descriptor 0.
-        binds, links, path, project: as in `TemplateSpec`.
+        binds, links, path, project, image: as in `TemplateSpec`.
         variables: as in `Environment`.
         programs: our own files: content by path.
         speaker: the part that should speak first, for people.
@@ -101,6 +105,7 @@ class JailPlan:
     host_network: bool = False
     group: int | None = None
     links: Links = ()
+    image: ImageRoot | None = None
 
 
 class BwrapLauncher:
@@ -187,6 +192,7 @@ class BwrapLauncher:
                     channel=socket.SOCK_STREAM,
                     binds=environment.binds,
                     links=environment.links,
+                    image=environment.image,
                     path=environment.path,
                     variables=jail_variables(environment, spec.network),
                     project=spec.project,
@@ -232,13 +238,15 @@ class BwrapLauncher:
             yield copy
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
-        host = self._scanned_host()
-        made = (*(path for path, _ in SYNTHETIC_FILES), POLICY_PATH, AGENT_PATH)
+        host, image = self._scanned_host(), spec.environment.image
+        made = [POLICY_PATH, AGENT_PATH]
+        if image is None:
+            made += [path for path, _ in SYNTHETIC_FILES]
         if spec.network.mode == "full":
-            made = (*made, "/etc/resolv.conf")
+            made += [path for path, _ in network_files()] if image else ["/etc/resolv.conf"]
         if forked:
-            made = (*made, TEMPLATE_PATH, FILTER_PATH)
-        base = ("/usr", *host.directories, *host.etc)
+            made += [TEMPLATE_PATH, FILTER_PATH]
+        base = () if image is not None else ("/usr", *host.directories, *host.etc)
         return policy_of(
             spec,
             self.limits,
@@ -267,12 +275,18 @@ class BwrapLauncher:
                 channel=socket.SOCK_SEQPACKET,
                 binds=spec.binds,
                 links=spec.links,
+                image=spec.image,
                 path=spec.path,
                 variables=spec.variables,  # each fork gets its own
                 project=spec.project,
                 programs={
                     # Another Python than the agent's may run it, too.
-                    AGENT_PATH: self._agent_source or await self._agent_code.for_python(python),
+                    AGENT_PATH: self._agent_source
+                    or (
+                        source_of(AGENT)  # the image's Python runs it, too
+                        if spec.image is not None
+                        else await self._agent_code.for_python(python)
+                    ),
                     TEMPLATE_PATH: await self._template_code.for_python(python),
                     FILTER_PATH: system_calls,
                     POLICY_PATH: b"",  # each fork mounts its own over it
@@ -296,7 +310,8 @@ class BwrapLauncher:
         """Return the program of PID 1."""
         if self._agent_source is not None:
             return self._agent_source
-        if environment.interpreter == "python" and environment.program != environment.agent_python:
+        same = environment.image is None and environment.program == environment.agent_python
+        if environment.interpreter == "python" and not same:
             return source_of(AGENT)  # both versions of Python will run it
         return await self._agent_code.for_python(environment.agent_python)
 
@@ -322,6 +337,7 @@ class BwrapLauncher:
                     variables=plan.variables,
                     host_network=plan.host_network,
                     links=self._links(plan, mounts),
+                    image=plan.image is not None,
                 ),
             )
             # Not on the command line, which everyone on the host and in the jail can read.
@@ -357,6 +373,9 @@ class BwrapLauncher:
         )
 
     def _links(self, plan: JailPlan, mounts: Sequence[BindMount]) -> Links:
+        if plan.image is not None:
+            place = () if plan.project is None else (plan.project.mount_point,)
+            return needed_links(plan.links, place, IMAGE_PLACES)
         host = self._scanned_host()
         base = (*host.directories, *(path for _, path in host.links))
         return needed_links(plan.links, [*base, *(mount.target for mount in mounts)])
@@ -387,9 +406,10 @@ class BwrapLauncher:
     ) -> tuple[list[str], list[int], list[BindMount]]:
         """Collect the mounts beyond the base system, with the command before bwrap's and its
         descriptors. Descriptors go to `owned`."""
+        places = PLACES if plan.image is None else IMAGE_PLACES
         mounts: list[BindMount] = [
-            BindMount(source=self.user.way_to(bind.source), target=bind.target)
-            for bind in needed_binds(plan.binds, plan.project)
+            BindMount(source=self._way_to(bind.source, plan.image), target=bind.target)
+            for bind in needed_binds(plan.binds, plan.project, places)
         ]
         if plan.project is not None:
             path, directory = open_project(self.user, plan.project)
@@ -403,6 +423,13 @@ class BwrapLauncher:
             source = directory if program.binds_descriptors else path
             mounts.append(BindMount(source=source, target=plan.project.mount_point))
         return [], [], mounts
+
+    def _way_to(self, source: str, image: ImageRoot | None) -> str:
+        """Path by which the jails' user reaches what a jail shows."""
+        if image is None or not is_within(source, image.directory):
+            return self.user.way_to(source)
+        # One way to all of the image: some of what lies in it are files.
+        return self.user.way_to(image.directory) + source[len(image.directory) :]
 
     def _scanned_host(self) -> HostSystem:
         """Scan the parts of the host's root directory that jails show."""
@@ -431,7 +458,9 @@ class BwrapLauncher:
 
 
 def _files(plan: JailPlan, owned: ExitStack) -> list[FileData]:
-    made = dict((*SYNTHETIC_FILES, *(network_files() if plan.host_network else ())))
+    # The unpacked image has those files already.
+    usual = SYNTHETIC_FILES if plan.image is None else ()
+    made = dict((*usual, *(network_files() if plan.host_network else ())))
     contents = {**plan.programs, **{path: text.encode() for path, text in made.items()}}
     return [
         FileData(descriptor=memory_file(content, owned), target=path)

@@ -10,6 +10,19 @@ from nsmd.model.values import Environment, RunRequest
 from nsmd.sessions.session import Session
 
 
+def check_runs_code(environment: Environment) -> None:
+    """Check that an environment has an interpreter.
+
+    Raises:
+        BadRequestError: it has none.
+    """
+    if environment.only_programs:
+        raise BadRequestError(
+            f"{environment.name!r} has no interpreter, so it runs no code.",
+            hint=f"Start programs in it: `nsm exec -e {environment.name} NAME -- PROGRAM`.",
+        )
+
+
 def env_left_open(
     request: RunRequest,
     live: Session | None,

@@ -13,6 +13,7 @@ from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.agent_link.requests import Question
 from nsmd.host.timer import Timer
 from nsmd.manager import code_fences
+from nsmd.manager.env_choice import check_runs_code
 from nsmd.model.limits import check_code
 from nsmd.model.values import RunRequest
 from nsmd.sessions.jobs import ANSWER_TIMEOUT_S, JobStarted, begin_job, job_begun, no_answer
@@ -130,7 +131,9 @@ class ProgramStart:
     def _begin(self) -> None:
         session = self._found.session
         try:
-            self._question = begin_job(session, self._options, self._wait_s)
+            folder = session.spec.environment.directory
+            options = {"cwd": folder, **self._options} if folder else self._options
+            self._question = begin_job(session, options, self._wait_s)
         except Exception as error:  # noqa: BLE001  # told to whoever waits
             self._settle(error)
             return
@@ -188,7 +191,9 @@ class CodeJobs:
         Raises:
             NsmError: the request cannot be carried out; the type says why.
         """
-        return session_for_job(self._run_service, request)
+        found = session_for_job(self._run_service, request)
+        check_runs_code(found.session.spec.environment)
+        return found
 
     def session(self, scope: str, name: str) -> Session | None:
         """Find the live session of that name."""

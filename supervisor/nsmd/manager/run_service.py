@@ -27,7 +27,7 @@ from nsmd.environments.provider import Provider
 from nsmd.jail.cgroups import memory_of
 from nsmd.manager import code_fences
 from nsmd.manager.deduplication import Deduplication
-from nsmd.manager.env_choice import env_left_open
+from nsmd.manager.env_choice import check_runs_code, env_left_open
 from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.listing import ROWS_AT_ONCE, Measure, ended_row, live_row, measure_in_threads
 from nsmd.manager.live_forks import LiveForks
@@ -244,6 +244,7 @@ class RunService:
             if execution is not None:
                 return execution.join(on_output)
         request, live, environment = self.place(request, session)
+        check_runs_code(environment)
         busy = live is not None and (live.running is not None or live.runs.queued > 0)
         check_request(request, self._settings, one_shot=(session or name) is None, busy=busy)
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)

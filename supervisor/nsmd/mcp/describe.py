@@ -62,7 +62,7 @@ def describe(
         undo: calls can be undone.
         fork: sessions can be forked.
     """
-    usable = [e for e in environments if e.problem is None]
+    usable = [e for e in environments if e.problem is None and not e.only_programs]
     undoing = "; `undo` takes back its last call (Python; files, too)" if undo else ""
     forking = " `fork_of` copies a session into it (Python);" if fork else ""
     lines = ["Run code in a jailed interpreter. `env` (time limit a call; packages):"]

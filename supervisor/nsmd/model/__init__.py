@@ -5,6 +5,7 @@ settings       the configuration, with defaults
 names          checks of names, and readable new ones
 flakes         references to flakes that Nix builds
 packages       packages that an environment should have
+images         references to container images, and their files as a root directory
 head_tail      the beginning and the end of a long text
 durations      lengths of time as people read them
 host_rules     hosts, and patterns of hosts

@@ -8,6 +8,7 @@ from typing import Literal
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
+from nsmd.model.images import parse_image
 
 MAX_PACKAGES = 256
 MAX_REQUIREMENT_CHARS = 300
@@ -39,6 +40,9 @@ class WantedPackages:
         npm: packages of npm, such as ``zod@^4``.
         package_lock: absolute path of a package-lock.json; empty for none.
         conda: absolute path of a list of conda packages, such as environment.yml; empty for none.
+        image: a container image, whose files are all that is wanted; empty for none.
+        language: interpreter of an image: ``python``, ``bash`` or ``node``; empty for the first of
+            these that it has.
         extras, groups: of `project`: further extras, and groups of dependencies.
         interpreter: absolute path of the interpreter; empty for the preset's.
         allow_builds: packages that are not ready to use are built, which runs their code in the
@@ -52,6 +56,8 @@ class WantedPackages:
     npm: tuple[str, ...] = ()
     package_lock: str = ""
     conda: str = ""
+    image: str = ""
+    language: str = ""
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     interpreter: str = ""
@@ -90,6 +96,10 @@ class WantedPackages:
             yield f"package_lock: {self.package_lock}"
         if self.conda:
             yield f"conda: {self.conda}"
+        if self.image:
+            yield f"image: {self.image}"
+        if self.language:
+            yield f"interpreter: {self.language}"
 
 
 def shown(packages: WantedPackages) -> str:
@@ -113,6 +123,8 @@ def check_packages(packages: WantedPackages) -> WantedPackages:
 def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
     """Find what is wrong: the key, and a clause that says why."""
     python = packages.pip or packages.requirements or packages.project
+    if packages.image or packages.language:
+        yield from _why_no_image(packages)
     if not packages.text:
         yield "pip", "it names no package"
     if python and packages.preset == "node":
@@ -144,6 +156,21 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
     for module in packages.preload:
         if not all(part.isidentifier() for part in module.split(".")):
             yield "preload", f"{module!r:.100} is not the name of a Python module"
+
+
+def _why_no_image(packages: WantedPackages) -> Iterator[tuple[str, str]]:
+    alone = WantedPackages(image=packages.image, language=packages.language)
+    if not packages.image:
+        yield "language", "is for images only"
+    elif packages != alone:
+        yield "image", "an environment has either an image or packages, and an image has no preload"
+    else:
+        try:
+            parse_image(packages.image)
+        except ValueError as error:
+            yield "image", f"{packages.image!r:.200} {error}"
+    if packages.language not in ("", "python", "bash", "node"):
+        yield "language", f"found {packages.language!r:.40}, expected python, bash or node"
 
 
 def why_no_requirement(text: str) -> str | None:

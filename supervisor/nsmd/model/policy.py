@@ -326,10 +326,11 @@ def _grouped(binds: Sequence[ReadOnlyBind]) -> Iterator[MountRule]:
     """Rules for an environment's binds; paths of a store may be hundreds."""
     siblings = Counter(dirname(bind.target) for bind in binds)
     for parent, count in siblings.items():
-        if count > MOST_SIBLINGS:
+        if count > MOST_SIBLINGS and parent != "/":
             yield MountRule(path=parent, kind="binds", entries=count, source=parent)
     for bind in binds:
-        if siblings[dirname(bind.target)] <= MOST_SIBLINGS:
+        parent = dirname(bind.target)
+        if siblings[parent] <= MOST_SIBLINGS or parent == "/":
             yield MountRule(path=bind.target, kind="bind", source=bind.source)
 
 

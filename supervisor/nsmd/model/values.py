@@ -8,6 +8,7 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
+from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import Enforcer, LimitEvent
 
 Interpreter = Literal["python", "bash", "node"]
@@ -113,6 +114,10 @@ class Environment:
         pending: what it waits for, for people; None once it can be used. Calls wait, too.
         network: network of its sessions, unless another is requested at their start.
         packages: installed top-level modules of Python, as far as known.
+        image: its jails' root directory; None for the base system of the host. With an image,
+            `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
+            host.
+        directory: directory in which programs start; empty for the session's own.
     """
 
     name: str
@@ -136,6 +141,15 @@ class Environment:
     pending: str | None = None
     network: NetworkRule = NO_NETWORK
     packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    image: ImageRoot | None = None
+    directory: str = ""
+
+    @property
+    def only_programs(self) -> bool:
+        """True if it is an image without an interpreter: sessions start programs, and run no
+        code.
+        """
+        return self.image is not None and not self.program
 
     def has_module(self, name: str) -> bool:
         """Return whether code can import a Python module, as far as known."""

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Without an ACTION it lists the environments, as `list` does.
 
-`add NAME --pip PACKAGES` makes an environment from Python packages. `add REF#NAME` has Nix build
+`add NAME --pip PACKAGES` makes an environment from Python packages, `add NAME --image IMAGE` from a
+container image. `add REF#NAME` has Nix build
 one: a reference to a flake that yields a sandbox (`lib.mkSandbox` of nsm's flake), as in
 github:OWNER/REPO#NAME or ./DIRECTORY#NAME. Both happen in the background: calls to other
 environments work meanwhile, and a build goes on when you leave.
@@ -32,6 +33,7 @@ environments work meanwhile, and a build goes on when you leave.
 examples:
   nsm env
   nsm env add science --pip "numpy pandas>=2" --preload pandas
+  nsm env add web --image docker://python:3.13-slim
   nsm env add github:me/envs#data-science
   nsm env preload science pandas
   nsm env log -f data-science
@@ -175,6 +177,17 @@ def _add_packages(parser: Parser) -> None:
     parser.add_argument(
         "--package-lock", metavar="FILE", help="a package-lock.json, whose packages are installed"
     )
+    parser.add_argument(
+        "--image",
+        metavar="IMAGE",
+        help="a container image: docker://NAME, oci:DIRECTORY:TAG or docker-archive:FILE",
+    )
+    parser.add_argument(
+        "--interpreter",
+        dest="language",
+        choices=("python", "bash", "node"),
+        help="interpreter of the image; the first of these that it has, if not given",
+    )
     _add_installing(parser, "Python", "Node")
     parser.add_argument(
         "--preload",
@@ -221,7 +234,8 @@ def _add(client: Client, options: argparse.Namespace) -> int:
     wait = not options.no_wait
     with builds.BuildProgressLine() as progress:
         packages = (options.pip, options.requirements, options.pyproject)
-        if any((*packages, options.npm, options.package_lock)):
+        others = (options.npm, options.package_lock, options.image, options.language)
+        if any((*packages, *others)):
             row = client.builds.add_packages(
                 options.name or options.reference,
                 pip=_words(options.pip),
@@ -229,6 +243,8 @@ def _add(client: Client, options: argparse.Namespace) -> int:
                 project=_pyproject(options.pyproject),
                 npm=_words(options.npm),
                 package_lock=_absolute(options.package_lock),
+                image=_image(options.image),
+                language=options.language,
                 interpreter=_absolute(options.interpreter),
                 allow_builds=options.allow_builds,
                 preload=_words(options.preload),
@@ -248,6 +264,15 @@ def _add(client: Client, options: argparse.Namespace) -> int:
 def _words(given: Sequence[str] | None) -> list[str]:
     """Split at spaces: each option takes several words, and may be repeated."""
     return [word for each in given or () for word in each.replace(", ", " ").split()]
+
+
+def _image(reference: str | None) -> str | None:
+    """Make a path in a reference to an image absolute."""
+    transport, colon, rest = (reference or "").partition(":")
+    if transport not in {"oci", "docker-archive"} or not colon:
+        return reference
+    place, colon, tag = rest.partition(":")
+    return f"{transport}:{_absolute(place)}{colon}{tag}"
 
 
 def _pyproject(path: str | None) -> str | None:

@@ -133,6 +133,8 @@ def _packages(wanted: arguments.Arguments) -> WantedPackages:
         project=arguments.optional_text(wanted, "project") or "",
         npm=tuple(arguments.texts(wanted, "npm")),
         package_lock=arguments.optional_text(wanted, "package_lock") or "",
+        image=arguments.optional_text(wanted, "image") or "",
+        language=arguments.optional_text(wanted, "language") or "",
         interpreter=arguments.optional_text(wanted, "interpreter") or "",
         allow_builds=arguments.flag(wanted, "allow_builds"),
         preload=tuple(arguments.texts(wanted, "preload")),

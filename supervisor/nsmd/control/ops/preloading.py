@@ -105,6 +105,10 @@ def _check_can_preload(environment: Environment) -> None:
             f"Nix built {name!r} for an older nsm, without templates.",
             hint="Build it again with this version of nsm's flake.",
         )
+    if environment.image is not None:
+        raise BadRequestError(
+            f"{name!r} is an image, whose code runs in sessions only, never in advance.",
+        )
     if not can_preload(environment):
         raise BadRequestError(
             f"{name!r} lies in a project, whose code runs in sessions only, never in advance.",

@@ -23,7 +23,7 @@ from nsmd.environments.builds.build_queue import BuildQueue
 from nsmd.environments.builds.build_run import BuildRun
 from nsmd.environments.builds.build_state import Building, ProjectPackages, key_of_packages
 from nsmd.environments.builds.nix_builds import NixBuilds
-from nsmd.environments.builds.package_builds import PackageBuilds
+from nsmd.environments.builds.package_builds import PackageBuilds, paths_in_use
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
@@ -222,7 +222,7 @@ class Builder:
             dry_run: only say which.
         """
         kept = {b.built.stored.path for b in self.buildings if b.built is not None}
-        kept |= {bind.source for each in self._directory.in_use() for bind in each.binds}
+        kept |= paths_in_use(self._directory.in_use())
         for building in [b for b in self._all.values() if not b.wanted and b.attempt is None]:
             if building.packages is not None and not dry_run:
                 del self._all[building.key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 import trio
@@ -82,6 +82,16 @@ class PackageBuilds:
         """Remove environments, except those at some paths."""
         store = EnvironmentStore(self._installation.store)
         return await trio.to_thread.run_sync(partial(store.collect, kept, dry_run=dry_run))
+
+
+def paths_in_use(environments: Iterable[Environment]) -> set[str]:
+    """Paths in the store of what live sessions show."""
+    paths: set[str] = set()
+    for each in environments:
+        paths |= {bind.source for bind in each.binds}
+        if each.image is not None:
+            paths.add(os.path.dirname(each.image.directory))
+    return paths
 
 
 def _packages(building: Building) -> WantedPackages:

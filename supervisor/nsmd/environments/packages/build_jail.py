@@ -25,10 +25,13 @@ from nsmd.jail.arguments import (
     FileData,
     JailContent,
     build_arguments,
+    python_command,
 )
 from nsmd.jail.host import scan_host
 from nsmd.jail.starting import memory_file, spawn
 from nsmd.jail.user import JailUser
+from nsmd.model.images import ImageRoot
+from nsmd.model.values import Links
 
 ENV = "/env"
 """Place of an environment, in the jail of its build as in sessions."""
@@ -70,6 +73,8 @@ class BuildJail:
         shown: host directories and files that the jail shows, and where.
         variables: variables of its commands.
         say: gets each line that a command prints.
+        image, links: its root directory and links in it; commands may then change nothing. None for
+            the host's.
     """
 
     bwrap: str
@@ -80,6 +85,8 @@ class BuildJail:
     shown: Sequence[tuple[str, str]] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     say: Callable[[str], None]
+    image: ImageRoot | None = None
+    links: Links = ()
 
     async def run(self, command: Sequence[str], *, serve: Serve | None = None) -> JailOutcome:
         """Run a command to its end.
@@ -120,13 +127,15 @@ class BuildJail:
     ) -> subprocess.Popen[bytes]:
         with open(jail_start.__file__, "rb") as file:
             starter = file.read()
-        contents = {STARTER: starter, **{path: text.encode() for path, text in SYNTHETIC_FILES}}
+        usual = SYNTHETIC_FILES if self.image is None else ()
+        contents = {STARTER: starter, **{path: text.encode() for path, text in usual}}
         files = [
             FileData(descriptor=memory_file(content, theirs), target=path)
             for path, content in contents.items()
         ]
         system_calls = filter_program(platform.machine())
         filter_fd = None if system_calls is None else memory_file(system_calls, theirs)
+        image = self.image
         inside = os.path.relpath(self.environment, self.directory)
         arguments = build_arguments(
             JailContent(
@@ -140,13 +149,15 @@ class BuildJail:
                 filter_fd=filter_fd,
                 variables=tuple(self.variables.items()),
                 # No second bind: hard links from the cache to it work only within one mount.
-                links=((ENV, f"{BUILD}/{inside}"),),
+                links=((ENV, f"{BUILD}/{inside}"),) if image is None else self.links,
+                image=image is not None,
             ),
-            writable=[(self._own(), BUILD)],
+            writable=[(self._own(), BUILD)] if image is None else (),
         )
         arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
         words = [self.bwrap, "--args", str(arguments_fd), "--"]
-        words += [self.python, "-I", "-S", STARTER, str(channel), *command]
+        words += python_command(self.python, image)
+        words += ["-I", "-S", STARTER, str(channel), *command]
         return spawn(
             self.user,
             words,

@@ -175,6 +175,14 @@ class Installer:
             InstallError, OSError, NsmError: it cannot be made.
         """
         wanted = self._request.wanted
+        if wanted.image:
+            from nsmd.environments.images.image_install import (  # noqa: PLC0415  # rarely needed
+                ImageInstaller,
+            )
+
+            return await ImageInstaller(
+                self._request, self._launcher, self._environ, say=self._said, phase=self._phase
+            ).make()
         of = PythonPackages.of if wanted.preset == "python" else NodePackages.of
         packages: Packages = (CondaPackages.of if wanted.conda else of)(
             self._request, self._launcher.user.why_unreadable

@@ -16,8 +16,13 @@ from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_mo
 from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.interpreters import reserved_mb
 from nsmd.environments.packages.build_jail import ENV
+from nsmd.environments.packages.failures import InstallError
 from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
-from nsmd.environments.packages.store import NODE_MODULES, EnvironmentStore
+from nsmd.environments.packages.store import (
+    NODE_MODULES,
+    EnvironmentDetails,
+    EnvironmentStore,
+)
 from nsmd.model.packages import WantedPackages, shown
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment, ReadOnlyBind
@@ -149,6 +154,8 @@ class InstallerRun:
                 f"There is no complete environment at {path}.",
                 hint=f"`nsm env update {name}` builds it again.",
             )
+        if details.image is not None:
+            return _of_image(path, name, wanted, details, defaults, entry)
         count = len(details.versions)
         packages = f"{count or 'no'} package{'' if count == 1 else 's'}"
         node = details.interpreter == "node"
@@ -177,6 +184,51 @@ class InstallerRun:
             packages=details.modules,
         )
         return replace(environment, preload=wanted.preload)
+
+
+def _of_image(
+    path: str,
+    name: str,
+    wanted: WantedPackages,
+    details: EnvironmentDetails,
+    defaults: Defaults,
+    entry: EnvironmentSettings,
+) -> Environment:
+    from nsmd.environments.images import image_root  # noqa: PLC0415  # rarely needed
+
+    facts = details.image
+    assert facts is not None
+    try:
+        seen = image_root.shown_image(path, details.agent_python, details.prefixes)
+    except (InstallError, OSError) as error:
+        raise PackagesFailedError(
+            f"The image at {path} cannot be used: {error}.",
+            hint=f"`nsm env update {name}` makes it again.",
+        ) from error
+    titles = {"python": "Python", "bash": "Bash", "node": "Node.js"}
+    language = f"{titles[details.interpreter]} {details.version}"
+    if not details.program:
+        language = "programs only, by `nsm exec`"
+    return Environment(
+        name=name,
+        interpreter=details.interpreter,
+        description=entry.description or f"{language}, image {facts.digest[7:19]}",
+        agent_python=details.agent_python,
+        program=details.program,
+        reserved_mb=reserved_mb(details.interpreter, _numbers(details.version)),
+        binds=seen.binds,
+        links=seen.links,
+        image=seen.image,
+        path=facts.path,
+        timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
+        memory_mb=entry.memory_mb or defaults.memory_mb,
+        cpu_weight=entry.cpu_weight or defaults.cpu_weight,
+        source=shown(wanted),
+        network=entry.network_rule,
+        variables=tuple({**image_root.variables_of(facts), **entry.env}.items()),
+        setup=image_root.setup_of(details, facts),
+        directory=facts.working_directory,
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

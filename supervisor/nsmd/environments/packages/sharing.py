@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from nsmd.environments.packages.store import (
     NODE_MODULES,
+    EnvironmentDetails,
     EnvironmentStore,
     listed,
     package_of,
@@ -129,6 +130,30 @@ def share_packages(store: EnvironmentStore, made: str, versions: Mapping[str, st
                         _share(os.path.join(other, their, name), os.path.join(folder, name))
 
 
+def share_image(store: EnvironmentStore, made: str, details: EnvironmentDetails) -> None:
+    """Replace files of a new image's environment by links to equal files of others.
+
+    Images that have layers in common have most files in common; these are compared, byte by byte.
+
+    Args:
+        made: the new environment.
+        details: facts about it.
+    """
+    layers = set(details.image.layers if details.image is not None else ())
+    ours: dict[str, dict[str, int]] = {}
+    for other in map(store.path, store.names()):
+        there = store.details(other)
+        if there is None or there.image is None or not layers.intersection(there.image.layers):
+            continue
+        ours = ours or _scan(made)
+        theirs = _scan(other)
+        for folder, files in ours.items():
+            for name in files.keys() & theirs.get(folder, {}).keys():
+                one, its = os.path.join(other, folder, name), os.path.join(made, folder, name)
+                if files[name] and _is_as_old(one, its) and _share(one, its):
+                    files[name] = 0  # it is shared, and need not be compared with more
+
+
 def installed(site_packages: str) -> dict[str, str]:
     """Versions of the packages in a directory, by name."""
     found = (_INSTALLED.fullmatch(entry) for entry in listed(site_packages))
@@ -179,6 +204,11 @@ def _share(there: str, here: str) -> bool:
         return _is_same(there, here) or _link_equal(there, here)
     except OSError:
         return False
+
+
+def _is_as_old(one: str, other: str) -> bool:
+    """Return whether two files have the same time, which compiled modules of Python depend on."""
+    return os.lstat(one).st_mtime_ns == os.lstat(other).st_mtime_ns
 
 
 def _is_same(one: str, other: str) -> bool:

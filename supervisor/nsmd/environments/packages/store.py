@@ -54,6 +54,25 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """Facts about the container image of an environment.
+
+    Attributes:
+        digest: hash of its manifest or configuration.
+        variables: its variables, except PATH.
+        path: its PATH.
+        working_directory: directory in which its programs start; empty for none that sessions have.
+        layers: hashes of its layers, the lowest first.
+    """
+
+    digest: str
+    variables: dict[str, str]
+    path: str
+    working_directory: str
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentDetails:
     """Facts about an environment in the store.
 
@@ -66,6 +85,7 @@ class EnvironmentDetails:
         lock: hash of its lock.
         versions: installed packages, by name; of Node, by path below `node_modules`.
         modules: modules that models are told of.
+        image: the image that it is made from; None for packages.
     """
 
     interpreter: Interpreter
@@ -76,6 +96,7 @@ class EnvironmentDetails:
     lock: str
     versions: dict[str, str]
     modules: tuple[str, ...]
+    image: ImageFacts | None = None
 
 
 def hash_of(*facts: str) -> str:

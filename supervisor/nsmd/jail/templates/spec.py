@@ -82,6 +82,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         preload=environment.preload,
         project=spec.project,
         artifact=environment.artifact,
+        image=environment.image,
         host_network=spec.network.mode == "full",
         variables=_template_variables(spec),
     )
@@ -89,7 +90,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
 
 def can_preload(environment: Environment) -> bool:
     """Return whether code runs in forks of a template's process, and so finds its modules."""
-    if environment.interpreter != "python":
+    if environment.interpreter != "python" or environment.image is not None:
         return False
     if environment.artifact is not None:
         return environment.artifact.template_run is not None
@@ -157,7 +158,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     programs = {environment.interpreter: environment.program} if environment.program else {}
     common = json.dumps(
         {
-            "prestart": environment.interpreter,
+            "prestart": None if environment.only_programs else environment.interpreter,
             "rehearse": spec.rehearsed,
             "programs": programs,
             "sizes": {path: size_mb for path, size_mb, _ in session_file_systems(spec.sizes)},

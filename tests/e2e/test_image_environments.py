@@ -1,0 +1,75 @@
+"""Environments from container images in a real supervisor: added, used, removed, collected."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e_support import supervisor
+from image_world import Layout, copied, file, folder, layer, libraries_of
+from nsm.wire.errors import BadRequestError
+from realjail import needs_bwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+pytestmark = [pytest.mark.jail, pytest.mark.slow, needs_bwrap]
+
+
+@pytest.fixture
+def running() -> Generator[Supervisor]:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
+        supervisor(Path(directory), config="[pool]\nmax_spares = 0\n") as it,
+    ):
+        yield it
+
+
+def test_an_image_comes_and_goes_under_its_sessions(running: Supervisor) -> None:
+    bash = os.path.realpath(str(shutil.which("bash")))
+    layout = Layout(running.directory / "images")
+    layout.add(
+        [layer(*copied(bash), folder("app"), file("app/file", "of the image"))],
+        tag="1",
+        Env=[f"PATH={os.path.dirname(bash)}", "GREETING=hello"],
+        WorkingDir="/app",
+    )
+    said = running.run("nsm", "env", "add", "web", "--image", f"oci:{layout.place}:1")
+    assert said.stdout.startswith("web is ready: "), said.stderr
+    with running.client() as client:
+        code = 'echo "$PWD $(<file) $GREETING"'
+        expected = "/app of the image hello\n"
+        assert client.run(code, env="web", session="old").stdout == expected
+        # Programs begin in that directory, too.
+        said = running.run("nsm", "exec", "-e", "web", "other", "--", bash, "-c", code)
+        assert said.stdout == expected, said.stderr
+        assert running.run("nsm", "kill", "other").returncode == 0
+        client.builds.remove(["web"])
+        assert client.builds.gc().removed == (), "a session runs in it"
+        assert client.run(code, env="web", session="old").stdout == expected
+        client.kill("old")
+        assert len(client.builds.gc().removed) == 1
+
+
+def test_an_image_without_an_interpreter_runs_programs(running: Supervisor) -> None:
+    cat = os.path.realpath(str(shutil.which("cat")))
+    assert libraries_of(cat)
+    layout = Layout(running.directory / "images")
+    layout.add([layer(*copied(cat), file("file", "of the image"))], WorkingDir="/")
+    said = running.run("nsm", "env", "add", "tools", "--image", f"oci:{layout.place}")
+    assert said.stdout.startswith("tools is ready: "), said.stderr
+    said = running.run("nsm", "exec", "-e", "tools", "work", "--", cat, "file")
+    assert said.stdout == "of the image", said.stderr
+    with running.client() as client:
+        (row,) = [each for each in client.envs() if each.name == "tools"]
+        assert (row.interpreter, row.available) == ("", True)
+        with pytest.raises(BadRequestError, match="has no interpreter") as caught:
+            client.run("echo", env="tools")
+        assert "nsm exec -e tools" in caught.value.hint

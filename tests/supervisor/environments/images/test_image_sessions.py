@@ -1,0 +1,256 @@
+"""Environments made from images, and sessions in them, in real jails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from image_world import Layout, copied, file, folder, layer, libraries_of, other, symlink
+from nsm.wire.errors import PackagesFailedError
+from nsmd.environments.builds.package_builds import paths_in_use
+from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.store import EnvironmentStore
+from nsmd.jail.templates import open_templates
+from nsmd.model.packages import WantedPackages
+from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.model.values import Environment
+from package_world import installation
+from realjail import jail_spec, launched, mount_of, new_launcher, open_directory, open_session
+
+pytestmark = pytest.mark.jail
+
+
+def exiting_program(status: int) -> bytes:
+    """Make a static program for x86_64 that ends at once (elf(5)): exit(2) by its number."""
+    code = b"\xb8\x3c\x00\x00\x00\xbf" + struct.pack("<I", status) + b"\x0f\x05"
+    start, size = 0x400000, 64 + 56 + len(code)
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 2, 62, 1, start + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
+    return header + struct.pack("<IIQQQQQQ", 1, 5, 0, start, start, size, size, 4096) + code
+
+
+def _make_store(place: Path) -> None:
+    """Make a store that is not for root alone, if the tests are root's."""
+    (place / "envs").mkdir()
+    (place / "envs").chmod(0o755)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Return a directory that the jails' user reaches."""
+    with open_directory() as directory:
+        _make_store(directory)
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def bash_layer() -> bytes:
+    """Return a layer with Bash and cat."""
+    cat, bash = shutil.which("cat"), shutil.which("bash")
+    assert cat is not None
+    assert bash is not None
+    paths = [os.path.realpath(bash), os.path.realpath(cat)]
+    return layer(
+        *copied(*paths),
+        folder("app"),
+        file("app/data", "of the image"),
+        file("etc/os-release", "ID=made-here\n"),
+        file("etc/ld.so.preload", "/app/evil.so\n"),
+        symlink("link", "app/data"),
+        other("dev/mem", b"3"),
+        symlink("opt/bash", paths[0]),
+    )
+
+
+def _ignore(progress: CommandProgress, log_bytes: int) -> None:
+    """Take the progress of a build, which nobody watches."""
+
+
+async def _make(place: Path, image: str, name: str = "web", **wanted: str | bool) -> Installed:
+    refresh = bool(wanted.pop("refresh", False))
+    with (place / "log").open("wb") as log:
+        return await installation(place).make(
+            name,
+            WantedPackages(image=image, **wanted),  # type: ignore[arg-type]
+            refresh=refresh,
+            on_progress=_ignore,
+            log_fd=log.fileno(),
+        )
+
+
+def _environment(place: Path, made: Installed, image: str) -> Environment:
+    return installation(place).environment(
+        made.path, "web", WantedPackages(image=image), Defaults(), EnvironmentSettings()
+    )
+
+
+ETC = ("group", "hosts", "nsswitch.conf", "os-release", "passwd", "resolv.conf")
+
+PATH = "PATH=/opt:/usr/bin:/bin"
+
+
+@pytest.fixture(scope="module")
+def built(bash_layer: bytes) -> Iterator[tuple[Path, Installed, Environment]]:
+    """Return an environment of an image with Bash, made once for several tests."""
+    with open_directory() as place:
+        _make_store(place)
+        layout = Layout(place / "layout")
+        variables = [PATH, "GREETING=hello", "HOME=/root"]
+        layout.add([bash_layer], tag="1", Env=variables, WorkingDir="/app")
+        image = f"oci:{layout.place}:1"
+        made = trio.run(_make, place, image)
+        yield place, made, _environment(place, made, image)
+
+
+async def test_sessions_have_the_images_files(
+    built: tuple[Path, Installed, Environment],
+) -> None:
+    _, made, environment = built
+    assert (environment.interpreter, environment.program) == ("bash", "/opt/bash")
+    assert environment.directory == "/app"
+    async with open_session(environment) as session:
+        ran = await session.run('cat /etc/os-release /link; echo "$GREETING $HOME $PATH"')
+        assert ran.stdout == "ID=made-here\nof the imagehello /workspace /opt:/usr/bin:/bin\n"
+        # Nothing of the host but what the agent needs, and nothing to write to.
+        its = {f"/{path.name}" for path in Path(made.path, "root").iterdir()}
+        found = (await session.run("echo /* /dev/m* /etc/*")).stdout.split()
+        assert {name for name in found if name.count("/") == 1} == its | {
+            *("/dev", "/proc", "/run", "/tmp", "/workspace")
+        }
+        assert {name for name in found if name.count("/") == 2} == {
+            "/dev/m*",
+            *(f"/etc/{name}" for name in ETC),
+        }
+        ran = await session.run("echo > /app/new; echo > /etc/new; echo > /new; echo > /run/new")
+        assert ran.stderr.count("Read-only file system") == 4
+        assert (await session.run("cat /etc/ld.so.preload")).exit_code == 1
+        assert (await session.run("echo $(</proc/self/status)")).stdout.count("NoNewPrivs: 1") == 1
+
+
+async def test_sessions_of_an_image_are_forks(
+    place: Path, built: tuple[Path, Installed, Environment]
+) -> None:
+    *_, environment = built
+    project = place / "project"
+    project.mkdir()
+    (project / "file").write_text("of the project\n")
+    async with (
+        open_templates(new_launcher()) as launcher,
+        open_session(environment, mount_of(project), launcher=launcher) as session,
+    ):
+        ran = await session.run("cat /project/file /link; echo /run/nsm/host/*")
+        assert ran.stdout.startswith("of the project\nof the image/run/nsm/host/")
+        policy = json.loads((await session.run("cat /run/nsm/policy.json")).stdout)
+        assert policy["kind"] == "forked"
+        assert session.jail.template_pid
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="not here: the program is for x86_64")
+async def test_an_image_may_be_a_single_static_program(place: Path) -> None:
+    layout = Layout(place / "layout")
+    layout.add([layer(file("leave", exiting_program(7), 0o755))])
+    image = f"oci:{layout.place}"
+    environment = _environment(place, await _make(place, image), image)
+    assert environment.only_programs
+    async with launched(new_launcher(), jail_spec(environment)) as jail:
+        root = f"/proc/{jail.pid}/root"
+        assert sorted(os.listdir(root)) == [
+            *("dev", "etc", "leave", "proc", "run", "tmp", "workspace")
+        ]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="not here: the program is for x86_64")
+async def test_the_hosts_loader_takes_nothing_of_the_image(place: Path) -> None:
+    libraries = libraries_of(sys.executable)
+    layout = Layout(place / "layout")
+    layout.add(
+        [
+            layer(
+                file("leave", exiting_program(7), 0o755),
+                *(file(path, "no library", 0o755) for path in libraries),
+                *(file(f"lib/{os.path.basename(path)}", "no library") for path in libraries),
+                file("etc/ld.so.preload", "/leave\n"),
+                file("etc/ld.so.cache", "no cache"),
+            )
+        ],
+        Env=["LD_PRELOAD=/leave", "LD_AUDIT=/leave", "LD_LIBRARY_PATH=/lib"],
+    )
+    image = f"oci:{layout.place}"
+    environment = _environment(place, await _make(place, image), image)
+    async with (
+        open_templates(new_launcher()) as launcher,
+        launched(launcher, jail_spec(environment)) as fork,
+        launched(new_launcher(), jail_spec(environment)) as cold,
+    ):
+        # Their agents speak, so nothing of that was loaded.
+        assert fork.template_pid
+        assert not cold.template_pid
+
+
+@pytest.mark.slow
+async def test_the_digest_is_pinned(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    first = layout.add([bash_layer], tag="1", Env=[PATH])
+    image = f"oci:{layout.place}:1"
+    made = await _make(place, image)
+    assert Path(made.lock).read_text().splitlines()[1:] == [image, first]
+    # What was made is used, whatever the layout has now.
+    shutil.rmtree(layout.place)
+    assert await _make(place, image) == made
+    changed = Layout(layout.place)
+    second = changed.add([bash_layer, layer(file("more"))], tag="1", Env=[PATH])
+    shutil.rmtree(made.path)
+    with pytest.raises(PackagesFailedError, match="is wanted") as caught:
+        await _make(place, image)
+    assert "nsm env update" in caught.value.hint
+    again = await _make(place, image, refresh=True)
+    assert Path(again.lock).read_text().splitlines()[2] == second
+
+
+@pytest.mark.slow
+async def test_images_share_the_files_of_their_layers(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    layout.add([bash_layer], tag="1", Env=[PATH])
+    layout.add([bash_layer, layer(file("app/data", "of another"))], tag="2", Env=[PATH])
+    one = await _make(place, f"oci:{layout.place}:1", "one")
+    two = await _make(place, f"oci:{layout.place}:2", "two")
+    assert Path(one.path, "root/etc/os-release").samefile(Path(two.path, "root/etc/os-release"))
+    assert Path(one.path, "root/app/data").read_text() == "of the image"
+    assert Path(two.path, "root/app/data").read_text() == "of another"
+
+
+@pytest.mark.slow
+async def test_the_wanted_interpreter_is_missing(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    layout.add([bash_layer], tag="1", Env=[PATH])
+    with pytest.raises(PackagesFailedError, match=r"no Node\.js that sessions can use"):
+        await _make(place, f"oci:{layout.place}:1", language="node")
+
+
+async def test_a_hostile_image_leaves_nothing(place: Path) -> None:
+    layout = Layout(place / "layout")
+    layout.add([layer(file("x"), file("../../../out"))])
+    with pytest.raises(PackagesFailedError, match="leads out of the image"):
+        await _make(place, f"oci:{layout.place}")
+    store = EnvironmentStore(str(place / "envs"))
+    assert store.names() == []
+    assert [name for name in os.listdir(store.builds) if name.startswith("alone")] == []
+    assert not list(place.rglob("out"))
+
+
+def test_a_live_session_keeps_its_image(built: tuple[Path, Installed, Environment]) -> None:
+    place, made, environment = built
+    store = EnvironmentStore(str(place / "envs"))
+    assert store.collect(paths_in_use([environment]), dry_run=True).paths == ()
+    assert store.collect((), dry_run=True).paths == (made.path,)

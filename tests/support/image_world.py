@@ -1,0 +1,162 @@
+"""Container images for tests, made here: OCI layouts, and archives as of `docker save`."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nsmd.environments.images.image_files import architecture
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+def file(name: str, content: bytes | str = b"", mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
+    """Make a regular file of a layer."""
+    member = tarfile.TarInfo(name)
+    data = content.encode() if isinstance(content, str) else content
+    member.size, member.mode = len(data), mode
+    return member, data
+
+
+def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    """Make a directory of a layer."""
+    return other(name, tarfile.DIRTYPE, mode=mode)
+
+
+def symlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    """Make a symbolic link of a layer."""
+    return other(name, tarfile.SYMTYPE, target)
+
+
+def hardlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    """Make a hard link of a layer."""
+    return other(name, tarfile.LNKTYPE, target)
+
+
+def other(
+    name: str, kind: bytes, target: str = "", mode: int = 0o644
+) -> tuple[tarfile.TarInfo, bytes]:
+    """Make something else of a layer."""
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.mode = kind, target, mode
+    return member, b""
+
+
+def layer(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """Make a layer, uncompressed."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, data in members:
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def configuration(layers: Iterable[bytes], **config: Any) -> dict[str, Any]:
+    """Make an image's configuration."""
+    return {
+        "architecture": architecture(),
+        "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [digest(each) for each in layers]},
+    }
+
+
+def digest(data: bytes) -> str:
+    """Digest of some bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def libraries_of(program: str) -> list[str]:
+    """Paths of the libraries and the loader that a program needs."""
+    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    return [word for word in told.split() if word.startswith("/")]
+
+
+def copied(*programs: str) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """Copies of the host's programs, with the libraries and the loader that they need."""
+    made: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+    for program in programs:
+        for path in (program, *libraries_of(program)):
+            name = path.lstrip("/")
+            made[name] = file(name, Path(path).read_bytes(), 0o755)
+    return list(made.values())
+
+
+class Layout:
+    """An OCI layout."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "blobs" / "sha256").mkdir(parents=True)
+        (place / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+        self.index: list[dict[str, Any]] = []
+
+    def blob(self, data: bytes, kind: str = "") -> dict[str, Any]:
+        """Add a blob, and return its descriptor."""
+        (self.place / "blobs" / "sha256" / digest(data)[7:]).write_bytes(data)
+        return {"mediaType": kind, "digest": digest(data), "size": len(data)}
+
+    def add(
+        self,
+        layers: Sequence[bytes],
+        tag: str = "latest",
+        *,
+        compress: bool = True,
+        config: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> str:
+        """Add an image; return its digest."""
+        blobs = [
+            self.blob(
+                gzip.compress(each, 1, mtime=0) if compress else each,
+                f"application/vnd.oci.image.layer.v1.tar{'+gzip' if compress else ''}",
+            )
+            for each in layers
+        ]
+        config = configuration(layers, **settings) if config is None else config
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": self.blob(
+                json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"
+            ),
+            "layers": blobs,
+        }
+        return self.add_manifest(manifest, tag)
+
+    def add_manifest(self, manifest: Mapping[str, Any], tag: str) -> str:
+        """Add a manifest; return its digest."""
+        found = self.blob(json.dumps(manifest).encode(), str(manifest.get("mediaType", MANIFEST)))
+        found["annotations"] = {"org.opencontainers.image.ref.name": tag}
+        self.index.append(found)
+        self.write_index()
+        return str(found["digest"])
+
+    def write_index(self) -> None:
+        """Write the list of images."""
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": self.index}
+        (self.place / "index.json").write_text(json.dumps(index))
+
+
+def docker_archive(path: Path, layers: Sequence[bytes], tag: str, **settings: Any) -> None:
+    """Write an archive as `docker save` does."""
+    config = json.dumps(configuration(layers, **settings)).encode()
+    name = f"{digest(config)[7:]}.json"
+    names = [f"{number}/layer.tar" for number in range(len(layers))]
+    manifest = [{"Config": name, "RepoTags": [tag], "Layers": names}]
+    with tarfile.open(path, "w") as archive:
+        for each, data in [
+            (name, config),
+            *zip(names, layers, strict=True),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ]:
+            member, content = file(each, data)
+            archive.addfile(member, io.BytesIO(content))
