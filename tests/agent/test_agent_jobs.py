@@ -6,6 +6,7 @@ import base64
 import os
 import signal
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -448,7 +449,7 @@ def test_the_end_of_output_is_kept_where_no_block_has_room() -> None:
         )
         lines = sum(len(f"{n}\n") for n in range(1, 20_001))
         for so_far in (lines, lines + 3000):  # what comes at the same time has no order
-            becomes_true(lambda so_far=so_far: jobs.size(job) == so_far, "it was read")
+            becomes_true(partial(lambda size: jobs.size(job) == size, so_far), "it was read")
             jobs.write(job, b"\n")
         facts = jobs.wait(job)
         data, missing = jobs.output(job)

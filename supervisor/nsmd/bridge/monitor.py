@@ -144,8 +144,7 @@ class ProgramMonitor(Monitor):
         self.pid = os.fork()
         if not self.pid:
             os.close(go)
-            written = [written for _, written in outputs]
-            _become(order, written, waits, says, own, die_with_parent)
+            _become(order, [end for _, end in outputs], waits, says, own, die_with_parent)
         os.close(says)
         os.close(waits)
         for (read, written), name in zip(outputs, ("stdout", "stderr"), strict=True):

@@ -167,7 +167,8 @@ def test_a_hundred_samples_at_once(shared: Supervisor) -> None:
     async def one(number: int) -> str:
         made = await NsmSandboxEnvironment.sample_init("many", None, {})
         try:
-            return (await made["default"].exec(["echo", str(number)])).stdout
+            said: str = (await made["default"].exec(["echo", str(number)])).stdout
+            return said
         finally:
             await NsmSandboxEnvironment.sample_cleanup("many", None, made, False)
 

@@ -104,10 +104,10 @@ async def test_output_so_far_of_a_stopped_program() -> None:
 
     def on_line(stream: str, line: str) -> None:
         told(stream, line)
-        stop.ask("timeout")
+        stop.ask("cancelled")
 
     ended = await outcome_of_shell("echo so far; sleep 100", on_line=on_line, stop=stop)
-    assert (ended.why_stopped, ended.signal) == ("timeout", signal.SIGTERM)
+    assert (ended.why_stopped, ended.signal) == ("cancelled", signal.SIGTERM)
     assert ended.stdout == "so far\n"
     assert told.lines["stdout"] == ["so far"]
 
