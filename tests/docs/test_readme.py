@@ -37,7 +37,7 @@ BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | 
 VARIES = "<!-- numbers vary -->"
 FILE = re.compile(r"<!-- file ~/(\S+) -->")
 PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 END_TIMEOUT_S = 120
 _UCRED = struct.Struct("3i")
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 180
 
 
 class Supervisor:

@@ -39,7 +39,7 @@ AWAY = "/home/shared/project"
 ADAS_UID = 54_321
 """User for tests that root runs: nobody's on any machine, so that she may do nothing to anyone."""
 
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 180
 
 AGENT = """\
 #!/usr/bin/env sh
