@@ -50,7 +50,7 @@ class Stopper:
                 "early", now + REPEAT_S, lambda: self._signal(execution, wide=False)
             )
         if execution.interpreter.has_jobs:
-            self._agent.poller.at("job", now + JOB_S, lambda: self._signal_job(execution))
+            self._agent.poller.at("job", now + JOB_S, lambda: self.signal_job(execution))
         self._signal(execution, wide=False)
         self._send_again(execution, AGAIN_S)
 
@@ -102,7 +102,7 @@ class Stopper:
         if interpreter.takes_signals:
             send_signal(leader, signal.SIGCONT)
 
-    def _signal_job(self, execution: CurrentExecution, *, rested: bool = False) -> None:
+    def signal_job(self, execution: CurrentExecution, *, rested: bool = False) -> None:
         """Interrupt the job that a shell waits for, if that has a process group of its own.
 
         A shell that does not sleep has not come to its interrupt yet, as the machine is busy. One
@@ -124,7 +124,7 @@ class Stopper:
             self._agent.poller.at(
                 "job",
                 time.monotonic() + (0 if rests else JOB_S),
-                lambda: self._signal_job(execution, rested=rests),
+                lambda: self.signal_job(execution, rested=rests),
             )
             return
         resumes = execution.interpreter.resumes_jobs

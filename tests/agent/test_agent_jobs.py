@@ -440,6 +440,10 @@ def test_a_full_file_system_loses_output_and_nothing_else() -> None:
         assert jobs.output(jobs.start("echo", "fine"))[0] == b"fine\n"
 
 
+def has_printed(jobs: Jobs, job: str, size: int) -> bool:
+    return jobs.size(job) == size
+
+
 def test_the_end_of_output_is_kept_where_no_block_has_room() -> None:
     with jailed_agent(weak=("--size", "100000", "--tmpfs", "/tmp")) as agent:
         jobs = Jobs(agent)
@@ -449,7 +453,7 @@ def test_the_end_of_output_is_kept_where_no_block_has_room() -> None:
         )
         lines = sum(len(f"{n}\n") for n in range(1, 20_001))
         for so_far in (lines, lines + 3000):  # what comes at the same time has no order
-            becomes_true(partial(lambda size: jobs.size(job) == size, so_far), "it was read")
+            becomes_true(partial(has_printed, jobs, job, so_far), "it was read")
             jobs.write(job, b"\n")
         facts = jobs.wait(job)
         data, missing = jobs.output(job)

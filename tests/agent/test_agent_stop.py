@@ -365,19 +365,25 @@ def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> 
     """A busy machine may not run the shell for a while; a stopped one stands for that here."""
     code = "set -m; sh -c 'echo $$; exec sleep 60' & read; wait"
     looks: list[Callable[[], None]] = []
-    poller = SimpleNamespace(at=lambda _name, _when, look: looks.append(look))
-    agent: Any = SimpleNamespace(poller=poller)
+
+    def note(_name: str, _when: float, look: Callable[[], None]) -> None:
+        looks.append(look)
+
+    def has_started(_row: object) -> bool:
+        return True
+
+    agent: Any = SimpleNamespace(poller=SimpleNamespace(at=note))
     with subprocess.Popen(
         ["/bin/bash", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as shell:
         assert shell.stdout is not None
         job = int(shell.stdout.readline())
         interpreter = SimpleNamespace(pid=shell.pid, resumes_jobs=True)
-        execution: Any = SimpleNamespace(interpreter=interpreter, has_started=lambda _row: True)
+        execution: Any = SimpleNamespace(interpreter=interpreter, has_started=has_started)
         try:
             shell.send_signal(signal.SIGSTOP)
             becomes_true(lambda: state(shell.pid) == b"T", "stopped")
-            Stopper(agent)._signal_job(execution)
+            Stopper(agent).signal_job(execution)
             looks.pop()()
             shell.send_signal(signal.SIGCONT)
             becomes_true(lambda: state(shell.pid) == b"S", "asleep")
