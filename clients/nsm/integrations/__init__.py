@@ -8,6 +8,8 @@ docs/how-to/integrations.md shows how each is used.
     pydantic_ai.py       `NsmWorkspace`
     deepagents.py        `NsmBackend`
     deepagents_code.py   provider for ``dcode --sandbox nsm``
+    openai_agents.py     `NsmSandboxClient`; openai_agents_terminals.py has the programs that the
+                         SDK comes back to, openai_agents_shell.py `NsmShellExecutor`
     minisweagent.py      `NsmEnvironment`
     swerex.py            `NsmDeployment`, `NsmRuntime`; swerex_shell.py has its shells
     strands.py           `NsmSandbox`

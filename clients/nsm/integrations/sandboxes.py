@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsm.client.async_sandbox import AsyncSandbox
     from nsm.client.async_session_files import AsyncSessionFiles
     from nsm.client.job_steps import ProgramSettings
+    from nsm.wire.ports import PortRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -251,6 +252,14 @@ class LazySandbox:
         await self.write(script, data)
         run_it = f'exec 9<"$1"; rm -- "$1"; exec bash /dev/fd/9 {redirection}'
         return ["bash", "-c", run_it, "bash", script]
+
+    async def open_port(self, port: int) -> PortRow:
+        """Open a port on the host's loopback; one that is open stays where it is."""
+        sandbox = await self.opened()
+        for row in await self._client.ports.list(sandbox.id):
+            if row.port == port and row.is_open:
+                return row
+        return await sandbox.open_port(port)
 
     async def stop(self, job: AsyncJob) -> None:
         """Stop a program, with all that it has started, also if the caller is cancelled."""

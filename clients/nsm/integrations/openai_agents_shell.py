@@ -1,0 +1,75 @@
+"""Executor for the shell tool of the OpenAI Agents SDK."""
+
+# pyright: basic, reportMissingImports=false
+# mypy: disable-error-code="misc, no-any-unimported, import-not-found"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agents import ShellCallOutcome, ShellCommandOutput, ShellResult
+
+from nsm.integrations.sandboxes import LazySandbox
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+    from agents import ShellCommandRequest
+
+    from nsm.client.sandbox import SandboxSettings
+
+FRAMEWORK = "openai-agents"
+
+
+class NsmShellExecutor:
+    """An executor for the SDK's `ShellTool`, whose commands run in a session of nsm.
+
+    Example::
+
+        async with NsmShellExecutor() as executor:
+            agent = Agent(name="Worker", tools=[ShellTool(executor=executor)])
+
+    It ends with `aclose`, or with the program.
+
+    Args:
+        socket_path: socket of the supervisor; None for the usual one.
+        settings: as of `nsm.Client.sandbox`.
+    """
+
+    def __init__(
+        self, *, socket_path: str | None = None, **settings: Unpack[SandboxSettings]
+    ) -> None:
+        self._sandbox = LazySandbox(FRAMEWORK, socket_path=socket_path, **settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the session."""
+        await self._sandbox.ado(self._sandbox.close)
+
+    async def __call__(self, request: ShellCommandRequest) -> ShellResult:
+        """Run the commands of a call, one after the other, until one takes too long."""
+        action = request.data.action
+        timeout_s = None if action.timeout_ms is None else action.timeout_ms / 1000
+        output: list[ShellCommandOutput] = []
+        for command in action.commands:
+            argv = await self._sandbox.ado(self._sandbox.shell_argv, command)
+            done = await self._sandbox.ado(self._sandbox.execute, argv, timeout_s=timeout_s)
+            stderr = _text(done.stderr)
+            if done.missing:
+                stderr += f"\n[{done.missing:,} bytes of the output are left out]\n"
+            outcome = ShellCallOutcome(type="exit", exit_code=done.exit_code)
+            if done.timed_out:
+                outcome = ShellCallOutcome(type="timeout")
+            output.append(ShellCommandOutput(_text(done.stdout), stderr, outcome, command))
+            if done.timed_out:
+                break
+        return ShellResult(output, max_output_length=action.max_output_length)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
