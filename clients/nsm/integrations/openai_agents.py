@@ -18,6 +18,7 @@ openai_agents_terminals.py has the programs that the SDK comes back to.
 
 from __future__ import annotations
 
+import posixpath
 import tarfile
 import tempfile
 from contextlib import contextmanager, suppress
@@ -46,18 +47,19 @@ from agents.sandbox.util.tar_utils import (
     should_skip_tar_member,
     validate_tarfile,
 )
+from agents.sandbox.workspace_paths import posix_path_as_path
 
 from nsm.client import operations
 from nsm.client.job_steps import COLLECT_BYTES
 from nsm.client.sandbox import SandboxSettings
 from nsm.integrations.openai_agents_terminals import TerminalSession
-from nsm.integrations.sandboxes import GONE, LazySandbox
-from nsm.wire.errors import NsmError
+from nsm.integrations.sandboxes import GONE, LazySandbox, resolved
+from nsm.wire.errors import FileError, NsmError
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Awaitable, Callable, Generator, Iterable
-    from pathlib import Path
+    from pathlib import Path, PurePosixPath
     from typing import IO, Unpack
 
     from agents.sandbox.session import Dependencies, SandboxSession
@@ -234,6 +236,15 @@ class NsmSandboxSession(TerminalSession):
         return await self.sandbox.ado(self.sandbox.files, call)
 
     async def _validate_path_access(self, path: Path | str, *, for_write: bool = False) -> Path:
+        policy = self._workspace_path_policy()
+        place = policy.normalize_sandbox_path(path, for_write=for_write)
+        if not self.state.manifest.extra_path_grants:
+            with suppress(OSError, NsmError):
+                if await self._files(
+                    partial(_is_below, root=str(policy.sandbox_root()), path=place)
+                ):
+                    return posix_path_as_path(place)
+        # The SDK's check, which runs two programs, decides the rest and words what it refuses.
         return await self._validate_remote_path_access(path, for_write=for_write)
 
     def _runtime_helpers(self) -> tuple[RuntimeHelperScript, ...]:
@@ -267,11 +278,9 @@ class NsmSandboxSession(TerminalSession):
         place = await self._validate_path_access(path, for_write=True)
 
         async def write(files: AsyncSessionFiles) -> None:
-            await files.mkdir(str(place.parent), parents=True)
-            exists = await files.exists(str(place))
-            target = (await files.stat(str(place))).path if exists else str(place)
-            pieces = _chained(first, stream.read)
-            await files.write_from(target, pieces)
+            target = await resolved(files, str(place))
+            await files.mkdir(posixpath.dirname(target), parents=True)
+            await files.write_from(target, _chained(first, stream.read))
 
         with _writing(path):
             if len(first) < WHOLE_BYTES:
@@ -396,6 +405,19 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
         return LazySandbox(
             FRAMEWORK, session=session, socket_path=self._socket_path, keep=True, **settings
         )
+
+
+async def _is_below(files: AsyncSessionFiles, root: str, path: PurePosixPath) -> bool:
+    """Return whether a path leads to something below a directory, or would if it were made."""
+    above = f"{(await files.stat(root)).path}/"
+    try:
+        real = (await files.stat(str(path))).path
+    except FileError:
+        with suppress(FileError):
+            await files.stat(str(path), follow=False)
+            return False  # a link that leads to nothing
+        real = f"{(await files.stat(str(path.parent))).path}/{path.name}"
+    return f"{real}/".startswith(above)
 
 
 def _text(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import posixpath
 import weakref
 from contextlib import suppress
 from functools import partial
@@ -191,7 +192,11 @@ class LazySandbox:
             try:
                 await files.write(path, data, parents=True)
             except FileError as error:
-                if error.data.get("errno") == "EEXIST":  # a file, where a directory should be
+                if error.data.get("errno") == "EEXIST":  # a directory should be there
+                    real = await resolved(files, path)
+                    if real != path:  # a link leads to one
+                        await files.write(real, data, parents=True)
+                        return
                     error.data["errno"] = "ENOTDIR"
                 if error.data.get("errno") != "ELOOP":
                     raise
@@ -276,6 +281,21 @@ class LazySandbox:
                 return
             self._closed = True
             await _end(self._client, self._sandbox)
+
+
+async def resolved(files: AsyncSessionFiles, path: str) -> str:
+    """Return a path of a session without links, as far as it leads to something."""
+    missing: list[str] = []
+    while True:
+        try:
+            entry = await files.stat(path or ".")
+        except FileError as error:
+            if error.data.get("errno") != "ENOENT" or not path.strip("/"):
+                raise
+            path, name = posixpath.split(path.rstrip("/"))
+            missing.insert(0, name)
+        else:
+            return posixpath.join(entry.path, *missing)
 
 
 async def _end(client: AsyncClient, sandbox: AsyncSandbox | None) -> None:

@@ -11,7 +11,10 @@ import io
 import json
 import os
 import re
+import select
+import signal
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 from openai.types.responses import ResponseFunctionShellToolCall
 
 import host_attacks
+from e2e_support import supervisor
 from nsm.integrations import openai_agents_terminals
 from nsm.integrations.openai_agents import (
     LABEL,
@@ -233,6 +237,17 @@ async def test_files(session: SandboxSession) -> None:
         await session.read(Path("out"))
     with pytest.raises(InvalidManifestPathError):
         await session.write(Path("../tmp/x"), io.BytesIO(b"x"))
+    await session.exec("ln -s /tmp/new dangling; ln -s /tmp elsewhere; ln -s deep inside")
+    for outside in ("dangling", "elsewhere/x", "inside/../../tmp/x"):
+        with pytest.raises((InvalidManifestPathError, WorkspaceArchiveWriteError)):
+            await session.write(Path(outside), io.BytesIO(b"x"))
+    await session.write(Path("inside/new"), io.BytesIO(b"x"))
+    await session.write(Path("inside/a/b/large"), io.BytesIO(large))
+    await session.write(Path("inside/a/c/new"), io.BytesIO(b"y"))
+    done = await session.exec(
+        "cat deep/new deep/a/c/new; wc -c <deep/a/b/large; ls /tmp/x /tmp/new"
+    )
+    assert done.stdout == b"xy20000000\n"
     with pytest.raises(ExecTransportError, match="one user"):
         await session.read(Path("link"), user="root")
 
@@ -442,6 +457,48 @@ async def test_no_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(WorkspaceStartError, match="supervisor"):
         await it.start()
     await client.delete(it)
+
+
+async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as own:
+        for name, value in own.variables.items():  # for the next supervisor
+            monkeypatch.setenv(name, value)
+        client = NsmSandboxClient()
+        it = await client.create()
+        await it.start()
+        started = await it.pty_exec_start("cat", tty=True, yield_time_s=0)
+        command = "touch begun; until [ -e go ]; do sleep 0.1; done; echo done"
+        running = asyncio.create_task(it.exec(command))
+        while not (await it.exec("test -e begun")).ok():
+            pass
+        own.process.send_signal(signal.SIGKILL)
+        own.process.wait()
+        await it.exec("touch go")
+        assert (await running).stdout == b"done\n"
+        update = await it.pty_write_stdin(session_id=started.process_id, chars="hi\n")
+        output = update.output
+        while b"hi" not in output:
+            output += (await it.pty_write_stdin(session_id=started.process_id, chars="")).output
+        await client.delete(it)
+        with own.client() as last:
+            ended = os.pidfd_open(last.server.pid)
+            last.shutdown()
+        select.select([ended], [], [])  # it writes into the directory until then
+        os.close(ended)
+
+
+async def test_a_supervisor_that_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as own:
+        monkeypatch.setenv("NSM_AUTOSTART", "0")
+        it = await NsmSandboxClient(socket_path=own.socket).create()
+        await it.start()
+        running = asyncio.create_task(it.exec("touch begun; exec sleep 1000"))
+        while not (await it.exec("test -e begun")).ok():
+            pass
+        with own.client() as other:
+            other.shutdown()
+        with pytest.raises(ExecTransportError):
+            await running
 
 
 async def test_the_shell_tool(shared: Supervisor) -> None:
