@@ -184,6 +184,12 @@ def test_original_and_forks_cannot_reach_each_other(client: Client) -> None:
     assert printed(client, "above", "print(open('/workspace/reached').read())") == nothing
 
 
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=lambda: [print(flush=True), time.sleep(999)]).start()
+ctypes.CDLL(None).syscall(60, 0)  # ends the main thread only
+"""
+
 REFUSED = [
     ("import threading, time; threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
      "threads"),
@@ -191,13 +197,15 @@ REFUSED = [
     ("import mmap; m = mmap.mmap(-1, 4096)", "shares memory"),
     ("import mmap; f = open('m', 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096, prot=1)",
      "/workspace/m"),
+    ("import subprocess as s; s.Popen(['python3', '-c', HEADLESS], stdout=-1).stdout.read(1)",
+     "python3"),
     ("import os; fork = os.fork; os.fork = lambda: 1 / 0", "ZeroDivisionError"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "why"), REFUSED, ids=[why for _, why in REFUSED])
 def test_what_cannot_be_forked_goes_on(client: Client, code: str, why: str) -> None:
-    printed(client, "stays", f"x = 1\n{code}")
+    printed(client, "stays", f"x = 1\nHEADLESS = {HEADLESS!r}\n{code}")
     with pytest.raises(ForkRefusedError, match=why):
         client.fork("stays", "never")
     assert printed(client, "stays", "print(x)") == "1\n"

@@ -21,6 +21,7 @@ from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
 from nsm.wire.inspection import Inspection
 from nsm.wire.results import RunResult
 from nsm.wire.sandbox import OpenedSession
+from nsm.wire.transcripts import OWN_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,9 +39,6 @@ IDLE_S = 60.0
 """Seconds after which the session of a replay ends if its client does not end it."""
 
 SAME, DIFFERS, NOT_COMPARED, SKIPPED = "same", "differs", "not-compared", "skipped"
-
-OWN_CODE = tuple(f"{mark} nsm {verb}\n" for mark in ("#", "//") for verb in ("save", "restore"))
-"""Beginnings of code that nsm itself ran in the session."""
 
 SHORTEST_LIMIT_S = 0.05
 """Least time for code that was stopped when it was recorded, seconds."""

@@ -12,6 +12,9 @@ from nsm.wire.results import Truncation
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 
+OWN_CODE = tuple(f"{mark} nsm {verb}\n" for mark in ("#", "//") for verb in ("save", "restore"))
+"""Beginnings of code that nsm itself runs in a session (`nsm.saves.interpreters.code`)."""
+
 
 class SessionStart(NamedTuple):
     """The session that a transcript is of; the first entry.

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
+from nsm.wire.transcripts import OWN_CODE
 from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import SessionSettings
@@ -36,9 +37,6 @@ SHUTDOWN_S = 60.0
 
 AT_ONCE = 2
 """Saves at the same time: each may compress hundreds of megabytes."""
-
-OWN_CODE = ("# nsm ", "// nsm ")
-"""Beginnings of the code of saves and restores (`nsm.saves.interpreters.code`)."""
 
 _KINDS: tuple[EventKind, ...] = ("execution_finished", "session_taken_up")
 

@@ -88,7 +88,7 @@ async def test_an_idle_session_is_saved_once_for_what_it_ran(
         assert it.saved == [("short", 10), ("work", IDLE_S)]
         it.saved.clear()
         for _ in range(3):
-            it.ran("work")
+            it.ran("work", "# nsm is a word of mine, too\n...")
             await trio.sleep(50)
         it.ran("one-shot")
         it.ran("short", "# nsm save\n...")

@@ -303,7 +303,7 @@ class Carrier:
 
     @staticmethod
     def _check(fork: Fork, worker: Traced) -> None:
-        """Read in /proc that a worker has no privileges, and is in its own namespaces.
+        """Read in /proc that a worker has no privileges, is in its namespaces and can make none.
 
         Raises:
             CannotForkError: it is not.
@@ -319,6 +319,8 @@ class Carrier:
             ours = os.readlink(f"/proc/{worker.pid}/ns/{kind}")
             if ours != os.readlink(f"/proc/{fork.jail.pid}/ns/{kind}"):
                 wrong.append(f"namespace {kind}")
+        if fork.jail.user_namespaces != 0:
+            wrong.append("limit of user namespaces")
         if wrong:
             raise CannotForkError(f"the fork is not shut in ({', '.join(wrong)})")
 

@@ -224,6 +224,8 @@ class NewJail:
         pid: host process id of its PID 1.
         theirs: descriptors for its worker: stdout, stderr, control socket, page.
         limits: files of the limits that have been lifted for it.
+        user_namespaces: how many the original and its forks may make, read after the limits
+            were restored; None before.
     """
 
     def __init__(
@@ -241,6 +243,7 @@ class NewJail:
         self.group = group
         self.pid, self.pidfd = 0, -1
         self.limits: list[int] = []
+        self.user_namespaces: int | None = None
         sources = {
             path: os.open(f"/proc/{original.worker}/root{path}", os.O_RDONLY | os.O_DIRECTORY)
             for path in order["common"]["sizes"]
@@ -301,6 +304,10 @@ class NewJail:
 
     def restore_limits(self) -> None:
         restore_limits(self.limits)
+        # The kernel counts a user namespace at every level above it, so the lowest limit holds.
+        of_users = self.limits[_LIMITS.index("max_user_namespaces") :: len(_LIMITS)]
+        if of_users:
+            self.user_namespaces = min(int(os.pread(fd, 32, 0)) for fd in of_users)
         for fd in self.limits:
             os.close(fd)
         self.limits = []

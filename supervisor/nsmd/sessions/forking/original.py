@@ -88,7 +88,9 @@ def check_alone(agent: int, own: set[int]) -> None:
 
 def _is_dead(pid: int) -> bool:
     try:
-        return status_of(pid).get("State", "X")[0] in "ZX"
+        status = status_of(pid)
+        # A program whose main thread has ended looks dead while its other threads go on.
+        return status.get("State", "X")[0] in "ZX" and int(status.get("Threads", "0")) <= 1
     except OSError:
         return True
 
