@@ -481,6 +481,7 @@ async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> N
             output += (await it.pty_write_stdin(session_id=started.process_id, chars="")).output
         await client.delete(it)
         with own.client() as last:
+            assert last.server.pid is not None
             ended = os.pidfd_open(last.server.pid)
             last.shutdown()
         select.select([ended], [], [])  # it writes into the directory until then
