@@ -477,7 +477,8 @@ def test_jobs_run_on_while_an_interpreter_is_replaced(jobs: Jobs) -> None:
 
 def test_a_job_does_not_take_an_interpreter_s_processes_with_it(jobs: Jobs) -> None:
     agent = jobs.agent
-    agent.bash("sleep 62 & setsid -f sleep 62")
+    both = '[ "$(pgrep -c -x sleep)" = 2 ]'
+    agent.bash(f"sleep 62 & setsid -f sleep 62; until {both}; do :; done")
     job = jobs.shell("trap '' INT TERM; sleep 61; sleep 61")
     jobs.ask("job_stop", job=job, grace_s=0.0)
     jobs.wait(job)
