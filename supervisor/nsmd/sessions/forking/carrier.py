@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from nsmd.sessions.forking.call_lists import CallLists
 from nsmd.sessions.forking.first_process import Kit
-from nsmd.sessions.forking.namespaces import KINDS, Original, become_user_of
+from nsmd.sessions.forking.namespaces import KINDS, Original, become_user_of, rehearse
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
 from nsmd.sessions.forking.original import (
     CannotForkError,
@@ -339,6 +339,7 @@ def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
         keep_s: time without a request after which it ends with `UNUSED`.
     """
     jails = NewJails(kit)
+    rehearse()
     if not select.select([control], [], [], keep_s)[0]:
         os._exit(UNUSED)
     _, channels, _, _ = socket.recv_fds(control, 1, 1)

@@ -108,11 +108,11 @@ class FirstProcess:
             owner = namespace(1, "user")
             self._shut_in()
             self._tell_ready(owner)
-            agent = self._prepared() if self._order["same_python"] else None
             self._wait_for(b"copy")
             copied = self._copy()
             drop_privileges(*self._kit)
             self._talk.send(b"+" + str(copied).encode())
+            agent = self._prepared() if self._order["same_python"] else None
             worker = int(self._wait_for(b"begin"))
             self._become_agent(agent, worker)
         except BaseException as error:  # noqa: BLE001  # somebody else raises it

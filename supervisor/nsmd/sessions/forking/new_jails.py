@@ -26,6 +26,7 @@ from nsmd.sessions.forking.namespaces import (
     enter_level,
     keep_only,
     lift_limits,
+    rehearse,
     restore_limits,
 )
 from nsmd.sessions.forking.original import CannotForkError, only_child
@@ -223,6 +224,7 @@ class _Maker:
     def run(self) -> None:
         """Make the jails of one request."""
         keep_only({0, 1, 2, self._line.fileno()})
+        rehearse()
         message, fds, _, _ = socket.recv_fds(self._line, MESSAGE_BYTES, 64)
         if not fds:
             return  # the helper has ended
