@@ -307,18 +307,29 @@ def helpers(shared: Supervisor) -> set[int]:
     return found
 
 
-def wait_for_helpers(shared: Supervisor, count: int) -> None:
-    while len(helpers(shared)) > count:
+SPARE = 3
+"""The fork server, a helper that waits for a request, and what that has for making jails."""
+
+
+def wait_for_helpers(shared: Supervisor) -> set[int]:
+    """Wait until no request is carried out; returns what waits for the next one."""
+    while len(found := helpers(shared)) > SPARE:
         time.sleep(0.01)
+    return found
 
 
 def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None:
     printed(client, "clean", "x = 1")
     client.fork("clean", "and-fork")
-    wait_for_helpers(shared, 1)
+    wait_for_helpers(shared)
     client.kill_all()
     while any(b"fork_server" in command_of(pid) for pid in shared.descendants() - helpers(shared)):
         time.sleep(0.01)
+
+
+def children_of(pid: int) -> set[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text(encoding="ascii").split()}
 
 
 def command_of(pid: int) -> bytes:
@@ -331,9 +342,9 @@ def command_of(pid: int) -> bytes:
 def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor) -> None:
     printed(client, "again", "x = 5")
     client.fork("again", "before")
-    wait_for_helpers(shared, 1)
-    for pid in helpers(shared):
-        os.kill(pid, signal.SIGKILL)
+    for pid in wait_for_helpers(shared):
+        with contextlib.suppress(ProcessLookupError):  # those that wait end with the fork server
+            os.kill(pid, signal.SIGKILL)
     client.fork("again", "after")
     for name in ("again", "before", "after"):
         assert printed(client, name, "print(x)") == "5\n"
@@ -346,8 +357,8 @@ def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int)
     for number in range(kills):
         target = f"target-{number // 10}"  # as the kernel refuses the 16th fork of a session
         printed(client, target, "x = 5")
-        wait_for_helpers(shared, 1)
-        (server,) = helpers(shared) or {0}
+        wait_for_helpers(shared)
+        server = children_of(shared.pid)
         made: list[str] = []
 
         def fork(made: list[str] = made, target: str = target) -> None:
@@ -357,7 +368,7 @@ def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int)
         forking = threading.Thread(target=fork)
         forking.start()
         time.sleep(delays.random() / 30)
-        for pid in helpers(shared) - {server}:
+        for pid in helpers(shared) - server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         forking.join()
@@ -383,7 +394,7 @@ def test_originals_that_are_killed_while_they_are_forked(
         printed(client, target, "x = 5")
         (agent,) = [row.pid for row in client.sessions() if row.name == target]
         assert agent, "it runs"
-        children = Path(f"/proc/{agent}/task/{agent}/children").read_text(encoding="utf-8")
+        (worker,) = children_of(agent)
 
         def fork(target: str = target) -> None:
             with shared.client() as other, contextlib.suppress(NsmError):
@@ -392,9 +403,9 @@ def test_originals_that_are_killed_while_they_are_forked(
         forking = threading.Thread(target=fork)
         forking.start()
         time.sleep(delays.random() / 30)
-        os.kill(agent if victim == "agent" else int(children), signal.SIGKILL)
+        os.kill(agent if victim == "agent" else worker, signal.SIGKILL)
         forking.join()
-        wait_for_helpers(shared, 1)
+        wait_for_helpers(shared)
         printed(client, target, "x = 6")
         client.kill_all()
     assert client.sessions() == []

@@ -3,14 +3,16 @@
 There is one helper for each request. It runs outside of the jail as the jail's user, and has
 nothing of the supervisor's memory. Decision 0030 says why it works like this.
 
-ptrace       system calls that a stopped process makes for its tracer (x86-64)
-call_lists   many such calls with one stop
-copying      copies of the original's directories
-original     parts of a process that cannot be copied, and files that have to be opened again
-namespaces   namespaces and file systems of the new session, and its PID 1 until that is its agent
-outfit       descriptors, files and privileges of a fork's worker
-carrier      the helper: from the request to the forks
-fork_server  the program that forks the helpers, with all their modules imported
-helpers      the fork server, as the supervisor starts, asks and ends it
-live_fork    one request: asks a helper, and makes jails of what it reports
+ptrace         system calls that a stopped process makes for its tracer (x86-64)
+call_lists     many such calls with one stop
+copying        copies of the original's directories
+original       parts of a process that cannot be copied, and files that have to be opened again
+namespaces     namespaces of the original, their limits, and how a process enters them
+first_process  PID 1 of a fork, until that is its agent
+new_jails      jails of the forks of one request, and the process that makes them
+outfit         namespaces, descriptors, files and privileges of a fork's worker
+carrier        the helper: from the request to the forks
+fork_server    the program that forks the helpers, with all their modules imported
+helpers        the fork server, as the supervisor starts, asks and ends it
+live_fork      one request: asks a helper, and makes jails of what it reports
 """

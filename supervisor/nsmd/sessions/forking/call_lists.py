@@ -7,14 +7,18 @@ thread and memory of its own.
 
 from __future__ import annotations
 
+import signal
 import struct
+from typing import NamedTuple
 
-from nsmd.sessions.forking.ptrace import CALLS, CallError, Traced, checked
+from nsmd.sessions.forking.ptrace import CALLS, CLONE_VM, CallError, Traced, checked
 
 _CODE = bytes.fromhex(
     "488b03"  # next: mov rax, [rbx]
     "4883f8ff"  # cmp rax, -1
-    "7424"  # je end
+    "743a"  # je end
+    "4883f8fe"  # cmp rax, -2
+    "7424"  # je copy
     "488b7b08"  # mov rdi, [rbx + 8]
     "488b7310"  # mov rsi, [rbx + 16]
     "488b5318"  # mov rdx, [rbx + 24]
@@ -23,13 +27,20 @@ _CODE = bytes.fromhex(
     "4c8b4b30"  # mov r9, [rbx + 48]
     "0f05"  # syscall
     "48894338"  # mov [rbx + 56], rax
-    "4883c340"  # add rbx, 64
-    "ebd3"  # jmp next
+    "4883c340"  # step: add rbx, 64
+    "ebcd"  # jmp next
+    "488b4b08"  # copy: mov rcx, [rbx + 8]
+    "488b09"  # mov rcx, [rcx]
+    "488b5310"  # mov rdx, [rbx + 16]
+    "48890a"  # mov [rdx], rcx
+    "ebea"  # jmp step
     "cc"  # end: int3
 )
 
 _ENTRY = struct.Struct("8Q")
 _MASK = (1 << 64) - 1
+_COPY = _MASK - 1
+"""Stands for a call: eight bytes are copied from one address to another."""
 
 _LIST_AT, _DATA_AT, _SIZE = 4096, 64 * 1024, 192 * 1024
 _MOST_CALLS = (_DATA_AT - _LIST_AT) // _ENTRY.size - 1
@@ -56,6 +67,14 @@ class CallLists:
         )
         traced.poke(self._address, _CODE)
 
+    def clone(self, traced: Traced) -> Traced:
+        """Have a process with this memory make another one, which shares all of it."""
+        calls = self.begin(traced)
+        calls.add("clone", CLONE_VM | signal.SIGCHLD, 0, 0, 0, 0)
+        calls.run()
+        (made,) = calls.made
+        return made
+
     def unmap(self, traced: Traced) -> None:
         traced.call("munmap", self._address, _SIZE, site=self._site)
 
@@ -64,40 +83,64 @@ class CallLists:
         return CallList(traced, self._address)
 
 
+class Result(NamedTuple):
+    """The result of an earlier call of the same list, as an argument."""
+
+    place: int
+
+
+class At(NamedTuple):
+    """A number that an earlier call of the same list has written to memory, as an argument."""
+
+    address: int
+
+
 class CallList:
     """System calls that a stopped process makes one after another.
 
     Args:
         traced: the process.
         address: of the memory for lists.
+
+    Attributes:
+        made: processes that the calls have made, stopped.
     """
 
     def __init__(self, traced: Traced, address: int) -> None:
         self._traced, self._address = traced, address
         self._calls: list[tuple[str, bool, bytes]] = []
         self._data = bytearray()
+        self.made: list[Traced] = []
 
     @property
     def is_full(self) -> bool:
         """Tell whether there may be no room for the calls and paths of another file."""
-        return len(self._calls) > _MOST_CALLS - 8 or len(self._data) > _SIZE - _DATA_AT - 8192
+        return len(self._calls) > _MOST_CALLS - 64 or len(self._data) > _SIZE - _DATA_AT - 8192
 
     def data(self, data: bytes) -> int:
         """Put data into the process's memory; returns the address."""
-        address = self.data_address + len(self._data)
+        address = self._address + _DATA_AT + len(self._data)
         self._data += data + bytes(-len(data) % 16)
         return address
 
-    @property
-    def data_address(self) -> int:
-        return self._address + _DATA_AT
-
-    def add(self, name: str, *arguments: int, may_fail: bool = False) -> int:
+    def add(self, name: str, *arguments: int | Result | At, may_fail: bool = False) -> int:
         """Add a call; returns its place among the results."""
-        words = [CALLS[name], *(each & _MASK for each in arguments)]
-        packed = _ENTRY.pack(*words, *[0] * (8 - len(words)))
-        self._calls.append((name, may_fail, packed))
-        return len(self._calls) - 1
+        copied = [each for each in arguments if isinstance(each, tuple)]
+        place = len(self._calls) + len(copied)
+        words = [CALLS[name]]
+        for number, each in enumerate(arguments, 1):
+            if isinstance(each, int):
+                words.append(each & _MASK)
+                continue
+            words.append(0)
+            source = self._entry(each.place) + 56 if isinstance(each, Result) else each.address
+            packed = _ENTRY.pack(_COPY, source, self._entry(place) + 8 * number, *[0] * 5)
+            self._calls.append(("copy", True, packed))
+        self._calls.append((name, may_fail, _ENTRY.pack(*words, *[0] * (8 - len(words)))))
+        return place
+
+    def _entry(self, place: int) -> int:
+        return self._address + _LIST_AT + place * _ENTRY.size
 
     def run(self) -> list[int]:
         """Have the process make the calls; returns the results.
@@ -107,13 +150,13 @@ class CallList:
         Raises:
             CallError: a call without `may_fail` failed; those after it were made nevertheless.
         """
-        traced, place = self._traced, self._address + _LIST_AT
+        traced = self._traced
         end = _ENTRY.pack(_MASK, *[0] * 7)
         if self._data:
-            traced.poke(self.data_address, bytes(self._data))
-        traced.poke(place, b"".join(packed for _, _, packed in self._calls) + end)
-        traced.run_to_trap(self._address, place)
-        raw = traced.read(place, _ENTRY.size * len(self._calls))
+            traced.poke(self._address + _DATA_AT, bytes(self._data))
+        traced.poke(self._entry(0), b"".join(packed for _, _, packed in self._calls) + end)
+        self.made = traced.run_to_trap(self._address, self._entry(0))
+        raw = traced.read(self._entry(0), _ENTRY.size * len(self._calls))
         results: list[int] = []
         for (name, may_fail, _), entry in zip(self._calls, _ENTRY.iter_unpack(raw), strict=True):
             try:

@@ -9,7 +9,6 @@ killed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -22,18 +21,23 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from nsmd.sessions.forking.call_lists import CallLists
-from nsmd.sessions.forking.namespaces import NewJail, Original
+from nsmd.sessions.forking.first_process import Kit
+from nsmd.sessions.forking.namespaces import KINDS, Original, become_user_of, rehearse
+from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
 from nsmd.sessions.forking.original import (
     CannotForkError,
     check_alone,
     check_threads,
     descriptors_of,
+    only_child,
     page_of,
     status_of,
 )
-from nsmd.sessions.forking.outfit import Found, Outfit, pass_descriptors
+from nsmd.sessions.forking.outfit import Found, Outfit, enter_namespaces
 from nsmd.sessions.forking.ptrace import (
     CLONE_SHARED,
+    CLONE_VFORK,
+    CLONE_VM,
     RESULT,
     WALL,
     Registers,
@@ -45,19 +49,15 @@ from sandbox.linux import (
     LANDLOCK_CREATE_RULESET,
     LANDLOCK_SCOPE_SIGNAL,
     LANDLOCK_SCOPES,
-    PR_SET_DUMPABLE,
     landlock_attributes,
 )
-from sandbox.template.kernel import (
-    SetupError,
-)
+from sandbox.template.kernel import SetupError
 
-MESSAGE_BYTES = 256 * 1024
 LIMIT_S = 60
 """Time limit of a request. Then the original goes on, and nothing is forked."""
 
-_WITHIN_MEMORY = (0x100 | signal.SIGCHLD, 0, 0, 0, 0)
-"""Arguments of clone(2) with CLONE_VM, for a process that never runs code of its own."""
+UNUSED = 3
+"""Exit status of a helper that got no request."""
 _NO_CALL = (1 << 64) - 1
 
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -70,10 +70,8 @@ def _ignore(number: int, frame: object) -> None:
 class Fork:
     """One fork that is being made: its jail, and the process that becomes its worker."""
 
-    def __init__(self, jail: NewJail) -> None:
-        self.jail = jail
-        self.worker: Traced | None = None
-        self.inner_pid = 0
+    def __init__(self, jail: NewJail, worker: Traced, theirs: Sequence[int]) -> None:
+        self.jail, self.worker, self.theirs = jail, worker, theirs
 
 
 class Carrier:
@@ -81,21 +79,16 @@ class Carrier:
 
     Args:
         order: the request.
-        channels: sockets of the new agents.
-        groups: their control groups; empty without.
+        jails: what makes the forks' jails; it has been told to begin.
+        kit: parts that are the same for all forks.
         supervisor: its socket.
     """
 
     def __init__(
-        self,
-        order: Mapping[str, Any],
-        channels: Sequence[int],
-        groups: Sequence[int],
-        supervisor: socket.socket,
+        self, order: Mapping[str, Any], jails: NewJails, kit: Kit, supervisor: socket.socket
     ) -> None:
-        self._order = order
+        self._order, self._jails, self._kit = order, jails, kit
         self._supervisor = supervisor
-        self._channels, self._groups = channels, groups
         self._agent: int = order["agent"]
         self._forks: list[Fork] = []
         self._temporary: list[Traced] = []
@@ -123,12 +116,15 @@ class Carrier:
         """Undo everything: end what was made, and let the original go on."""
         signal.alarm(0)
         for traced in [fork.worker for fork in self._forks] + self._temporary:
-            if traced is not None:
-                traced.kill()
-        for fork in self._forks:
-            fork.jail.take_back()
+            traced.kill()
+        self._jails.take_back()
         if self._worker is not None:
             self._let_go(self._worker)
+
+    def end(self) -> None:
+        """End the processes that carried the workers; the original waits for one of them."""
+        for each in self._temporary:
+            each.kill()
 
     def pidfds(self) -> list[int]:
         """Descriptors of the forks' PID 1s."""
@@ -150,39 +146,28 @@ class Carrier:
                 "this kernel cannot keep a session from its forks, which takes Landlock with "
                 "scopes (Linux 6.12)"
             )
-        pid = _only_child(self._agent)
-        original = Original(self._agent, pid, self._order["template"])
-        page_of(pid)
-        descriptors_of(pid, set())
-        self._begin_jail(original)  # first, since it takes as long as all before its `wait`
-        original.hide_others()
+        pid = only_child(self._agent)
         worker = self._worker = Traced.seize(pid)
         child = self._forked(worker)
         began_s = time.monotonic()
         check_threads(pid)
         check_alone(self._agent, {pid, child.pid})
+        self._jails.begin_to_make(self._order["count"])
         outfit = self._look(worker, child)
-        self._forks[0].jail.wait()
-        for _ in self._channels[1:]:
-            self._begin_jail(original)
-        for fork in self._forks[1:]:
-            fork.jail.wait()
+        self._shut_in(worker)
+        self._jails.wait_until_made()
+        jails = self._jails.all
+        for jail in jails:
+            jail.begin_copy()
+        for jail in jails:
+            self._forks.append(self._carry(jail, child, is_last=jail is jails[-1]))
         copied = 0
         for fork in self._forks:
-            copied += int(fork.jail.ask("copy"))
-            fork.jail.ask("drop")
-        for fork in self._forks:
-            fork.jail.restore_limits()
-        for fork in self._forks:
-            self._carry(fork, child, outfit)
-        for fork in self._forks:
-            fork.jail.begin(fork.inner_pid)
-        self._shut_in(worker)
+            copied += fork.jail.wait_for_copy()
+            self._finish(fork, outfit)
         worker.detach()
         stood_s = time.monotonic() - began_s
-        child.kill()
         for fork in self._forks:
-            assert fork.worker is not None, "it was carried"
             self._release(fork.worker)
         return {
             "forks": [fork.jail.pid for fork in self._forks],
@@ -190,11 +175,6 @@ class Carrier:
             "copied_bytes": copied,
             "stood_s": stood_s,
         }
-
-    def _begin_jail(self, original: Original) -> None:
-        number = len(self._forks)
-        group = self._groups[number] if self._groups else None
-        self._forks.append(Fork(NewJail(original, self._order, self._channels[number], group)))
 
     # The original.
 
@@ -248,8 +228,9 @@ class Carrier:
         descriptors = descriptors_of(child.pid, {1, 2, control, out, err})
         self._closed = descriptors.closed
         cwd = os.readlink(f"/proc/{worker.pid}/cwd")
-        found = Found(page, private, descriptors, cwd)
-        return Outfit(CallLists(child, self._site), found)
+        found = Found(page, private, descriptors, cwd, child.rseq())
+        self._lists = CallLists(child, self._site)
+        return Outfit(self._lists, found, self._kit.last_capability)
 
     def _shut_in(self, worker: Traced) -> None:
         """Have the original enter a Landlock domain, so that it cannot reach its forks."""
@@ -265,48 +246,51 @@ class Carrier:
 
     # The forks.
 
-    def _carry(self, fork: Fork, child: Traced, outfit: Outfit) -> None:
+    def _carry(self, jail: NewJail, child: Traced, *, is_last: bool) -> Fork:
         """Make the worker of a fork in its jail; it is stopped when this returns."""
-        site, lists = self._site, outfit.lists
-        plain = (signal.SIGCHLD, 0, 0, 0, 0)
         # A process never changes its own PID namespace, and a child of the original's would be an
-        # orphan of the original's agent. So three are made, one from another. The first two never
-        # run, and share the memory; only the worker gets a copy.
-        entered = child.clone(_WITHIN_MEMORY, site)
-        self._temporary.append(entered)
-        received = pass_descriptors(lists, entered, [*fork.jail.namespaces(), *fork.jail.theirs])
-        namespaces, theirs = received[:-4], received[-4:]
-        calls = lists.begin(entered)
-        for fd in namespaces:
-            calls.add("setns", fd, 0)
-            calls.add("close", fd)
-        calls.run()
-        inside = entered.clone(_WITHIN_MEMORY, site)
+        # orphan of the original's agent. So three are made, one from another, and only the worker
+        # runs. For the last fork, the first of them is the child itself, and the worker gets its
+        # memory; for the others the worker gets a copy.
+        entered = child
+        if not is_last:
+            entered = self._lists.clone(child)
+            self._temporary.append(entered)
+        inside, theirs = enter_namespaces(self._lists, entered, jail.namespaces, jail.theirs)
         self._temporary.append(inside)
         r = self._registers
-        same = (r["rdi"], r["rsi"], r["rdx"], r["r10"], r["r8"])
+        flags, *rest = (r["rdi"], r["rsi"], r["rdx"], r["r10"], r["r8"])
         if r["orig_rax"] == 57:
-            same = plain
-        worker = fork.worker = inside.clone(same, site)
-        fork.inner_pid = int(status_of(worker.pid)["NSpid"].split()[-1])
-        outfit.equip(worker, theirs)
-        lists.unmap(worker)
+            flags, *rest = signal.SIGCHLD, 0, 0, 0, 0
+        if is_last:
+            # CLONE_VFORK: else the kernel would take its alternate stack for signals away.
+            flags |= CLONE_VM | CLONE_VFORK
+        fork = Fork(jail, inside.clone_at_last((flags, *rest), self._site), theirs)
         # The worker is an orphan now, so its parent is PID 1 of its namespace: the new agent.
         inside.kill()
-        entered.kill()
-        self._temporary = [each for each in self._temporary if each not in (inside, entered)]
-        self._check(fork, worker)
+        self._temporary.remove(inside)
+        return fork
+
+    def _finish(self, fork: Fork, outfit: Outfit) -> None:
+        """Make a worker the fork's own, with files that are there by now, and begin its agent."""
+        worker = fork.worker
+        outfit.equip(worker, fork.theirs)
+        self._lists.unmap(worker)
+        inner_pid = self._check(fork, worker)
         if fork.jail.group is not None:
             os.lseek(fork.jail.group, 0, os.SEEK_SET)
             with suppress(OSError):
                 os.write(fork.jail.group, str(worker.pid).encode())
+        fork.jail.become_agent(inner_pid)
 
-    @staticmethod
-    def _check(fork: Fork, worker: Traced) -> None:
+    def _check(self, fork: Fork, worker: Traced) -> int:
         """Read in /proc that a worker has no privileges, is in its namespaces and can make none.
 
+        Returns:
+            Its process id there.
+
         Raises:
-            CannotForkError: it is not.
+            CannotForkError: it is not shut in.
         """
         status = status_of(worker.pid)
         wrong = [name for name in _CAPABILITIES if int(status[name], 16)]
@@ -315,33 +299,19 @@ class Carrier:
             for name, value in (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))
             if status[name] != value
         ]
-        for kind in ("user", "mnt", "ipc", "uts", "net", "cgroup", "pid"):
-            ours = os.readlink(f"/proc/{worker.pid}/ns/{kind}")
-            if ours != os.readlink(f"/proc/{fork.jail.pid}/ns/{kind}"):
+        for kind, fd in zip((*KINDS, "user"), fork.jail.namespaces[1:], strict=True):
+            if os.stat(f"/proc/{worker.pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
                 wrong.append(f"namespace {kind}")
-        if fork.jail.user_namespaces != 0:
+        if self._jails.user_namespaces != 0:
             wrong.append("limit of user namespaces")
         if wrong:
             raise CannotForkError(f"the fork is not shut in ({', '.join(wrong)})")
+        return int(status["NSpid"].split()[-1])
 
     def _release(self, worker: Traced) -> None:
         worker.registers = {**self._registers, "rax": 0, "orig_rax": _NO_CALL}
         worker.detach()
         worker.close()
-
-
-def _only_child(agent: int) -> int:
-    """Process id of the worker of a session.
-
-    Raises:
-        CannotForkError: other programs run in it, or no Python does.
-    """
-    with open(f"/proc/{agent}/task/{agent}/children", encoding="utf-8") as file:
-        children = [int(pid) for pid in file.read().split()]
-    if len(children) != 1:
-        check_alone(agent, set(children[:1]))
-        raise CannotForkError("no Python waits for code in it")
-    return children[0]
 
 
 def _explained(error: Exception) -> str:
@@ -360,45 +330,43 @@ def _explained(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def serve(supervisor: socket.socket) -> NoReturn:
-    """Do what one request asks for, in a process of its own.
+def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
+    """Wait for a request and carry it out, in a process of its own.
 
     Args:
-        supervisor: the request's socket.
+        control: socket that requests come from.
+        kit: parts that are the same for all forks.
+        keep_s: time without a request after which it ends with `UNUSED`.
     """
+    jails = NewJails(kit)
+    rehearse()
+    if not select.select([control], [], [], keep_s)[0]:
+        os._exit(UNUSED)
+    _, channels, _, _ = socket.recv_fds(control, 1, 1)
+    if not channels:
+        os._exit(UNUSED)
+    control.close()
+    supervisor = socket.socket(fileno=channels[0])
     try:
         signal.signal(signal.SIGALRM, _too_slow)
         signal.alarm(LIMIT_S)
         message, fds, _, _ = socket.recv_fds(supervisor, MESSAGE_BYTES, 64)
         order = json.loads(message)
-        agent = order["agent"]
-        _become_user_of(agent)
+        if "count" in order:
+            jails.begin(message, order["count"], [supervisor.fileno(), *fds])
+        become_user_of(order["agent"])
         if "count" not in order:
-            Original(agent, agent, order["template"]).restore_limits()
+            Original(order["agent"], order["agent"], order["template"]).restore_limits()
             os._exit(0)
-        count = order["count"]
-        for fd in fds:
-            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-        carrier = Carrier(order, fds[:count], fds[count:], supervisor)
+        carrier = Carrier(order, jails, kit, supervisor)
         told = carrier.run()
         socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.pidfds())
+        carrier.end()
     except BaseException as error:  # noqa: BLE001  # the supervisor tells it
         with suppress(OSError):
             supervisor.send(json.dumps({"failed": str(error)[:4000]}).encode())
     finally:
         os._exit(0)
-
-
-def _become_user_of(agent: int) -> None:
-    """Become the jails' user, if this is root."""
-    if os.geteuid() == 0:
-        uid = int(status_of(agent)["Uid"].split()[0])
-        gid = int(status_of(agent)["Gid"].split()[0])
-        os.setgroups([])
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-        # Its children write to their /proc/self.
-        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def _too_slow(_number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""The fork server: a program that has all modules of a helper, and forks one for each request.
+"""The fork server: a program that has all modules of a helper, and keeps one ready for a request.
 
 Starting a Python takes longer than a whole live fork. The supervisor executes this program, so it
 has nothing of the supervisor's memory; it keeps nothing of a request either. Its descriptor 0 is a
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import gc
 import os
-import select
-import signal
 import socket
-from contextlib import suppress
 
 from nsmd.sessions.forking import carrier
+from nsmd.sessions.forking.first_process import Kit
 from sandbox.template.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
 KEEP_S = 900.0
@@ -23,23 +21,25 @@ KEEP_S = 900.0
 
 
 def main() -> None:
-    """Fork a helper for each request."""
+    """Have one helper ready at a time."""
     control = socket.socket(fileno=os.dup(0))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, 0)
     os.close(null)
-    # Helpers and the PID 1s of forks are its children; nobody asks how these ended.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # The PID 1s of forks are its children.
     prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+    kit = Kit.make()
     gc.collect()
     gc.freeze()
-    while select.select([control], [], [], KEEP_S)[0]:
-        _, fds, _, _ = socket.recv_fds(control, 1, 1)
-        if not fds:
+    while True:
+        try:
+            helper = os.fork()
+        except OSError:  # no process is left: the end of the socket says that
             return
-        with suppress(OSError):  # no process is left: the end of the socket says that
-            if os.fork() == 0:
-                control.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                carrier.serve(socket.socket(fileno=fds[0]))
-        os.close(fds[0])
+        if helper == 0:
+            carrier.serve(control, kit, KEEP_S)
+        pid = status = 0
+        while pid != helper:
+            pid, status = os.wait()
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == carrier.UNUSED:
+            return

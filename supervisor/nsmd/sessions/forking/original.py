@@ -47,6 +47,20 @@ def status_of(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
+def only_child(agent: int) -> int:
+    """Process id of the worker of a session.
+
+    Raises:
+        CannotForkError: other programs run in it, or no Python does.
+    """
+    with open(f"/proc/{agent}/task/{agent}/children", encoding="utf-8") as file:
+        children = [int(pid) for pid in file.read().split()]
+    if len(children) != 1:
+        check_alone(agent, set(children[:1]))
+        raise CannotForkError("no Python waits for code in it")
+    return children[0]
+
+
 def check_threads(pid: int) -> None:
     """Refuse a process with threads: a fork would not have them.
 

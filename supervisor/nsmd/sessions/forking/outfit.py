@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsmd.sessions.forking.call_lists import CallLists
+from nsmd.sessions.forking.call_lists import At, CallList, CallLists, Result
 from nsmd.sessions.forking.original import CannotForkError, Descriptors, FileToOpen
-from nsmd.sessions.forking.ptrace import Traced, libc
+from nsmd.sessions.forking.ptrace import CLONE_VM, Traced, libc
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
@@ -22,7 +23,6 @@ from sandbox.template.kernel import (
 _AT_FDCWD = -100
 _SHARED_FIXED, _READ_WRITE = 0x11, 3
 _OPENING_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
-_FILES_AT_ONCE = 16
 _PIDFD_GETFD = 438
 
 
@@ -34,12 +34,14 @@ class Found(NamedTuple):
         private: its control socket, and the descriptors that nsm puts back as 0, 1 and 2.
         descriptors: all others.
         cwd: its working directory.
+        rseq: address, size and signature of its area for restartable sequences.
     """
 
     page: int
     private: Sequence[int]
     descriptors: Descriptors
     cwd: str
+    rseq: tuple[int, int, int]
 
 
 class Outfit:
@@ -48,10 +50,12 @@ class Outfit:
     Args:
         lists: memory of the workers for lists of calls.
         original: the same of the original's worker.
+        last_capability: the highest number of one.
     """
 
-    def __init__(self, lists: CallLists, original: Found) -> None:
+    def __init__(self, lists: CallLists, original: Found, last_capability: int) -> None:
         self.lists, self._original = lists, original
+        self._last_capability = last_capability
 
     def equip(self, worker: Traced, theirs: Sequence[int]) -> None:
         """Give the fork's worker descriptors, page and working directory of its own, and take its
@@ -67,6 +71,9 @@ class Outfit:
         size = os.sysconf("SC_PAGESIZE")
         calls.add("mmap", self._original.page, size, _READ_WRITE, _SHARED_FIXED, page, 0)
         calls.add("setsid")
+        address, length, signature = self._original.rseq
+        if address:  # a process that has its memory from another one has lost it
+            calls.add("rseq", address, length, 0, signature, may_fail=True)
         for fd, targets in moved.items():
             for target in targets:
                 calls.add("dup3", fd, target, 0 if target < 3 else os.O_CLOEXEC)
@@ -81,76 +88,103 @@ class Outfit:
                     calls.run()
                     calls = self.lists.begin(worker)
                 calls.add("dup3", nothing, fd, os.O_CLOEXEC)
+        calls = self._reopen(worker, calls, theirs)
+        self._disarm(calls)
+        calls.run()
+
+    def _reopen(self, worker: Traced, calls: CallList, theirs: Sequence[int]) -> CallList:
+        """Open files of the original on the copy, at the same offsets; close those that fail."""
+        asked: list[tuple[FileToOpen, int, int]] = []
+        nothing = self._original.private[1]
+
+        def settle() -> CallList:
+            results = calls.run()
+            following = self.lists.begin(worker)
+            for file, opened, moved in asked:
+                if results[opened] < 0:
+                    self._original.descriptors.closed[file.fd] = file.path
+                    following.add("dup3", nothing, file.fd, os.O_CLOEXEC)
+                elif results[moved] < 0:
+                    raise CannotForkError(f"{file.path} cannot be opened again")
+            asked.clear()
+            return following
+
+        for file in self._original.descriptors.files:
+            if file.fd in theirs:
+                continue
+            if calls.is_full:
+                calls = settle()
+            path = calls.data(os.fsencode(file.path) + b"\0")
+            flags = file.flags & ~_OPENING_ONCE
+            opened = calls.add("openat", _AT_FDCWD, path, flags, 0, may_fail=True)
+            fresh = Result(opened)
+            if file.offset:
+                calls.add("lseek", fresh, file.offset, os.SEEK_SET, may_fail=True)
+            moved = calls.add("dup3", fresh, file.fd, file.flags & os.O_CLOEXEC, may_fail=True)
+            calls.add("close", fresh, may_fail=True)
+            asked.append((file, opened, moved))
+        return settle() if asked else calls
+
+    def _disarm(self, calls: CallList) -> None:
+        """Take its privileges away, and have it enter a Landlock domain, as the original did."""
         attributes = landlock_attributes(LANDLOCK_SCOPE_SIGNAL)
         address = calls.data(attributes)
-        place = calls.add("landlock_create_ruleset", address, len(attributes), 0)
-        ruleset = calls.run()[place]
-        self._reopen(
-            worker, [each for each in self._original.descriptors.files if each.fd not in theirs]
-        )
-        self._disarm(worker, ruleset)
-
-    def _reopen(self, worker: Traced, files: Sequence[FileToOpen]) -> None:
-        """Open files of the original on the copy, at the same offsets; close those that fail."""
-        for begin in range(0, len(files), _FILES_AT_ONCE):
-            several = files[begin : begin + _FILES_AT_ONCE]
-            calls = self.lists.begin(worker)
-            for file in several:
-                path = calls.data(os.fsencode(file.path) + b"\0")
-                flags = file.flags & ~_OPENING_ONCE
-                calls.add("openat", _AT_FDCWD, path, flags, 0, may_fail=True)
-            opened = calls.run()
-            calls = self.lists.begin(worker)
-            for file, fresh in zip(several, opened, strict=True):
-                if fresh < 0:
-                    self._original.descriptors.closed[file.fd] = file.path
-                    calls.add("dup3", self._original.private[1], file.fd, os.O_CLOEXEC)
-                    continue
-                if file.offset:
-                    calls.add("lseek", fresh, file.offset, os.SEEK_SET, may_fail=True)
-                calls.add("dup3", fresh, file.fd, file.flags & os.O_CLOEXEC)
-                calls.add("close", fresh)
-            calls.run()
-
-    def _disarm(self, worker: Traced, ruleset: int) -> None:
-        """Take its privileges away, and have it enter a Landlock domain, as the original did."""
-        calls = self.lists.begin(worker)
+        ruleset = Result(calls.add("landlock_create_ruleset", address, len(attributes), 0))
         calls.add("landlock_restrict_self", ruleset, 0)
         calls.add("close", ruleset)
-        with open("/proc/sys/kernel/cap_last_cap", encoding="utf-8") as file:
-            last = int(file.read())
-        for capability in range(last + 1):
+        for capability in range(self._last_capability + 1):
             calls.add("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
         calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
         calls.add("capset", header, header + 8)
-        calls.run()
 
 
-def pass_descriptors(lists: CallLists, traced: Traced, descriptors: Sequence[int]) -> list[int]:
-    """Give a stopped process descriptors of this process, over a pair of sockets that it makes."""
+def enter_namespaces(
+    lists: CallLists, traced: Traced, namespaces: Sequence[int], theirs: Sequence[int]
+) -> tuple[Traced, list[int]]:
+    """Have a stopped process enter namespaces, and make another one there.
+
+    It gets the descriptors over a pair of sockets that it makes.
+
+    Args:
+        namespaces: descriptors of this process.
+        theirs: further descriptors of this process, which it is to have.
+
+    Returns:
+        The other process, which shares its memory, and its numbers of `theirs`.
+    """
+    descriptors = [*namespaces, *theirs]
     calls = lists.begin(traced)
     pair = calls.data(bytes(8))
     calls.add("socketpair", socket.AF_UNIX, socket.SOCK_STREAM, 0, pair)
     calls.run()
     ends = struct.unpack("2i", traced.read(pair, 8))
     pidfd = os.pidfd_open(traced.pid)
-    ours = socket.socket(fileno=_taken(pidfd, ends[0]))
-    os.close(pidfd)
-    with ours:
+    with socket.socket(fileno=_taken(pidfd, ends[0])) as ours:
+        os.close(pidfd)
         socket.send_fds(ours, [b"x"], descriptors)
-        calls = lists.begin(traced)
-        room = socket.CMSG_SPACE(4 * len(descriptors))
-        # struct iovec, struct msghdr, the byte, the control message
-        control, byte = calls.data(bytes(room)), calls.data(bytes(1))
-        vector = calls.data(struct.pack("QQ", byte, 1))
-        header = calls.data(struct.pack("QIIQQQQII", 0, 0, 0, vector, 1, control, room, 0, 0))
-        calls.add("recvmsg", ends[1], header, 0)
-        for end in ends:
-            calls.add("close", end)
-        calls.run()
-    raw = traced.read(control + socket.CMSG_LEN(0), 4 * len(descriptors))
-    return list(struct.unpack(f"{len(descriptors)}i", raw))
+    calls = lists.begin(traced)
+    room = socket.CMSG_SPACE(4 * len(descriptors))
+    # struct iovec, struct msghdr, the byte, the control message
+    control, byte = calls.data(bytes(room)), calls.data(bytes(1))
+    vector = calls.data(struct.pack("QQ", byte, 1))
+    header = calls.data(struct.pack("QIIQQQQII", 0, 0, 0, vector, 1, control, room, 0, 0))
+    calls.add("recvmsg", ends[1], header, 0)
+    for end in ends:
+        calls.add("close", end)
+    numbers = control + socket.CMSG_LEN(0)
+    for place in range(len(namespaces)):
+        # The next number is in the upper half of these eight bytes, which the kernel ignores.
+        fd = At(numbers + 4 * place)
+        calls.add("setns", fd, 0)
+        calls.add("close", fd)
+    # At its end it would write there that a thread has ended, into the memory of the worker.
+    calls.add("set_tid_address", 0)
+    calls.add("clone", CLONE_VM | signal.SIGCHLD, 0, 0, 0, 0)
+    calls.run()
+    (made,) = calls.made
+    raw = traced.read(numbers, 4 * len(descriptors))
+    return made, list(struct.unpack(f"{len(descriptors)}i", raw))[len(namespaces) :]
 
 
 def _taken(pidfd: int, fd: int) -> int:

@@ -17,6 +17,7 @@ libc.ptrace.restype = ctypes.c_long
 _CONT, _INTERRUPT = 7, 0x4207
 _GETREGS, _SETREGS, _DETACH, _SYSCALL = 12, 13, 17, 24
 _SETOPTIONS, _GETEVENTMSG, _SEIZE = 0x4200, 0x4201, 0x4206
+_GET_RSEQ, _RSEQ = 0x420F, struct.Struct("QIIII")
 SYSGOOD, TRACEFORK, TRACEVFORK, TRACECLONE, TRACESECCOMP = 0x1, 0x2, 0x4, 0x8, 0x80
 EXITKILL = 0x100000
 _EVENT_SECCOMP = 7
@@ -47,14 +48,17 @@ CALLS: Mapping[str, int] = {
     "setsid": 112,
     "capset": 126,
     "prctl": 157,
+    "set_tid_address": 218,
     "openat": 257,
     "dup3": 292,
     "setns": 308,
+    "rseq": 334,
     "landlock_create_ruleset": 444,
     "landlock_restrict_self": 446,
 }
 
-CLONE_SHARED = 0x100 | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
+CLONE_VM, CLONE_VFORK = 0x100, 0x4000
+CLONE_SHARED = CLONE_VM | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
 """CLONE_VM, _FS, _FILES, _SIGHAND, _PARENT and _THREAD: what a fork does not share."""
 
 SCRATCH = 16 * 1024
@@ -209,15 +213,19 @@ class Traced:
         self.registers = before
         return checked(name, result)
 
-    def run_to_trap(self, code: int, data: int) -> None:
+    def run_to_trap(self, code: int, data: int) -> list[Traced]:
         """Have it run instructions up to a breakpoint, and stop again as before.
 
         Args:
             code: address of the instructions.
             data: value of `rbx` when they begin.
+
+        Returns:
+            Processes that it has made meanwhile; they are stopped.
         """
         before = self.registers
         self.registers = {**before, "rip": code, "rbx": data, "orig_rax": _NO_CALL}
+        made: list[Traced] = []
         while True:
             _ptrace(_CONT, self.pid)
             stop = self.wait()
@@ -226,11 +234,12 @@ class Traced:
             if stop >> 8 == 0:
                 self._signals.append(stop)
             if stop >> 8 in _FORKED:
-                raise TracedEndedError("made a process where it should not")
+                made.append(self.child())
         self.registers = before
+        return made
 
-    def clone(self, arguments: tuple[int, ...], site: int) -> Traced:
-        """Have it make a process, and stop again as before; returns that process, stopped.
+    def clone_at_last(self, arguments: tuple[int, ...], site: int) -> Traced:
+        """Have it make a process; returns that process, stopped. This one can only be killed then.
 
         Raises:
             CallError: the call failed.
@@ -241,14 +250,16 @@ class Traced:
         self.go_on()
         stop = self.wait()
         if stop >> 8 not in _FORKED:
-            result = self.registers["rax"]
-            self.registers = before
-            checked("clone", result)
+            checked("clone", self.registers["rax"])
             raise TracedEndedError("clone made no process")
-        child = self.child()
-        self._to_call()
-        self.registers = before
-        return child
+        return self.child()
+
+    def rseq(self) -> tuple[int, int, int]:
+        """Address, size and signature of its area for restartable sequences; 0 without."""
+        buffer = ctypes.create_string_buffer(_RSEQ.size)
+        _ptrace(_GET_RSEQ, self.pid, _RSEQ.size, ctypes.addressof(buffer))
+        address, size, signature, _, _ = _RSEQ.unpack(buffer.raw)
+        return address, size, signature
 
     def _begin(self, before: Registers, name: str, arguments: tuple[int, ...], site: int) -> None:
         changed = {**before, "rip": site, "rax": CALLS[name], "orig_rax": _NO_CALL}

@@ -1,0 +1,224 @@
+"""PID 1 of a fork, from its clone until it becomes the agent."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, NoReturn
+
+import sandbox_agent
+from nsm.jail.seccomp import filter_program
+from nsmd.sessions.forking.copying import TreeCopy
+from nsmd.sessions.forking.namespaces import KINDS, keep_only, namespace
+from sandbox.limits import Limits
+from sandbox.template.kernel import (
+    Filter,
+    SetupError,
+    call,
+    libc,
+    write_file,
+)
+from sandbox.template.mounts import (
+    cover,
+    keep_mounts,
+    make_file_systems,
+    show_policy,
+    told_by_proc,
+)
+from sandbox.template.session import (
+    COUNTED,
+    LATE_NAMESPACES,
+    UID,
+    become_root,
+    become_user,
+    drop_privileges,
+    enter_group,
+    limit_resources,
+    session_limits,
+    start_loopback,
+)
+
+
+class Kit(NamedTuple):
+    """Parts of every fork that are the same, made once before all helpers.
+
+    Attributes:
+        last_capability: the highest number of one.
+        system_calls: the filter of its PID 1.
+    """
+
+    last_capability: int
+    system_calls: Filter
+
+    @staticmethod
+    def make() -> Kit:
+        with open("/proc/sys/kernel/cap_last_cap", encoding="utf-8") as file:
+            last = int(file.read())
+        program = filter_program(os.uname().machine)
+        assert program is not None, "the supervisor has looked"
+        return Kit(last, Filter(program))
+
+
+class Ends(NamedTuple):
+    """Descriptors of one fork.
+
+    Attributes:
+        channel: its agent's end of the socket to the supervisor.
+        group: `cgroup.procs` of its control group; None without.
+        talk: PID 1's end of its socket to the helper.
+        adopted: its agent's control socket to the worker, the page that it shares with that, and
+            both ends of stdout and stderr.
+    """
+
+    channel: int
+    group: int | None
+    talk: int
+    adopted: Sequence[int]
+
+
+class FirstProcess:
+    """PID 1 of a fork, from its clone until it becomes the agent; in namespaces of its own.
+
+    Args:
+        order: the request.
+        kit: parts that are the same for all.
+        ends: its descriptors.
+        sources: directories of the original, by their paths in a session.
+    """
+
+    def __init__(
+        self, order: Mapping[str, Any], kit: Kit, ends: Ends, sources: Mapping[str, int]
+    ) -> None:
+        self._order, self._kit, self._ends, self._sources = order, kit, ends, sources
+        self._talk = _socket.socket(fileno=ends.talk)
+
+    def run(self, original_pid: int) -> NoReturn:
+        """Make the file systems, do what the helper asks for, and become the agent.
+
+        Args:
+            original_pid: process id of the original's worker, which no process here is to have:
+                some random number generators know a fork by its process id.
+        """
+        try:
+            self._make(original_pid)
+            owner = namespace(1, "user")
+            self._shut_in()
+            self._tell_ready(owner)
+            self._wait_for(b"copy")
+            copied = self._copy()
+            drop_privileges(*self._kit)
+            self._talk.send(b"+" + str(copied).encode())
+            agent = self._prepared() if self._order["same_python"] else None
+            worker = int(self._wait_for(b"begin"))
+            self._become_agent(agent, worker)
+        except BaseException as error:  # noqa: BLE001  # somebody else raises it
+            with suppress(OSError):
+                self._talk.send(b"-" + f"{error}"[:4000].encode(errors="replace"))
+        finally:
+            os._exit(1)
+
+    def _wait_for(self, word: bytes) -> bytes:
+        """Wait for an order; returns its argument."""
+        text = self._talk.recv(100)
+        if not text:
+            os._exit(0)  # the helper has given up
+        found, _, argument = text.partition(b" ")
+        assert found == word, text
+        return argument
+
+    def _make(self, original_pid: int) -> None:
+        common, ends = self._order["common"], self._ends
+        os.setsid()
+        if ends.group is not None:
+            enter_group(ends.group)
+        keep_only({0, 1, 2, ends.channel, ends.talk, *ends.adopted, *self._sources.values()})
+        become_root(UID, UID)
+        call("unshare", libc.unshare(LATE_NAMESPACES))
+        keep_mounts()
+        told = told_by_proc()
+        make_file_systems(common["sizes"])
+        cover(told)
+        policy = self._order["policy"].encode(errors="surrogateescape")
+        if policy and os.path.exists("/run/nsm/policy.json"):
+            show_policy(policy, next(iter(self._sources)))
+        _socket.sethostname(common["hostname"])
+        if not self._order["host_network"]:
+            start_loopback()
+        with suppress(SetupError):  # CONFIG_CHECKPOINT_RESTORE
+            write_file("/proc/sys/kernel/ns_last_pid", str(original_pid + 1))
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.close(null)
+
+    def _shut_in(self) -> None:
+        """Become an ordinary user, that can get nothing else than it has from now on.
+
+        It keeps its capabilities until it has copied files: some may be readable to nobody.
+        """
+        become_user()
+        for name, value in COUNTED.items():
+            write_file(f"/proc/sys/user/{name}", str(value))
+        limit_resources(session_limits(self._order["common"]["limits"]))
+
+    def _tell_ready(self, owner: int) -> None:
+        """Give the helper the namespaces, in the order of entering.
+
+        Args:
+            owner: the user namespace that owns all but the last, which is that of its user.
+        """
+        fds = [owner, *(namespace(1, kind) for kind in (*KINDS, "user"))]
+        socket.send_fds(self._talk, [b"+"], fds)  # type: ignore[arg-type]
+        for fd in fds:
+            os.close(fd)
+
+    def _copy(self) -> int:
+        copy = TreeCopy()
+        os.umask(0)
+        for path, source in self._sources.items():
+            copy.copy(source, path)
+            os.close(source)
+        os.umask(0o022)
+        return copy.bytes
+
+    def _prepared(self) -> Any:
+        """The agent, made in this process: its modules are imported already."""
+        order = self._order
+        os.environ.clear()
+        os.environ.update(order["variables"])
+        sys.path[:] = [path for path in sys.path if path.startswith(sys.base_prefix)]
+        # Else a Python that starts again would be a fork of this one, which has another set-up.
+        sys.executable = ""
+        interpreter = order["interpreter"]
+        agent = sandbox_agent.prepare(
+            programs={interpreter: order["program"]},
+            workspace="/workspace",
+            limits=Limits(order["limits"]),
+        )
+        agent.file = order["agent_file"]
+        return agent
+
+    def _become_agent(self, agent: Any, worker: int) -> NoReturn:
+        order, ends = self._order, self._ends
+        self._talk.close()
+        os.chdir("/workspace")
+        adopted = (worker, *ends.adopted)
+        if agent is not None:
+            sandbox_agent.serve(
+                agent,
+                ends.channel,
+                ends.channel,
+                prestart=order["interpreter"],
+                host_network=order["host_network"],
+                adopted=adopted,
+            )
+        for fd in ends.adopted:
+            os.set_inheritable(fd, True)
+        os.dup2(ends.channel, 0)
+        os.dup2(ends.channel, 1)
+        words = [*order["command"], "--adopt", ",".join(map(str, adopted))]
+        os.execve(words[0], words, dict(order["variables"]))  # noqa: S606
