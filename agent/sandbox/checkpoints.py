@@ -106,8 +106,15 @@ class Checkpoints:
             self._kept.append(made := Checkpoint())
             while len(self._kept) > self._agent.limits.undo + 1:
                 self._drop(self._kept.pop(0))
-            self._look(made, interpreter)
-            self._copy(made, interpreter)
+            if len(self._kept) > 1 and self._kept[-2].files:
+                # The worker forks while the files are looked at, which most likely goes well again.
+                self._copy(made, interpreter)
+                self._look(made, interpreter)
+                if made.refusal:
+                    self._lose(made, made.refusal)
+            else:
+                self._look(made, interpreter)
+                self._copy(made, interpreter)
 
     def _look(self, checkpoint: Checkpoint, interpreter: Interpreter) -> None:
         """Copy the present files into a checkpoint."""

@@ -315,7 +315,7 @@ def test_variables_of_nsm_are_not_in_a_save(client: nsm.Client) -> None:
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "empty"])
 def test_a_damaged_save_leaves_no_session(client: nsm.Client, harm: str) -> None:
-    """Each byte is checked before anything is loaded."""
+    """Each byte is checked."""
     run(client, "import os\nnoise = os.urandom(100_000)")
     path = Path(Saves(client).save("work").path)
     content = bytearray(path.read_bytes())

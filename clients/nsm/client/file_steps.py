@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 """Longest wait of one request for events."""
 
+ARCHIVE_BYTES = 1024 * 1024
+"""Most bytes of an archive that are read at once: what a pipe of the agent holds."""
+
 MAX_LISTED = 1_000_000
 """Largest number of entries of a directory in one list."""
 
@@ -162,7 +165,7 @@ def archive(target: str, path: Path, write: Callable[[bytes], object]) -> Steps[
 
     def take(pipe: int) -> None:
         with open(pipe, "rb", buffering=0) as reader:
-            while data := reader.read(local_trees.COPY_BYTES):
+            while data := reader.read(ARCHIVE_BYTES):
                 write(data)
 
     return (yield from _stream(target, path, "archive", take))
@@ -176,6 +179,11 @@ def unpack(target: str, path: Path, source: Source) -> Steps[TreeReport]:
             while data := source(local_trees.COPY_BYTES):
                 local_trees.write_whole(writer, data)
 
+    return (yield from fill(target, path, give))
+
+
+def fill(target: str, path: Path, give: Callable[[int], object]) -> Steps[TreeReport]:
+    """Unpack a tar archive that `give` writes to a pipe, which it closes."""
     return (yield from _stream(target, path, "unpack", give))
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nsm.client import file_steps
 from nsm.client.projects import DEFAULT
 from nsm.saves import history, interpreters, kept, project_changes
 from nsm.saves.interpreters import PLACE, RestoreOutcome
@@ -98,10 +99,20 @@ class _Filling:
         self.notes: list[str] = []
 
     def fill(self, timeout_s: float | None) -> None:
-        """Fill it."""
+        """Fill it.
+
+        Raises:
+            SaveError: the save cannot be used, for example since bytes of it were changed.
+        """
+        try:
+            self._fill(timeout_s)
+        finally:  # if it was changed, that is why something else failed
+            self._reader.check()
+
+    def _fill(self, timeout_s: float | None) -> None:
         files, interpreter = self._sandbox.files, self._reader.manifest.interpreter
         for name, directory in (*DIRECTORIES, ("state.tar", PLACE)):
-            self._reader.read_part(name, partial(self._unpack, directory))
+            self._unpack(name, directory)
         self._reader.read_part("project.changes", self._make_changes)
         self._reader.read_part("transcript.jsonl", lambda _: None)
         interpreters.put_program(files, interpreter, "restore")
@@ -115,8 +126,10 @@ class _Filling:
         self.outcomes = [*report.rows, *self._left_out]
         self._compare(report.version, report.packages)
 
-    def _unpack(self, directory: str, read: Callable[[int], bytes]) -> None:
-        for each in self._sandbox.files.unpack(directory, read).skipped:
+    def _unpack(self, name: str, directory: str) -> None:
+        give = partial(self._reader.send_part, name)
+        steps = file_steps.fill(self._sandbox.id, directory, give)
+        for each in self._client.carry_out(steps).skipped:
             self._leave_out(RestoredRow(f"{directory}/{each.path}", "file", each.why))
 
     def _leave_out(self, row: RestoredRow) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import fcntl
+import functools
 import os
 import stat
 import struct
@@ -138,7 +139,7 @@ class Freezer:
         worker = os.getpid()
         try:
             with SignalsBlocked() as mask:
-                held = Held({fd, *private})
+                held = Held(fd, private)
                 is_copy = self._fork(fd, held)
         except Exception as error:
             reason = str(error) or type(error).__name__
@@ -174,15 +175,12 @@ class Freezer:
         if count:
             words = "a thread" if count == 1 else f"{count} threads"
             raise CannotFreezeError(f"code has {words} of its own, which a copy would not have")
-        random = sys.modules.get("random")
-        state = None if random is None else random.getstate()
         has_threads = _native_threads() > 1
         parked, done = os.pipe2(os.O_CLOEXEC)
         try:
             pid = _fork_native() if has_threads else _fork_beside()
             if pid == 0:
-                if random is not None:
-                    random.setstate(state)  # a fork gives it another one
+                # What Python does in a child waits until it wakes: it takes longer than the fork.
                 held.park()
                 os.setsid()
                 go_first_without_memory()
@@ -212,19 +210,24 @@ class Held:
         closed: numbers of pipes, sockets and terminals.
     """
 
-    def __init__(self, private: Collection[int]) -> None:
+    def __init__(self, own: int, private: Collection[int]) -> None:
         """
+        Args:
+            own: the copy's own, which stays open.
+            private: of the worker.
+
         Raises:
             CannotFreezeError: something cannot be held by a copy.
         """
         self.files: list[ReopenedFile] = []
         self.closed: list[int] = []
+        self._private = private
         try:
             self.directory = os.getcwd()
         except FileNotFoundError:
             self.directory = ""
         for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd in private or fd in (1, 2):
+            if fd in private or fd in (own, 1, 2):
                 continue
             try:
                 status = os.fstat(fd)
@@ -253,7 +256,7 @@ class Held:
         # Whoever reads `dead` sees the end, whoever writes to it an error.
         dead, other = [end.detach() for end in _socket.socketpair()]
         os.close(other)
-        for fd in (1, 2, *self.closed):
+        for fd in (1, 2, *self.closed, *self._private):
             os.dup2(dead, fd, os.get_inheritable(fd))
         os.close(dead)
 
@@ -316,22 +319,28 @@ def _fork_beside() -> int:
     flags = CLONE_PARENT | native_signal.SIGCHLD
     if place.value:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-    # Python's lock is held all the time.
-    syscall = ctypes.PyDLL(None, use_errno=True).syscall
-    syscall.restype = ctypes.c_long
-    syscall.argtypes = (ctypes.c_long,) * 6
     last = (0, place.value) if swapped else (place.value, 0)
-    python = ctypes.pythonapi
-    python.PyOS_BeforeFork()
-    pid: int = syscall(call, flags, 0, 0, *last)
+    library = _locked_library()
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = library.syscall(call, flags, 0, 0, *last)
     if pid == 0:
-        python.PyOS_AfterFork_Child()
         return 0
     error = ctypes.get_errno()
-    python.PyOS_AfterFork_Parent()
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
         raise CannotFreezeError(f"the worker cannot be copied: {os.strerror(error)}")
     return pid
+
+
+@functools.cache
+def _locked_library() -> Any:
+    """The C library, called with Python's lock held all the time."""
+    import ctypes
+
+    library = ctypes.PyDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    library.syscall.argtypes = (ctypes.c_long,) * 6
+    return library
 
 
 def _fork_native() -> int:
@@ -342,12 +351,11 @@ def _fork_native() -> int:
     """
     import ctypes
 
-    fork = ctypes.PyDLL(None, use_errno=True).fork
-    python = ctypes.pythonapi
-    python.PyOS_BeforeFork()
+    fork = _locked_library().fork
+    ctypes.pythonapi.PyOS_BeforeFork()
     pid: int = fork()
     if pid:
-        python.PyOS_AfterFork_Parent()
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
         if pid < 0:
             raise CannotFreezeError(
                 f"the worker cannot be copied: {os.strerror(ctypes.get_errno())}"
@@ -361,10 +369,20 @@ def _fork_native() -> int:
     second: int = fork()
     if second:
         os._exit(0)
-    python.PyOS_AfterFork_Child()
     while os.getppid() == middle:  # the agent is its parent once that one has ended
         os.sched_yield()
     return 0
+
+
+def _become_interpreter() -> None:
+    """Do in a copy that wakes what Python does in the child of a fork."""
+    import ctypes
+
+    random = sys.modules.get("random")
+    state = None if random is None else random.getstate()
+    ctypes.pythonapi.PyOS_AfterFork_Child()
+    if random is not None:
+        random.setstate(state)  # a fork gives it another one
 
 
 def _wait_frozen(fd: int, held: Held) -> Thawed:
@@ -385,6 +403,7 @@ def _wait_frozen(fd: int, held: Held) -> Thawed:
     ]
     thawed = Thawed(from_json(data[1:].decode()), descriptors)
     link.close()
+    _become_interpreter()
     held.reopen(thawed)
     return thawed
 

@@ -16,7 +16,7 @@ import signal
 import sys
 from types import ModuleType
 
-from sandbox.framing import READ_BYTES, MessageReader
+from sandbox.framing import READ_BYTES, MessageReader, encode_frame
 from sandbox.limits import apply_limits
 from sandbox.linux import dup_high, identity_of, set_handler
 from sandbox.shared_page import INTERRUPT, SharedPage
@@ -195,9 +195,7 @@ class PythonWorker:
                 if thawed is not None:
                     self._thaw(thawed)
                 elif not self._poll.poll(0) and sys.gettrace() is sys.getprofile() is None:
-                    # Memory that a fork shares is copied when it is first written to: now, and
-                    # not in the next execution.
-                    self._run(0, "None")
+                    self._rehearse()
             elif message["type"] == "fork":
                 self._fork(message["id"])
             elif message["type"] == "run":
@@ -211,6 +209,19 @@ class PythonWorker:
                     os._exit(exit_code)  # nobody can be told: the exit status says it
                 done = {"type": "done", "id": number, "token": message["token"]}
                 self._out.send_last({**done, "exit_code": exit_code})
+
+    def _rehearse(self) -> None:
+        """Do what a call does. Memory that a fork shares is copied when it is first written to: so
+        that is now, and not in the next call.
+        """
+        reader = MessageReader()
+        reader.receive_data(encode_frame({"type": "run", "id": 0, "code": "None\nNone"}))
+        while (message := reader.next_message()) is not None:
+            if self._has_run_code:
+                find_modules_anew()
+            self._run(0, message["code"])
+            if self._is_intact():
+                encode_frame({"type": "done", "id": 0})
 
     def _fork(self, number: int) -> None:
         """Fork for a tracer, which carries the child into a session of its own before it runs.

@@ -168,6 +168,8 @@ class _Loader:
                     raise MissingError(f"it needs {pid[1]}, which is not there")
                 return main[pid[1]]
 
-        with open(f"{self._directory}/{part:06}.pickle", "rb") as file:
+        path = f"{self._directory}/{part:06}.pickle"
+        with open(path, "rb") as file:
             found: dict[str, Any] = StateUnpickler(file).load()
-            return found
+        os.unlink(path)  # it is in memory, too
+        return found
