@@ -7,6 +7,7 @@ docs/how-to/integrations.md shows how each is used.
     inspect_ai.py        `NsmSandboxEnvironment`
     pydantic_ai.py       `NsmWorkspace`
     deepagents.py        `NsmBackend`
+    langchain_shell.py   `NsmExecutionPolicy` of LangChain's shell middleware
     deepagents_code.py   provider for ``dcode --sandbox nsm``
     openai_agents.py     `NsmSandboxClient`; openai_agents_terminals.py has the programs that the
                          SDK comes back to, openai_agents_shell.py `NsmShellExecutor`
