@@ -93,16 +93,22 @@ def session_limits(settings: Settings) -> SessionLimits:
 
 
 _IMPORTS = """\
-import importlib
-failed = []
-for name in {modules!r}:
-    try:
-        importlib.import_module(name)
-    except BaseException as error:
-        failed.append(f"{{name}}: {{type(error).__name__}}: {{error}}")
-if failed:
-    raise ImportError("; ".join(failed))
+def nsm_preload(names):
+    import importlib
+    failed = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failed.append(f"{{name}}: {{type(error).__name__}}: {{error}}")
+    if failed:
+        raise ImportError("; ".join(failed))
+try:
+    nsm_preload({modules!r})
+finally:
+    del nsm_preload
 """
+"""A function of its own, so that code finds no variables of it."""
 
 
 def steps_of(environment: Environment) -> tuple[SetupStep, ...]:
@@ -111,7 +117,7 @@ def steps_of(environment: Environment) -> tuple[SetupStep, ...]:
     """
     if environment.image is None or environment.interpreter != "python" or not environment.preload:
         return environment.setup
-    code = f"exec({_IMPORTS.format(modules=environment.preload)!r}, {{}})"
+    code = _IMPORTS.format(modules=environment.preload)
     return (*environment.setup, SetupStep(name="modules to preload", code=code))
 
 
