@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.images.image_files import architecture
+from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.model.packages import WantedPackages
+from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.model.values import Environment
+from package_world import installation
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -160,3 +166,35 @@ def docker_archive(path: Path, layers: Sequence[bytes], tag: str, **settings: An
         ]:
             member, content = file(each, data)
             archive.addfile(member, io.BytesIO(content))
+
+
+def make_store(place: Path) -> None:
+    """Make a store that is not for root alone, if the tests are root's."""
+    (place / "envs").mkdir()
+    (place / "envs").chmod(0o755)
+
+
+def _ignore(progress: CommandProgress, log_bytes: int) -> None:
+    """Take the progress of a build, which nobody watches."""
+
+
+async def make_image(
+    place: Path, image: str, name: str = "web", *, refresh: bool = False, **wanted: Any
+) -> Installed:
+    """Make an environment of an image in the store of a directory."""
+    with (place / "log").open("wb") as log:
+        return await installation(place).make(
+            name,
+            WantedPackages(image=image, **wanted),
+            refresh=refresh,
+            on_progress=_ignore,
+            log_fd=log.fileno(),
+        )
+
+
+def environment_of(place: Path, made: Installed, image: str, **wanted: Any) -> Environment:
+    """Describe that environment."""
+    packages = WantedPackages(image=image, **wanted)
+    return installation(place).environment(
+        made.path, "web", packages, Defaults(), EnvironmentSettings()
+    )

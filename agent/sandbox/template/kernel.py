@@ -45,7 +45,7 @@ SIGCHLD = int(signal.SIGCHLD)
 """A plain number: the enumeration's operators are functions of Python."""
 
 libc = ctypes.CDLL(None, use_errno=True)
-for _name in ("capset", "ioctl", "mount", "prctl", "syscall", "umount2", "unshare"):
+for _name in ("capset", "ioctl", "mount", "pivot_root", "prctl", "syscall", "umount2", "unshare"):
     getattr(libc, _name)  # makes an object that each fork would have to make otherwise
 # With types, arguments need no objects around them, which each fork would have to make.
 libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)

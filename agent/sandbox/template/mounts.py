@@ -46,6 +46,76 @@ TERMINALS = 128
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
+def make_root(image: str, size_mb: int, kept: Sequence[str], made: Sequence[str]) -> None:
+    """Have an overlay of an image's files as the root directory, in place of the jail's own.
+
+    Mount points are made in the layer of what is changed, before there is an overlay: so no link
+    of the image is followed, and a directory takes the place of a link.
+
+    Args:
+        image: directory with the image's files.
+        size_mb: largest size of the changes, MiB.
+        kept: directories and files of the jail that the new root has, too.
+        made: directories of the new root for mounts that are still to come.
+    """
+    room = "/workspace"  # as good as any; the session's own comes over it in a moment
+    changed, work = _room_for_changes(f"copy of {image}", room, size_mb)
+    root = f"{room}/root"
+    os.mkdir(root, 0o755)
+    os.chmod(changed, 0o755)
+    above: dict[str, None] = {}
+    for path in (*kept, *made):
+        *parents, name = path.strip("/").split("/")
+        place = changed
+        for each in parents:
+            place = f"{place}/{each}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, 0o755)
+            above[place[len(changed) :]] = None
+        if os.path.isdir(path):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(f"{place}/{name}", 0o755)
+        else:
+            os.close(os.open(f"{place}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
+    options = f"lowerdir={image},upperdir={changed},workdir={work},userxattr"
+    mount("overlay", root, "overlay", MS_NOSUID | MS_NODEV, options)
+    for path in above:
+        # A directory that is a mount cannot be renamed. Else code could move what the agent's own
+        # modules are imported from, and put others in their place.
+        mount(f"{root}{path}", f"{root}{path}", "", MS_BIND)
+    for path in kept:
+        mount(path, f"{root}{path}", "", MS_BIND | MS_REC)
+    os.chdir(root)
+    # The old root lands on top of the new one, and goes with all that is mounted in it.
+    call("pivot_root", libc.pivot_root(b".", b"."))
+    call("umount the old root", libc.umount2(b".", MNT_DETACH))
+    os.chdir("/")
+
+
+def _room_for_changes(what: str, place: str, size_mb: int) -> tuple[str, str]:
+    """Mount the file system in memory that an overlay keeps its changes in.
+
+    Args:
+        what: the overlay, for people.
+
+    Returns:
+        Paths of the directory of the changes, and of the empty one that the kernel wants.
+    """
+    options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode=0700"
+    mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    changed, work = f"{place}/changed", f"{place}/work"
+    os.mkdir(work, 0o700)
+    os.mkdir(changed, 0o700)
+    try:
+        # Without, the kernel mounts it all the same, and directories cannot be made again.
+        os.setxattr(changed, "user.overlay.tried", b"")
+        os.removexattr(changed, "user.overlay.tried")
+    except OSError as error:
+        why = "files in memory have no attributes here, which takes Linux 6.6"
+        raise SetupError(f"{what}: {why}: {error.strerror}") from error
+    return changed, work
+
+
 def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
     """Mount an overlay over a directory: what is changed there is changed in a copy, in memory.
 
@@ -60,20 +130,9 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
         Descriptors: the directory of what was changed, and the overlay.
     """
     hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
-    options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode=0700"
-    mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, options)
-    changed, work = f"{hidden}/changed", f"{hidden}/work"
     try:
-        os.mkdir(work, 0o700)
-        os.mkdir(changed, 0o700)
+        changed, work = _room_for_changes(f"copy of {path}", hidden, size_mb)
         os.chmod(changed, os.stat(path).st_mode & 0o777)
-        try:
-            # Without, the kernel mounts it all the same, and directories cannot be made again.
-            os.setxattr(changed, "user.overlay.tried", b"")
-            os.removexattr(changed, "user.overlay.tried")
-        except OSError as error:
-            what = "files in memory have no attributes here, which takes Linux 6.6"
-            raise SetupError(f"copy of {path}: {what}: {error.strerror}") from error
         descriptors = [os.open(changed, DIRECTORY)]
         # Not by its path, in which the options' own separators may occur.
         os.chdir(path)

@@ -39,6 +39,7 @@ from sandbox.template.mounts import (
     make_copy_on_write,
     make_directories,
     make_file_systems,
+    make_root,
     show_policy,
 )
 
@@ -276,6 +277,8 @@ class ForkedSession:
         keep_mounts()
         copied = self._request.get("overlay")
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
+        if root := self._request.get("root"):
+            make_root(root["image"], root["size_mb"], root["kept"], root["made"])
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         make_directories(self._template.directories)

@@ -40,6 +40,7 @@ class PackageArguments(TypedDict, total=False):
     package_lock: str | None
     image: str | None
     language: str | None
+    root: str | None
     interpreter: str | None
     allow_builds: bool
     preload: Iterable[str]
@@ -109,6 +110,7 @@ class Builds:
                 or ``docker-archive:/FILE``.
             language: interpreter of the image: ``python``, ``bash`` or ``node``; None for the first
                 of these that it has.
+            root: ``overlay`` lets sessions change the image's files, each in an overlay of its own.
             interpreter: absolute path of its Python or Node; None for the one of the preset.
             allow_builds: build packages that are not ready to use.
             preload: modules that its sessions find imported.

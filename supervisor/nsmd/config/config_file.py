@@ -183,7 +183,8 @@ def _cross_check(settings: Settings) -> Iterator[str]:
                 f'itself. Add preset = "python" (or {", ".join(PRESETS[1:])}), or '
                 'flake = "REF#ATTRIBUTE"'
             )
-        if environment.interpreter is not None and not environment.interpreter.startswith("/"):
+        program = None if environment.image else environment.interpreter
+        if program is not None and not program.startswith("/"):
             yield (
                 f"environments.{name}.interpreter: found {environment.interpreter!r}, "
                 "expected an absolute path"
@@ -242,7 +243,8 @@ def _check_packages(name: str, environment: EnvironmentSettings) -> Iterator[str
         yield f"environments.{name}: these packages are for the preset {packages.preset}"
     for key, why in why_no_packages(packages):
         if key not in ("interpreter", "preload"):  # checked for all environments
-            yield f"environments.{name}.{key}: {why}"
+            written = "interpreter" if key == "language" else key
+            yield f"environments.{name}.{written}: {why}"
 
 
 def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 
@@ -38,7 +39,9 @@ from nsmd.doctor.trials import (
     try_all,
 )
 from nsmd.environments.host_presets import find_environments
+from nsmd.environments.images.layers import ZSTD
 from nsmd.environments.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
+from nsmd.host.package_manager import install_command
 from nsmd.host.paths import trusted_owners
 from nsmd.host.unix_listener import PlaceError, check_way
 from nsmd.jail import BwrapLauncher
@@ -100,6 +103,7 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
         *rows(
             ("environment", [check_environment(each, trials) for each in environments]),
             ("nix", check_nix(nix)),
+            ("images", check_images(search_path)),
             ("runtime directory", check_directory(safe_runtime_dir)),
             ("state directory", check_directory(_ensure_state_dir)),
         ),
@@ -197,6 +201,15 @@ def check_nix(found: Nix | NixUnavailableError) -> HostCheck:
             "Upgrade it, if building an environment fails.",
         )
     return ok(f"{detail}; its store can be used")
+
+
+def check_images(search_path: str) -> HostCheck:
+    """Say what container images need that is not here. nsm needs none of it otherwise."""
+    skopeo = shutil.which("skopeo", path=search_path)
+    missing = [] if skopeo else [f"of registries need skopeo: {install_command('skopeo')}"]
+    if not os.access(ZSTD, os.X_OK):
+        missing.append(f"with layers of zstd need {ZSTD}: {install_command('zstd')}")
+    return ok("; ".join(missing) or f"of registries by {skopeo}, also with layers of zstd")
 
 
 def check_directory(ensure: Callable[[], str]) -> HostCheck:

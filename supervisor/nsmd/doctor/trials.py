@@ -166,8 +166,8 @@ def check_preloading(
     if not settings.defaults.templates:
         return
     for environment in working:
-        if not environment.preload:
-            continue
+        if not environment.preload or environment.image is not None:
+            continue  # an image's modules are its sessions' own to import
         if failed := trio.run(_why_not_preloaded, launcher, environment):
             yield warn(
                 f"not preloaded: {'; '.join(failed)}",

@@ -40,7 +40,7 @@ from nsmd.jail.namespace_limits import limit_namespaces
 from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
 from nsmd.jail.process import BwrapJail
 from nsmd.jail.program_code import AGENT, TEMPLATE, ProgramCode, source_of
-from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project_copy import NoCopyError, NoWritableRootError
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import (
     JailNotStartedError,
@@ -183,6 +183,8 @@ class BwrapLauncher:
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> BwrapJail:
         environment, policy = spec.environment, self.policy(spec, forked=False)
+        if environment.image is not None and environment.image.writable:
+            raise NoWritableRootError(environment.name)
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
         with self._copy_place(spec) as copy:
             jail = await self._launch(
@@ -428,6 +430,8 @@ class BwrapLauncher:
         """Path by which the jails' user reaches what a jail shows."""
         if image is None or not is_within(source, image.directory):
             return self.user.way_to(source)
+        if image.writable:
+            return self.user.way_to_own(image.directory)
         # One way to all of the image: some of what lies in it are files.
         return self.user.way_to(image.directory) + source[len(image.directory) :]
 

@@ -1,10 +1,10 @@
-"""Changes of a session in an overlay of the project, as its jail passes them on."""
+"""Overlays of sessions: their changes, as a jail passes them on, and why there can be none."""
 
 from __future__ import annotations
 
 import os
 
-from nsm.wire.errors import BadProjectError
+from nsm.wire.errors import BadProjectError, StartFailedError
 
 
 class NoCopyError(BadProjectError):
@@ -35,6 +35,29 @@ class NoCopyError(BadProjectError):
         return NoCopyError(
             self._path, f"no session can be forked ({reason}), and in a jail of its own {self.why}"
         )
+
+
+class NoWritableRootError(StartFailedError):
+    """A jail cannot have an overlay of an image's files as its root directory.
+
+    Args:
+        environment: name of the environment.
+        why: reason, a sentence without its final dot.
+    """
+
+    def __init__(
+        self, environment: str, why: str = "only forks of a template can have one"
+    ) -> None:
+        self._environment = environment
+        super().__init__(
+            f"Sessions of {environment!r} cannot have a writable root directory here: {why}.",
+            hint='Without `root = "overlay"`, its files are read-only; `nsm doctor` says what '
+            "forks and overlays need.",
+        )
+
+    def in_place_of_a_fork(self, reason: str) -> NoWritableRootError:
+        """Replace the reason by why the session is no fork."""
+        return NoWritableRootError(self._environment, reason.removesuffix("."))
 
 
 class ProjectCopy:

@@ -9,6 +9,9 @@ from nsm.dataclass import dataclass
 
 MAX_REFERENCE_CHARS = 1000
 
+IMAGE_PLACE = "/.nsm-image"
+"""Place of the files of an image in a template whose sessions may change them."""
+
 Transport = Literal["docker", "oci", "docker-archive"]
 
 _REPOSITORY = re.compile(
@@ -49,10 +52,13 @@ class ImageRoot:
         directory: host directory with these files.
         python: command that starts the host's Python in such a jail, for the agent: its own loader
             with its options, and the program.
+        writable: code may change these files, in an overlay of its session. Jails then show them
+            at `IMAGE_PLACE`, until a fork makes them its root.
     """
 
     directory: str
     python: tuple[str, ...]
+    writable: bool = False
 
 
 def parse_image(text: str) -> ImageReference:

@@ -24,6 +24,7 @@ from nsmd.model.values import (
     ProjectMount,
     RunRequest,
     SessionLimits,
+    SetupStep,
 )
 
 Variables = tuple[tuple[str, str], ...]
@@ -91,17 +92,47 @@ def session_limits(settings: Settings) -> SessionLimits:
     )
 
 
+_IMPORTS = """\
+def nsm_preload(names):
+    import importlib
+    failed = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failed.append(f"{{name}}: {{type(error).__name__}}: {{error}}")
+    if failed:
+        raise ImportError("; ".join(failed))
+try:
+    nsm_preload({modules!r})
+finally:
+    del nsm_preload
+"""
+"""A function of its own, so that code finds no variables of it."""
+
+
+def steps_of(environment: Environment) -> tuple[SetupStep, ...]:
+    """Steps that an interpreter runs before any other code: those of the environment, and the
+    imports of `preload` in an image, since a template runs none of an image's code.
+    """
+    if environment.image is None or environment.interpreter != "python" or not environment.preload:
+        return environment.setup
+    code = _IMPORTS.format(modules=environment.preload)
+    return (*environment.setup, SetupStep(name="modules to preload", code=code))
+
+
 def setup_of(environment: Environment, grace_s: float) -> dict[str, Any] | None:
     """Make the set-up of an environment for the agent; None if there is none.
 
     Args:
         grace_s: seconds between an interrupt of a step and the kill.
     """
-    if not environment.setup:
+    steps = steps_of(environment)
+    if not steps:
         return None
     return {
         "interpreter": environment.interpreter,
-        "steps": [{"name": step.name, "code": step.code} for step in environment.setup],
+        "steps": [{"name": step.name, "code": step.code} for step in steps],
         "timeout_s": SETUP_TIMEOUT_S,
         "grace_s": grace_s,
     }
@@ -114,7 +145,7 @@ def longest_setup_s(environment: Environment, grace_s: float) -> float:
     Args:
         grace_s: as for `setup_of`.
     """
-    steps = len(environment.setup)
+    steps = len(steps_of(environment))
     return steps * (steps + 1) / 2 * (SETUP_TIMEOUT_S + grace_s)
 
 

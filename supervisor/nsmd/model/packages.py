@@ -43,6 +43,7 @@ class WantedPackages:
         image: a container image, whose files are all that is wanted; empty for none.
         language: interpreter of an image: ``python``, ``bash`` or ``node``; empty for the first of
             these that it has.
+        root: ``overlay`` if sessions may change an image's files, each in an overlay of its own.
         extras, groups: of `project`: further extras, and groups of dependencies.
         interpreter: absolute path of the interpreter; empty for the preset's.
         allow_builds: packages that are not ready to use are built, which runs their code in the
@@ -58,6 +59,7 @@ class WantedPackages:
     conda: str = ""
     image: str = ""
     language: str = ""
+    root: str = ""
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     interpreter: str = ""
@@ -100,6 +102,8 @@ class WantedPackages:
             yield f"image: {self.image}"
         if self.language:
             yield f"interpreter: {self.language}"
+        if self.root:
+            yield f"root: {self.root}"
 
 
 def shown(packages: WantedPackages) -> str:
@@ -123,7 +127,7 @@ def check_packages(packages: WantedPackages) -> WantedPackages:
 def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
     """Find what is wrong: the key, and a clause that says why."""
     python = packages.pip or packages.requirements or packages.project
-    if packages.image or packages.language:
+    if packages.image or packages.language or packages.root:
         yield from _why_no_image(packages)
     if not packages.text:
         yield "pip", "it names no package"
@@ -151,7 +155,7 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
             yield key, f"found {path!r:.100}, expected an absolute path"
         elif not path.isprintable():
             yield key, f"{path!r:.100} has control characters"
-    if packages.preload and packages.preset == "node":
+    if packages.preload and (packages.preset == "node" or packages.language in ("bash", "node")):
         yield "preload", "is for Python environments only"
     for module in packages.preload:
         if not all(part.isidentifier() for part in module.split(".")):
@@ -159,16 +163,23 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
 
 
 def _why_no_image(packages: WantedPackages) -> Iterator[tuple[str, str]]:
-    alone = WantedPackages(image=packages.image, language=packages.language)
+    alone = WantedPackages(
+        image=packages.image,
+        language=packages.language,
+        root=packages.root,
+        preload=packages.preload,
+    )
     if not packages.image:
-        yield "language", "is for images only"
+        yield "language" if packages.language else "root", "is for images only"
     elif packages != alone:
-        yield "image", "an environment has either an image or packages, and an image has no preload"
+        yield "image", "an environment has either an image or packages"
     else:
         try:
             parse_image(packages.image)
         except ValueError as error:
             yield "image", f"{packages.image!r:.200} {error}"
+    if packages.root not in ("", "overlay"):
+        yield "root", f"found {packages.root!r:.40}, expected overlay"
     if packages.language not in ("", "python", "bash", "node"):
         yield "language", f"found {packages.language!r:.40}, expected python, bash or node"
 

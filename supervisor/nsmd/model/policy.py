@@ -17,6 +17,7 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
+from nsmd.model.images import IMAGE_PLACE
 from nsmd.model.limit_events import Enforcer
 from nsmd.model.values import (
     NO_NETWORK,
@@ -242,6 +243,8 @@ def policy_of(
     mounts: list[MountRule] = []
     if not older:
         mounts += [*_own(spec.sizes, kind), *shown, *_grouped(environment.binds)]
+        if (image := environment.image) is not None and image.writable:
+            mounts = [*_writable_root(mounts, image.directory, spec.sizes.overlay_mb)]
     if spec.project is not None:
         project = spec.project
         mounts = [mount for mount in mounts if not is_within(mount.path, project.mount_point)]
@@ -320,6 +323,20 @@ def _own(sizes: JailSizes, kind: JailKind) -> Iterator[MountRule]:
         # Those of an artifact's own jail come from its own programs.
         inodes = None if kind == "artifact" else size_mb * INODES_PER_MB
         yield MountRule(path=path, kind="tmpfs", mode="rw", size_mb=size_mb, inodes=inodes)
+
+
+def _writable_root(mounts: Sequence[MountRule], image: str, size_mb: int) -> Iterator[MountRule]:
+    """The same mounts with the files of an image as the root, which the session may change."""
+    yield MountRule(
+        path="/",
+        kind="overlay",
+        mode="cow",
+        size_mb=size_mb,
+        inodes=size_mb * INODES_PER_MB,
+        source=image,
+    )
+    yield MountRule(path="/run/nsm", kind="tmpfs")
+    yield from (mount for mount in mounts if mount.path not in ("/", IMAGE_PLACE))
 
 
 def _grouped(binds: Sequence[ReadOnlyBind]) -> Iterator[MountRule]:

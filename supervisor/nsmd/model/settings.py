@@ -98,7 +98,9 @@ class EnvironmentSettings(_Table):
 
     `flake` is a reference from which Nix builds a sandbox. With `pip`, `requirements` or `project`,
     nsm makes the environment from these Python packages, with `npm` or `package_lock` from these
-    Node packages; `allow_builds` lets it build packages that are not ready to use. Otherwise
+    Node packages; `allow_builds` lets it build packages that are not ready to use. With `image`,
+    its files are those of a container image. Sessions may change them if `root` is overlay, and
+    `interpreter` is ``python``, ``bash`` or ``node``. Otherwise
     `preset` selects the interpreter (by default the one with the environment's name), and
     `interpreter` is the absolute path of the program to use instead of the one on PATH. `preload`
     names Python modules that its sessions find imported. `network` says what its sessions may
@@ -114,6 +116,8 @@ class EnvironmentSettings(_Table):
     project: str | None = None
     npm: tuple[str, ...] = ()
     package_lock: str | None = None
+    image: str | None = None
+    root: Literal["readonly", "overlay"] = "readonly"
     allow_builds: bool = False
     description: str | None = None
     timeout_seconds: Seconds | None = None
@@ -132,7 +136,10 @@ class EnvironmentSettings(_Table):
             project=self.project or "",
             npm=self.npm,
             package_lock=self.package_lock or "",
-            interpreter=self.interpreter or "",
+            image=self.image or "",
+            language=(self.interpreter or "") if self.image else "",
+            root="overlay" if self.root == "overlay" else "",
+            interpreter="" if self.image else self.interpreter or "",
             allow_builds=self.allow_builds,
             preload=self.preload,
         )

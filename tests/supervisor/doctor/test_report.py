@@ -18,6 +18,7 @@ from nsm.wire.errors import StartFailedError
 from nsmd.doctor.report import (
     check_bubblewrap,
     check_directory,
+    check_images,
     check_network,
     check_nix,
     safe_runtime_dir,
@@ -216,6 +217,17 @@ def test_nix_is_optional_but_what_is_there_should_work(tmp_path: Path) -> None:
     usable = FakeNix(tmp_path / "usable", "nix (Nix) 2.8.0")
     usable.builds("", ("print", ""))
     assert "asks for 2.18" in check_nix(find_nix(str(usable.folder), {}, home)).detail
+
+
+def test_what_container_images_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "skopeo"
+    monkeypatch.setattr("nsmd.doctor.report.ZSTD", str(program))
+    assert "need skopeo: " in (lacking := check_images(str(tmp_path))).detail
+    assert f"need {program}: " in lacking.detail
+    program.touch(0o755)
+    found = check_images(str(tmp_path))
+    assert (lacking.status, found.status) == ("ok", "ok")
+    assert found.detail == f"of registries by {program}, also with layers of zstd"
 
 
 def test_text_is_aligned_and_a_fix_stands_below() -> None:

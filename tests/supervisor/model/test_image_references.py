@@ -54,7 +54,9 @@ def test_what_is_none(text: str) -> None:
     [
         (WantedPackages(image="python"), "is no image"),
         (WantedPackages(image="oci:/a", pip=("x",)), "either an image or packages"),
-        (WantedPackages(image="oci:/a", preload=("x",)), "no preload"),
+        (WantedPackages(image="oci:/a", language="bash", preload=("x",)), "Python environments"),
+        (WantedPackages(image="oci:/a", root="rw"), "expected overlay"),
+        (WantedPackages(pip=("x",), root="overlay"), "is for images only"),
         (WantedPackages(image="oci:/a", language="perl"), "expected python, bash or node"),
         (WantedPackages(pip=("x",), language="bash"), "is for images only"),
     ],
@@ -69,13 +71,12 @@ def test_an_image_and_its_interpreter() -> None:
     assert check_packages(wanted).text == "image: oci:/a; interpreter: bash"
 
 
-def test_a_template_runs_none_of_an_images_code() -> None:
+def test_which_images_can_preload() -> None:
     image = ImageRoot(directory="/a", python=("python",))
-    path = "/usr/bin/python3"
-    python = Environment(name="web", interpreter="python", agent_python=path, program=path)
-    assert can_preload(python)
-    # The same path is of another program there.
-    assert not can_preload(replace(python, image=image))
+    web = Environment(name="web", interpreter="python", program="/bin/python", image=image)
+    assert can_preload(web)
+    assert not can_preload(replace(web, interpreter="bash"))
+    assert not can_preload(replace(web, program=""))
 
 
 def test_only_an_image_may_have_no_interpreter() -> None:

@@ -188,6 +188,11 @@ def _add_packages(parser: Parser) -> None:
         choices=("python", "bash", "node"),
         help="interpreter of the image; the first of these that it has, if not given",
     )
+    parser.add_argument(
+        "--root",
+        choices=("overlay",),
+        help="let sessions change the image's files, each in a copy of its own, in memory",
+    )
     _add_installing(parser, "Python", "Node")
     parser.add_argument(
         "--preload",
@@ -234,7 +239,7 @@ def _add(client: Client, options: argparse.Namespace) -> int:
     wait = not options.no_wait
     with builds.BuildProgressLine() as progress:
         packages = (options.pip, options.requirements, options.pyproject)
-        others = (options.npm, options.package_lock, options.image, options.language)
+        others = (options.npm, options.package_lock, options.image, options.language, options.root)
         if any((*packages, *others)):
             row = client.builds.add_packages(
                 options.name or options.reference,
@@ -245,6 +250,7 @@ def _add(client: Client, options: argparse.Namespace) -> int:
                 package_lock=_absolute(options.package_lock),
                 image=_image(options.image),
                 language=options.language,
+                root=options.root,
                 interpreter=_absolute(options.interpreter),
                 allow_builds=options.allow_builds,
                 preload=_words(options.preload),

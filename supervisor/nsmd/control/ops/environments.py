@@ -135,6 +135,7 @@ def _packages(wanted: arguments.Arguments) -> WantedPackages:
         package_lock=arguments.optional_text(wanted, "package_lock") or "",
         image=arguments.optional_text(wanted, "image") or "",
         language=arguments.optional_text(wanted, "language") or "",
+        root=arguments.optional_text(wanted, "root") or "",
         interpreter=arguments.optional_text(wanted, "interpreter") or "",
         allow_builds=arguments.flag(wanted, "allow_builds"),
         preload=tuple(arguments.texts(wanted, "preload")),

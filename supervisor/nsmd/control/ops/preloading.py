@@ -38,14 +38,20 @@ async def env_preload(call: Call) -> dict[str, Any]:
         kept = _without(environment, modules)
     else:
         wanted = tuple(dict.fromkeys((*environment.preload, *modules)))
-        trial = await _try(call.services, environment, wanted)
+        if len(wanted) > MAX_PRELOADED:
+            raise BadRequestError(
+                f"An environment can preload at most {MAX_PRELOADED} modules.",
+                hint="`nsm env preload --remove` removes some.",
+            )
+        if environment.image is None:  # else each session says what cannot be imported
+            trial = await _try(call.services, environment, wanted)
         failed = {module: why for module, why in trial.failed.items() if module in modules}
         kept = tuple(module for module in wanted if module not in failed)
     if kept != environment.preload:
         if building is None:
             raise _not_ours(call.services, environment, kept, failed)
         call.services.builder.preload(building, kept)
-        if call.services.forking is not None:
+        if call.services.forking is not None and environment.image is None:
             call.services.forking.replace(environment, replace(environment, preload=kept))
     return {
         "name": environment.name,
@@ -105,10 +111,6 @@ def _check_can_preload(environment: Environment) -> None:
             f"Nix built {name!r} for an older nsm, without templates.",
             hint="Build it again with this version of nsm's flake.",
         )
-    if environment.image is not None:
-        raise BadRequestError(
-            f"{name!r} is an image, whose code runs in sessions only, never in advance.",
-        )
     if not can_preload(environment):
         raise BadRequestError(
             f"{name!r} lies in a project, whose code runs in sessions only, never in advance.",
@@ -132,13 +134,8 @@ async def _try(
     """Preload modules in a template.
 
     Raises:
-        BadRequestError: there are too many, or there is no template.
+        BadRequestError: there is no template.
     """
-    if len(wanted) > MAX_PRELOADED:
-        raise BadRequestError(
-            f"An environment can preload at most {MAX_PRELOADED} modules.",
-            hint="`nsm env preload --remove` removes some.",
-        )
     if services.forking is None:
         raise BadRequestError(
             "Sessions are not forks of templates here, so nothing can be preloaded.",
@@ -189,7 +186,9 @@ async def try_preloading(
     with trio.move_on_after(PRELOAD_WAIT_S):
         async with trio.open_nursery() as nursery:
             for item in items:
-                if isinstance(item, Environment) and item.preload and item.problem is None:
+                if not isinstance(item, Environment) or item.image is not None:
+                    continue  # each session of an image tells by itself
+                if item.preload and item.problem is None:
                     nursery.start_soon(services.forking.try_preloading, item)
 
 

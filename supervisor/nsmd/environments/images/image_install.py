@@ -167,6 +167,8 @@ class ImageInstaller:
         self._say = say
         self._phase = phase
         self._store = EnvironmentStore(request.store)
+        # Modules to preload are Python's.
+        self._language = request.wanted.language or ("python" if request.wanted.preload else "")
         try:
             self._reference = parse_image(request.wanted.image)
         except ValueError as error:
@@ -199,9 +201,8 @@ class ImageInstaller:
 
     def _path(self, digest: str) -> str:
         """Path of the environment of an image."""
-        wanted = self._request.wanted
         return self._store.path(
-            hash_of("image", digest, wanted.language, self._python.program, os.uname().machine)
+            hash_of("image", digest, self._language, self._python.program, os.uname().machine)
         )
 
     def _there(self, digest: str) -> str:
@@ -303,7 +304,7 @@ class ImageInstaller:
         Raises:
             InstallError: it has not the one that is wanted.
         """
-        python, wanted = self._python, self._request.wanted
+        python, wanted = self._python, self._language
         facts = ImageFacts(
             digest=unpacked.digest,
             variables=unpacked.variables,
@@ -324,7 +325,7 @@ class ImageInstaller:
         )
         problems: list[str] = []
         for language, question in _QUESTIONS.items():
-            if wanted.language not in ("", language):
+            if wanted not in ("", language):
                 continue
             for name in question.programs:
                 if program := unpacked.programs.get(name):
@@ -335,8 +336,8 @@ class ImageInstaller:
                         )
                     problems.append(f"{program} {why}")
         why = "; ".join(problems) or "none is on its PATH"
-        if wanted.language:
-            title = next(q.title for each, q in _QUESTIONS.items() if each == wanted.language)
+        if wanted:
+            title = next(q.title for each, q in _QUESTIONS.items() if each == wanted)
             raise InstallError(f"The image has no {title} that sessions can use: {why}"[:600])
         self._say(f"it has no interpreter that sessions can use: {why}")
         return details

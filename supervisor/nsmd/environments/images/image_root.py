@@ -12,7 +12,7 @@ from nsmd.environments.packages.failures import InstallError
 from nsmd.environments.packages.store import EnvironmentDetails, ImageFacts
 from nsmd.host.paths import is_within
 from nsmd.jail.arguments import IMAGE_PLACES
-from nsmd.model.images import ImageRoot
+from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.policy import JAIL_VARIABLES
 from nsmd.model.values import Interpreter, Links, ReadOnlyBind, SetupStep
 
@@ -48,7 +48,9 @@ class ShownImage:
     links: Links
 
 
-def shown_image(made: str, agent_python: str, prefixes: tuple[str, ...]) -> ShownImage:
+def shown_image(
+    made: str, agent_python: str, prefixes: tuple[str, ...], *, writable: bool = False
+) -> ShownImage:
     """Find what a jail shows of an unpacked image, and of the host for the agent. Blocks.
 
     Each entry of the image's root directory is a mount of its own: where links lead is for the
@@ -57,6 +59,7 @@ def shown_image(made: str, agent_python: str, prefixes: tuple[str, ...]) -> Show
     Args:
         made: directory of the environment.
         agent_python, prefixes: Python of the host for the agent, and what it needs.
+        writable: sessions may change the files, each in an overlay of its own.
 
     Raises:
         InstallError: the image cannot be shown.
@@ -67,6 +70,12 @@ def shown_image(made: str, agent_python: str, prefixes: tuple[str, ...]) -> Show
     except HostPythonError as error:
         raise InstallError(f"There is no Python for the agent: {error}") from error
     root = os.path.join(made, ROOT)
+    if writable:
+        return ShownImage(
+            image=ImageRoot(directory=root, python=host.command, writable=True),
+            binds=(ReadOnlyBind(source=root, target=IMAGE_PLACE), *host.binds),
+            links=(),
+        )
     binds: list[ReadOnlyBind] = []
     links: list[tuple[str, str]] = []
     with os.scandir(root) as entries:

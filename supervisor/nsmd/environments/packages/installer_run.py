@@ -199,7 +199,9 @@ def _of_image(
     facts = details.image
     assert facts is not None
     try:
-        seen = image_root.shown_image(path, details.agent_python, details.prefixes)
+        seen = image_root.shown_image(
+            path, details.agent_python, details.prefixes, writable=bool(wanted.root)
+        )
     except (InstallError, OSError) as error:
         raise PackagesFailedError(
             f"The image at {path} cannot be used: {error}.",
@@ -209,7 +211,7 @@ def _of_image(
     language = f"{titles[details.interpreter]} {details.version}"
     if not details.program:
         language = "programs only, by `nsm exec`"
-    return Environment(
+    environment = Environment(
         name=name,
         interpreter=details.interpreter,
         description=entry.description or f"{language}, image {facts.digest[7:19]}",
@@ -229,6 +231,7 @@ def _of_image(
         setup=image_root.setup_of(details, facts),
         directory=facts.working_directory,
     )
+    return replace(environment, preload=wanted.preload if details.interpreter == "python" else ())
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -76,6 +76,8 @@ def limits_of(spec: JailSpec, limits: SessionLimits) -> GroupLimits:
     all_files = sizes.workspace_mb + sizes.tmp_mb + sizes.shm_mb
     if spec.project is not None and spec.project.mode == "overlay":
         all_files += sizes.overlay_mb
+    if (image := spec.environment.image) is not None and image.writable:
+        all_files += sizes.overlay_mb
     return GroupLimits(
         memory_bytes=(programs + all_files) << 20,
         program_bytes=programs << 20,

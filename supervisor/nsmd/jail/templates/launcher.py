@@ -19,7 +19,7 @@ from nsmd.host.watching.source_watcher import SourceWatcher as Watching
 from nsmd.jail import ColdLauncher, Jail
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.interface import TemplateSpec, discard
-from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project_copy import NoCopyError, NoWritableRootError
 from nsmd.jail.templates.fork import (
     ForkedJail,
     ForkEndedError,
@@ -323,7 +323,7 @@ class TemplateLauncher:
         jail = await self._why_not_forked(spec, group)
         if isinstance(jail, str):
             self._note(environment, jail)
-            if environment.preload:
+            if environment.preload and environment.image is None:
                 text = f"nothing is preloaded in {environment.name}: {jail}"
                 jail = await self._launch_cold(spec, group, jail)
                 jail.remarks = partial(self._remark, environment.name, (text,))
@@ -360,7 +360,7 @@ class TemplateLauncher:
         """
         try:
             jail = await self._cold.launch(spec, group)
-        except NoCopyError as error:
+        except (NoCopyError, NoWritableRootError) as error:
             # The common case comes first.
             raise error.in_place_of_a_fork(reason) from error
         if reason == CHANGING and (template := self._line(template_of(spec)).template):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from nsm.dataclass import dataclass, replace
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import is_within
 from nsmd.jail import ColdLauncher
 from nsmd.jail.arguments import HOSTNAME
+from nsmd.jail.host_network import network_files
 from nsmd.jail.interface import TemplateSpec
+from nsmd.model.images import IMAGE_PLACE
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
 from nsmd.model.values import (
     NO_NETWORK,
@@ -79,7 +82,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         binds=environment.binds,
         links=environment.links,
         path=environment.path,
-        preload=environment.preload,
+        preload=_imports(environment),
         project=spec.project,
         artifact=environment.artifact,
         image=environment.image,
@@ -89,12 +92,21 @@ def template_of(spec: JailSpec) -> TemplateSpec:
 
 
 def can_preload(environment: Environment) -> bool:
-    """Return whether code runs in forks of a template's process, and so finds its modules."""
-    if environment.interpreter != "python" or environment.image is not None:
+    """Return whether code can find modules imported: in forks of a template's process, or in
+    interpreters of an image, each of which imports them itself.
+    """
+    if environment.interpreter != "python":
         return False
+    if environment.image is not None:
+        return not environment.only_programs
     if environment.artifact is not None:
         return environment.artifact.template_run is not None
     return environment.program == environment.agent_python != ""
+
+
+def _imports(environment: Environment) -> tuple[str, ...]:
+    """Modules that a template imports: it runs none of an image's code."""
+    return environment.preload if environment.image is None else ()
 
 
 def template_like(template: TemplateSpec, environment: Environment) -> TemplateSpec:
@@ -114,7 +126,7 @@ def _template_variables(spec: JailSpec) -> tuple[tuple[str, str], ...]:
     environment = spec.environment
     if environment.artifact is not None:
         return ()
-    wanted = environment.variables if environment.preload else ()
+    wanted = environment.variables if _imports(environment) else ()
     return wanted if spec.network.mode == "full" else (*WITHOUT_NETWORK, *wanted)
 
 
@@ -145,6 +157,27 @@ def why_unforkable(spec: JailSpec) -> str | None:
     return None
 
 
+def _root(spec: JailSpec) -> dict[str, Any]:
+    """The part of the request for a root directory that the session may change."""
+    image = spec.environment.image
+    if image is None or not image.writable:
+        return {}
+    kept = ["/dev", "/proc", "/run/nsm"]
+    if spec.project is not None:
+        kept.append(spec.project.mount_point)
+    if spec.network.mode == "full":
+        kept += [path for path, _ in network_files()]
+    own = [path for path, _, _ in session_file_systems(spec.sizes)]
+    return {
+        "root": {
+            "image": IMAGE_PLACE,
+            "size_mb": spec.sizes.overlay_mb,
+            "kept": kept,
+            "made": [path for path in own if not any(is_within(path, each) for each in kept)],
+        }
+    }
+
+
 def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
     """Make the request to the template (`docs/contributing/agent-protocol.md`, "Templates").
 
@@ -167,6 +200,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
             "overlay": {"path": project.mount_point, "size_mb": spec.sizes.overlay_mb}
             if project is not None and project.copied
             else None,
+            **_root(spec),
         }
     )
     named = dict(jail_variables(environment, spec.network))

@@ -13,17 +13,25 @@ from pathlib import Path
 import pytest
 import trio
 
-from image_world import Layout, copied, file, folder, layer, libraries_of, other, symlink
+from image_world import (
+    Layout,
+    copied,
+    environment_of,
+    file,
+    folder,
+    layer,
+    libraries_of,
+    make_image,
+    make_store,
+    other,
+    symlink,
+)
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.builds.package_builds import paths_in_use
-from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.jail.templates import open_templates
-from nsmd.model.packages import WantedPackages
-from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
-from package_world import installation
 from realjail import jail_spec, launched, mount_of, new_launcher, open_directory, open_session
 
 pytestmark = pytest.mark.jail
@@ -39,17 +47,11 @@ def exiting_program(status: int) -> bytes:
     return header + struct.pack("<IIQQQQQQ", 1, 5, 0, start, start, size, size, 4096) + code
 
 
-def _make_store(place: Path) -> None:
-    """Make a store that is not for root alone, if the tests are root's."""
-    (place / "envs").mkdir()
-    (place / "envs").chmod(0o755)
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
     """Return a directory that the jails' user reaches."""
     with open_directory() as directory:
-        _make_store(directory)
+        make_store(directory)
         yield directory
 
 
@@ -72,28 +74,6 @@ def bash_layer() -> bytes:
     )
 
 
-def _ignore(progress: CommandProgress, log_bytes: int) -> None:
-    """Take the progress of a build, which nobody watches."""
-
-
-async def _make(place: Path, image: str, name: str = "web", **wanted: str | bool) -> Installed:
-    refresh = bool(wanted.pop("refresh", False))
-    with (place / "log").open("wb") as log:
-        return await installation(place).make(
-            name,
-            WantedPackages(image=image, **wanted),  # type: ignore[arg-type]
-            refresh=refresh,
-            on_progress=_ignore,
-            log_fd=log.fileno(),
-        )
-
-
-def _environment(place: Path, made: Installed, image: str) -> Environment:
-    return installation(place).environment(
-        made.path, "web", WantedPackages(image=image), Defaults(), EnvironmentSettings()
-    )
-
-
 ETC = ("group", "hosts", "nsswitch.conf", "os-release", "passwd", "resolv.conf")
 
 PATH = "PATH=/opt:/usr/bin:/bin"
@@ -103,13 +83,13 @@ PATH = "PATH=/opt:/usr/bin:/bin"
 def built(bash_layer: bytes) -> Iterator[tuple[Path, Installed, Environment]]:
     """Return an environment of an image with Bash, made once for several tests."""
     with open_directory() as place:
-        _make_store(place)
+        make_store(place)
         layout = Layout(place / "layout")
         variables = [PATH, "GREETING=hello", "HOME=/root"]
         layout.add([bash_layer], tag="1", Env=variables, WorkingDir="/app")
         image = f"oci:{layout.place}:1"
-        made = trio.run(_make, place, image)
-        yield place, made, _environment(place, made, image)
+        made = trio.run(make_image, place, image)
+        yield place, made, environment_of(place, made, image)
 
 
 async def test_sessions_have_the_images_files(
@@ -161,7 +141,7 @@ async def test_an_image_may_be_a_single_static_program(place: Path) -> None:
     layout = Layout(place / "layout")
     layout.add([layer(file("leave", exiting_program(7), 0o755))])
     image = f"oci:{layout.place}"
-    environment = _environment(place, await _make(place, image), image)
+    environment = environment_of(place, await make_image(place, image), image)
     assert environment.only_programs
     async with launched(new_launcher(), jail_spec(environment)) as jail:
         root = f"/proc/{jail.pid}/root"
@@ -187,7 +167,7 @@ async def test_the_hosts_loader_takes_nothing_of_the_image(place: Path) -> None:
         Env=["LD_PRELOAD=/leave", "LD_AUDIT=/leave", "LD_LIBRARY_PATH=/lib"],
     )
     image = f"oci:{layout.place}"
-    environment = _environment(place, await _make(place, image), image)
+    environment = environment_of(place, await make_image(place, image), image)
     async with (
         open_templates(new_launcher()) as launcher,
         launched(launcher, jail_spec(environment)) as fork,
@@ -203,18 +183,18 @@ async def test_the_digest_is_pinned(place: Path, bash_layer: bytes) -> None:
     layout = Layout(place / "layout")
     first = layout.add([bash_layer], tag="1", Env=[PATH])
     image = f"oci:{layout.place}:1"
-    made = await _make(place, image)
+    made = await make_image(place, image)
     assert Path(made.lock).read_text().splitlines()[1:] == [image, first]
     # What was made is used, whatever the layout has now.
     shutil.rmtree(layout.place)
-    assert await _make(place, image) == made
+    assert await make_image(place, image) == made
     changed = Layout(layout.place)
     second = changed.add([bash_layer, layer(file("more"))], tag="1", Env=[PATH])
     shutil.rmtree(made.path)
     with pytest.raises(PackagesFailedError, match="is wanted") as caught:
-        await _make(place, image)
+        await make_image(place, image)
     assert "nsm env update" in caught.value.hint
-    again = await _make(place, image, refresh=True)
+    again = await make_image(place, image, refresh=True)
     assert Path(again.lock).read_text().splitlines()[2] == second
 
 
@@ -223,8 +203,8 @@ async def test_images_share_the_files_of_their_layers(place: Path, bash_layer: b
     layout = Layout(place / "layout")
     layout.add([bash_layer], tag="1", Env=[PATH])
     layout.add([bash_layer, layer(file("app/data", "of another"))], tag="2", Env=[PATH])
-    one = await _make(place, f"oci:{layout.place}:1", "one")
-    two = await _make(place, f"oci:{layout.place}:2", "two")
+    one = await make_image(place, f"oci:{layout.place}:1", "one")
+    two = await make_image(place, f"oci:{layout.place}:2", "two")
     assert Path(one.path, "root/etc/os-release").samefile(Path(two.path, "root/etc/os-release"))
     assert Path(one.path, "root/app/data").read_text() == "of the image"
     assert Path(two.path, "root/app/data").read_text() == "of another"
@@ -235,14 +215,14 @@ async def test_the_wanted_interpreter_is_missing(place: Path, bash_layer: bytes)
     layout = Layout(place / "layout")
     layout.add([bash_layer], tag="1", Env=[PATH])
     with pytest.raises(PackagesFailedError, match=r"no Node\.js that sessions can use"):
-        await _make(place, f"oci:{layout.place}:1", language="node")
+        await make_image(place, f"oci:{layout.place}:1", language="node")
 
 
 async def test_a_hostile_image_leaves_nothing(place: Path) -> None:
     layout = Layout(place / "layout")
     layout.add([layer(file("x"), file("../../../out"))])
     with pytest.raises(PackagesFailedError, match="leads out of the image"):
-        await _make(place, f"oci:{layout.place}")
+        await make_image(place, f"oci:{layout.place}")
     store = EnvironmentStore(str(place / "envs"))
     assert store.names() == []
     assert [name for name in os.listdir(store.builds) if name.startswith("alone")] == []

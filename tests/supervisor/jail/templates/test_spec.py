@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
+from nsmd.model.images import IMAGE_PLACE, ImageRoot
+from nsmd.model.limits import steps_of
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
     Environment,
@@ -18,6 +21,7 @@ from nsmd.model.values import (
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
+    SetupStep,
 )
 
 PYTHON = Environment(
@@ -39,6 +43,43 @@ def spec(environment: Environment = PYTHON, mount: ProjectMount | None = None) -
 
 def with_bind(path: str) -> Environment:
     return replace(PYTHON, binds=(ReadOnlyBind(source=path, target=path),))
+
+
+def image(*, writable: bool = False, **settings: Any) -> Environment:
+    shown = ImageRoot(directory="/store/root", python=("/run/nsm/ld", "py"), writable=writable)
+    return replace(PYTHON, name="web", image=shown, **settings)
+
+
+def test_a_template_imports_nothing_of_an_image() -> None:
+    web = image(preload=("numpy",), setup=(SetupStep(name="first", code="1"),))
+    assert template_of(spec(web)) == template_of(spec(replace(web, preload=())))
+    first, imports = steps_of(web)
+    assert first == web.setup[0]
+    assert "numpy" in imports.code
+    assert steps_of(replace(web, interpreter="bash")) == web.setup
+
+
+def test_what_a_writable_root_has_of_the_jail() -> None:
+    web = image(writable=True)
+    asked = replace(
+        spec(web, project("/app/src")),
+        network=NetworkRule(mode="full"),
+        sizes=JailSizes(overlay_mb=9),
+    )
+    request = request_for(asked, SessionLimits(), policy_of(asked, SessionLimits(), "forked"))
+    root = json.loads(request.partition(b"\0")[0])["root"]
+    assert root == {
+        "image": IMAGE_PLACE,
+        "size_mb": 9,
+        "kept": [
+            *("/dev", "/proc", "/run/nsm", "/app/src"),
+            *("/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"),
+        ],
+        "made": ["/tmp", "/workspace"],
+    }
+    readonly = replace(asked, environment=image())
+    request = request_for(readonly, SessionLimits(), policy_of(readonly, SessionLimits(), "forked"))
+    assert b'"root"' not in request
 
 
 def test_what_shows_the_same_shares_a_template() -> None:
