@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 
-from nsm import paths
 from nsm._version import program_version
+from nsm.hosts.place import client_socket
 from nsm.shim.relay import Relay, say
 from nsm.startup import start
 
@@ -54,7 +54,7 @@ def _claim_stdio() -> tuple[int, int]:
 
 
 def _connect_supervisor(patience_s: float) -> socket.socket:
-    return start.reconnect(paths.socket_path(), patience_s=patience_s)
+    return start.reconnect(client_socket(), patience_s=patience_s)
 
 
 def main() -> int:
