@@ -109,7 +109,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         """
         self._host = "" if socket_path is not None or stream is not None else host
         self._project = project_of(project, self._host)
-        self._hello = operations.hello(name=name, scope=scope, project=self._project.path)
+        self._name, self._scope = name, scope
         self._autostart = autostart
         self._may_reconnect = reconnect
         self._socket_path = socket_path
@@ -448,7 +448,10 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
             self._path = path if self._may_reconnect else None
         wire = AsyncWire(stream)
-        self.server = await wire.introduce(self._hello)
+        hello = operations.hello(
+            name=self._name, scope=self._scope, project=self._project.path, path=self._path
+        )
+        self.server = await wire.introduce(hello)
         if self._closed:
             await wire.aclose()
         self._wire = wire

@@ -108,7 +108,12 @@ class Client(FileCalls, JobCalls, RunCalls):
             connection = start.connect(path, autostart=autostart, again=not reconnect)
         self._wire = BlockingWire(
             connection,
-            operations.hello(name=name, scope=scope, project=self._project.path),
+            operations.hello(
+                name=name,
+                scope=scope,
+                project=self._project.path,
+                path=path if reconnect else None,
+            ),
             path=path if reconnect else None,
             autostart=autostart,
         )

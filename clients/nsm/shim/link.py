@@ -161,6 +161,8 @@ def _attach_line(attachment_id: str) -> bytes:
         "cwd": cwd,
         "pid": os.getpid(),
         "inherits": True,
+        # Only on this machine does the end of a connection mean the end of a client.
+        "resumes": bool(os.environ.get("NSM_HOST")),
     }
     return jsonlines.dump({"nsm": 1, "attach": attach}) + b"\n"
 

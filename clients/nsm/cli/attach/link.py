@@ -116,7 +116,7 @@ class Link(asyncio.Protocol):
         Raises:
             NsmError: the supervisor does not want us, or does not answer.
         """
-        link = cls(operations.hello(name=name, scope=scope, project=project))
+        link = cls(operations.hello(name=name, scope=scope, project=project, path=path))
         await link._introduce(connection)
         link._path = path
         return link
