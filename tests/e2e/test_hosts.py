@@ -45,6 +45,27 @@ def test_commands_work_as_if_they_were_local(far: FarMachine) -> None:
     assert f"{far.there}/nsm/control.sock" in socket
 
 
+def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> None:
+    """Descriptors do not come through ssh: all bytes do."""
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    (tmp_path / "in" / "below" / "large").write_bytes(bytes(range(256)) * 3000)
+    (tmp_path / "in" / "small").write_text("small\n")
+    make = far.run("nsm", "run", "-e", "bash", "-s", "files", "true")
+    assert make.returncode == 0, make
+    copied = [
+        far.run("nsm", "cp", str(tmp_path / "in"), "files:"),
+        far.run("nsm", "cp", "files:in", str(tmp_path / "out")),
+        far.run("nsm", "cp", "files:in/small", str(tmp_path / "small")),
+    ]
+    assert [each.returncode for each in copied] == [0, 0, 0], copied
+    assert (tmp_path / "small").read_text() == "small\n"
+    large = (tmp_path / "in" / "below" / "large").read_bytes()
+    assert (tmp_path / "out" / "below" / "large").read_bytes() == large
+    missing = far.run("nsm", "cp", "files:missing", str(tmp_path / "missing"))
+    assert (missing.returncode, "missing" in missing.stderr) == (1, True), missing
+    far.run("nsm", "kill", "files")
+
+
 @pytest.mark.usefixtures("variables")
 def test_calls_under_way_survive_cuts(far: FarMachine) -> None:
     """Each call runs once, and its answer comes, although the connection is cut meanwhile."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nsm.hosts.place import wanted_host
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nsm.hosts.address import RemoteHost
 
 
@@ -20,3 +24,23 @@ def path_there(host: RemoteHost, path: str) -> str | None:
     if not best:
         return path
     return os.path.normpath(os.path.join(dict(host.directories)[best], os.path.relpath(path, best)))
+
+
+def entry_there(
+    variables: Mapping[str, str], directory: str | None
+) -> tuple[dict[str, str], str | None]:
+    """The variables of an editor's entry and its working directory, as the host of ``NSM_HOST``
+    has them.
+    """
+    host = wanted_host()
+    assert host is not None, "the caller has looked"
+    changed = dict(variables)
+    for name in ("PROJECT_DIR", "CLAUDE_PROJECT_DIR"):
+        if path := changed.pop(name, ""):
+            there = path_there(host, os.path.abspath(os.path.expanduser(path)))
+            if there is not None:
+                changed[name] = there
+    # Another machine has no use for the place of a socket, or for variables about ours.
+    for name in ("NSM_SOCKET", "NSM_AUTOSTART"):
+        changed.pop(name, None)
+    return changed, None if directory is None else path_there(host, directory)

@@ -154,10 +154,15 @@ def _attach_line(attachment_id: str) -> bytes:
         cwd = os.getcwd()
     except OSError:  # deleted
         cwd = None
+    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    if os.environ.get("NSM_HOST"):
+        from nsm.hosts.projects import entry_there  # noqa: PLC0415  # most shims stay here
+
+        variables, cwd = entry_there(variables, cwd)
     attach = {
         "id": attachment_id,
         "program_version": program_version(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": variables,
         "cwd": cwd,
         "pid": os.getpid(),
         "inherits": True,
