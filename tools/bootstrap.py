@@ -118,6 +118,13 @@ TEST_PROGRAMS = {
     "bc": "bc",
     "gawk": "gawk",
 }
+SSH_PROGRAMS = {"/usr/sbin/sshd": "openssh-server", "ssh": "openssh-client"}
+"""The same for sessions on other machines."""
+
+RUNNING_SYSTEMD = "/run/systemd/system"
+"""Debian's openssh-server lets systemd start a server for everybody: where systemd runs, only a
+person may want that."""
+
 NOT_INSTALLED = "nsm-setup-not-installed.json"
 
 
@@ -127,7 +134,8 @@ def ensure_test_packages() -> None:
     What could not be installed is not tried again for this `.venv`: where packages cannot be
     fetched, every run of the tests would wait for that.
     """
-    wanted = [package for name, package in TEST_PROGRAMS.items() if shutil.which(name) is None]
+    programs = TEST_PROGRAMS | ({} if os.path.isdir(RUNNING_SYSTEMD) else SSH_PROGRAMS)
+    wanted = [package for name, package in programs.items() if shutil.which(name) is None]
     if not wanted or not_installed() or not may_install_test_packages():
         return
     try:

@@ -12,6 +12,7 @@ The package:
     client/         the clients: blocking, on trio, and for threads and asyncio
     wire/           the control protocol, without I/O
     transcripts/    transcripts as values: files, comparison, notebooks
+    hosts/          sessions on other machines, over OpenSSH
     startup/        connect to a supervisor; start one where none listens
     shim/           `nsm-mcp`, the pipe between an MCP client and the supervisor
     cli/            the command `nsm`

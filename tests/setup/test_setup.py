@@ -90,6 +90,7 @@ def bootstrap() -> ModuleType:
         spec.loader.exec_module(module)
     finally:
         del sys.modules[spec.name]
+    vars(module)["SSH_PROGRAMS"] = {}  # whole paths, which PATH does not change
     return module
 
 

@@ -54,7 +54,7 @@ from nsmd.manager import session_slots
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.model import read_rate, values
-from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.model.settings import EnvironmentSettings, HostSettings, Settings
 from nsmd.ports import relay, session_ports
 from nsmd.sessions import ended
 from nsmd.sessions.transcripts import live, record, store, transcript
@@ -214,6 +214,9 @@ def settings_rows() -> list[str]:
                 for field in dataclasses.fields(EnvironmentSettings)
             ]
             continue
+        if section.name == "hosts":
+            rows += _rows_of("hosts.NAME", HostSettings)
+            continue
         rows += _rows_of(section.name, kind)
     return rows
 
@@ -231,7 +234,7 @@ def _rows_of(section: str, kind: type[Any]) -> list[str]:
 
 def _shown(default: object) -> str:
     match default:
-        case None | ():
+        case None | () | dataclasses.MISSING:  # which is that of a table
             return "none"
         case bool():
             return str(default).lower()

@@ -66,9 +66,10 @@ class Bench:
         one_shot: bool = False,
         output: list[Output] | None = None,
         stdin: bool = False,
+        resumes: bool = False,
     ) -> Execution:
         self._count += 1
-        client = ClientIdentity(name="test", scope="s")
+        client = ClientIdentity(name="test", scope="s", resumes=resumes)
         execution = Execution(
             f"e{self._count}",
             RunRequest(client=client, env="python", code=code, session="a", stdin=stdin),

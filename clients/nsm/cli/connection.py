@@ -8,7 +8,7 @@ from nsm.cli import terminal
 from nsm.cli.render import formats
 from nsm.client.blocking import Client
 from nsm.startup.start import DID_NOT_START
-from nsm.wire.errors import NotRunningError
+from nsm.wire.errors import HostUnreachableError, NotRunningError
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +23,8 @@ def connect(options: argparse.Namespace | None = None, nothing: str = "null") ->
     """
     try:
         return Client(autostart=False)
+    except HostUnreachableError:
+        raise
     except NotRunningError as error:
         terminal.note("no supervisor is running")
         if options is not None and options.json:

@@ -63,6 +63,9 @@ GROUPS = {
         "shutdown": "end it and all sessions",
         "service": "have systemd run it",
     },
+    "Other machines": {
+        "host": "prepare machines whose sessions `nsm --host` uses",
+    },
     "Set-up": {
         "setup": "give nsm to a coding agent, or take it back",
         "doctor": "check what nsm needs on this host",
@@ -98,6 +101,8 @@ _COLLECT_AFTER = 100_000
 """Number of new objects after which Python looks for garbage. Most commands end with fewer. With
 Python's default, 700, it would look dozens of times through modules that stay."""
 
+_NO_HOST = "nsm: --host needs a host: ssh://user@host:port, or a name in config.toml\n"
+
 _EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a typing mistake
 
 
@@ -131,6 +136,15 @@ def program() -> NoReturn:
 def main(argv: list[str] | None = None) -> int:
     """Carry out a command. Returns the exit code (docs/reference/cli.md)."""
     arguments = sys.argv[1:] if argv is None else argv
+    while arguments[:1] == ["--host"] or (arguments and arguments[0].startswith("--host=")):
+        _, _, host = arguments[0].partition("=")
+        if arguments[0] == "--host":
+            if len(arguments) == 1:
+                sys.stderr.write(_NO_HOST)
+                return _EXIT_USAGE
+            host, arguments = arguments[1], arguments[1:]
+        arguments = arguments[1:]
+        os.environ["NSM_HOST"] = host
     first, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if first == "help" and rest:
         first, rest = rest[0], ["--help"]
@@ -158,12 +172,13 @@ def load(verb: str) -> Verb:
 def overview() -> str:
     """The text of `nsm --help`."""
     width = max(map(len, VERBS))
-    lines = ["usage: nsm COMMAND [OPTIONS]", ""]
+    lines = ["usage: nsm [--host HOST] COMMAND [OPTIONS]", ""]
     lines += ["Jailed, pre-warmed Python, Bash and Node sessions, kept by one supervisor."]
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += [f"  {verb:<{width}}  {what}" for verb, what in verbs.items()]
-    lines += ["", "`nsm COMMAND --help` tells more; `nsm --version` prints the version.", ""]
+    lines += ["", "HOST is another machine: ssh://user@host:port, or a name in config.toml."]
+    lines += ["`nsm COMMAND --help` tells more; `nsm --version` prints the version.", ""]
     return "\n".join(lines)
 
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsm import paths
 from nsm.client import operations
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
 from nsm.client.async_file_calls import AsyncFileCalls
@@ -32,6 +31,7 @@ from nsm.client.async_jobs import AsyncJobCalls
 from nsm.client.async_run_calls import AsyncRunCalls
 from nsm.client.projects import DEFAULT, project_of
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
+from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import (
@@ -66,9 +66,6 @@ if TYPE_CHECKING:
     from nsm.wire.status import Status
     from nsm.wire.transcripts import EndedRow, LogEnd
 
-_RETRY_S = 0.1
-"""Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
-
 
 class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
     """One connection to the supervisor, for any number of tasks of one trio run.
@@ -90,6 +87,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         autostart: bool = True,
         reconnect: bool = True,
         socket_path: str | None = None,
+        host: str | None = None,
         name: str = "nsm",
         project: ProjectArgument = DEFAULT,
         stream: trio.abc.Stream | None = None,
@@ -102,14 +100,16 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             autostart: start a supervisor where none listens.
             reconnect: connect again after a lost connection; not after one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
+            host: another machine, whose sessions they are, as `nsm.Client` has it.
             name: the program, for `nsm ps`.
             project: directory that code sees; None for none. The default is the current
                 directory, unless it is your home directory, one above it, or one that nsm refuses.
             stream: a stream that leads to a supervisor already, in place of a path; it is closed
                 with the client.
         """
-        self._project = project_of(project)
-        self._hello = operations.hello(name=name, scope=scope, project=self._project.path)
+        self._host = "" if socket_path is not None or stream is not None else host
+        self._project = project_of(project, self._host)
+        self._name, self._scope = name, scope
         self._autostart = autostart
         self._may_reconnect = reconnect
         self._socket_path = socket_path
@@ -140,7 +140,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             raise RuntimeError(message)
         for losses in range(MAX_LOSSES):
             try:
-                await self._connect()
+                await self._connect(again=losses > 0 or not self._may_reconnect)
                 break
             except LostError:  # it was ending already when it took the connection
                 if self._path is None or losses == MAX_LOSSES - 1:
@@ -421,34 +421,37 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             began_s = trio.current_time()
             while True:
                 try:
-                    await self._connect()
-                except (NotRunningError, LostError):
-                    waited_s = trio.current_time() + _RETRY_S - began_s
-                    if waited_s > start.RECONNECT_S and (
-                        waited_s > start.KEPT_S or not await self._sessions_are_kept()
-                    ):
+                    await self._connect(again=True)
+                except (NotRunningError, LostError) as error:
+                    pause_s = await self._pause_after(error, trio.current_time() - began_s)
+                    if pause_s is None:
                         raise
                 else:
                     return
-                await trio.sleep(_RETRY_S)
+                await trio.sleep(pause_s)
 
-    async def _sessions_are_kept(self) -> bool:
+    async def _pause_after(self, error: Exception, waited_s: float) -> float | None:
         path = self._path
-        return path is not None and await trio.to_thread.run_sync(start.sessions_are_kept, path)
+        if path is None:
+            return None
+        return await trio.to_thread.run_sync(start.pause_after, error, path, waited_s)
 
-    async def _connect(self) -> None:
+    async def _connect(self, *, again: bool = False) -> None:
         stream = self._stream
         if stream is None:
-            path = self._path or self._socket_path or paths.socket_path()
+            path = self._path or self._socket_path or client_socket(self._host)
             # In a thread: a start takes up to `nsm.startup.spawn.READY_TIMEOUT_S`. The supervisor
             # is not the thread's child, so its end means nothing to it.
             connection = await trio.to_thread.run_sync(
-                lambda: start.connect(path, autostart=self._autostart)
+                lambda: start.connect(path, autostart=self._autostart, again=again)
             )
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
             self._path = path if self._may_reconnect else None
         wire = AsyncWire(stream)
-        self.server = await wire.introduce(self._hello)
+        hello = operations.hello(
+            name=self._name, scope=self._scope, project=self._project.path, path=self._path
+        )
+        self.server = await wire.introduce(hello)
         if self._closed:
             await wire.aclose()
         self._wire = wire

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm import paths
 from nsm.client import operations
 from nsm.client.blocking_connection import BlockingWire
 from nsm.client.file_calls import FileCalls
 from nsm.client.job_calls import JobCalls
 from nsm.client.projects import DEFAULT, project_of
 from nsm.client.run_calls import RunCalls
+from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import DisconnectedError
@@ -74,6 +74,7 @@ class Client(FileCalls, JobCalls, RunCalls):
         autostart: bool = True,
         reconnect: bool = True,
         socket_path: str | None = None,
+        host: str | None = None,
         name: str = "nsm",
         project: ProjectArgument = DEFAULT,
         connection: socket.socket | None = None,
@@ -86,6 +87,9 @@ class Client(FileCalls, JobCalls, RunCalls):
             autostart: start a supervisor where none listens.
             reconnect: connect again after a lost connection; not after one that was given.
             socket_path: absolute; None for the usual one (`nsm.paths.socket_path`).
+            host: another machine, whose sessions they are: ``ssh://user@host:port``, or a name in
+                ``[hosts]`` of config.toml. None for ``NSM_HOST``, and this machine where that is
+                not set; empty for this machine.
             name: the program, for `nsm ps`.
             project: directory that code sees; None for none. The default is the current
                 directory, unless it is your home directory, one above it, or one that nsm refuses.
@@ -94,15 +98,22 @@ class Client(FileCalls, JobCalls, RunCalls):
 
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
+            HostError: the host cannot be used; the message says why.
         """
-        self._project = project_of(project)
+        self._host = "" if socket_path is not None or connection is not None else host
+        self._project = project_of(project, self._host)
         path = None
         if connection is None:
-            path = socket_path or paths.socket_path()
-            connection = start.connect(path, autostart=autostart)
+            path = socket_path or client_socket(self._host)
+            connection = start.connect(path, autostart=autostart, again=not reconnect)
         self._wire = BlockingWire(
             connection,
-            operations.hello(name=name, scope=scope, project=self._project.path),
+            operations.hello(
+                name=name,
+                scope=scope,
+                project=self._project.path,
+                path=path if reconnect else None,
+            ),
             path=path if reconnect else None,
             autostart=autostart,
         )

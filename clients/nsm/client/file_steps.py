@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from nsm.client import local_files, local_trees, transfers
+from nsm.client import local_files, local_trees, streamed_archives, transfers
 from nsm.client.local_files import LocalFileError, LocalTarget
 from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
@@ -360,16 +360,12 @@ def _stream(
     Args:
         size: bytes that will be written at least: what cannot fit is refused at once.
     """
-    opened = yield from transfers.open_file(
-        {"target": target, "path": path_on_wire(path), "mode": mode, "size": size}
-    )
+    arguments = {"target": target, "path": path_on_wire(path), "mode": mode, "size": size}
+    opened = yield from transfers.open_file(arguments)
     pipe = opened.descriptor
     if pipe is False:
         yield from transfers.give_up(opened.file)
-        raise FileError(
-            "archives need a connection that passes descriptors",
-            hint="Connect to the supervisor's own socket, or copy file by file.",
-        )
+        return (yield from streamed_archives.stream(arguments, move))
     try:
         yield lambda: move(pipe)
     except BrokenPipeError:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from nsm._version import program_version
 from nsm.client.projects import NO_PROJECT
 from nsm.client.retry import RECONNECTED
+from nsm.hosts.place import leads_elsewhere
 from nsm.wire.answers import read
 from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.live import SessionRow
-from nsm.wire.messages import Hello
+from nsm.wire.messages import RESUMES, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,9 +62,20 @@ def check_names(settings: Mapping[str, object], kind: type) -> None:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
 
 
-def hello(*, name: str, scope: str, project: str | None = None) -> Hello:
-    """How a client introduces itself."""
-    return Hello(name=name, program_version=program_version(), scope=scope, project=project or "")
+def hello(*, name: str, scope: str, project: str | None = None, path: str | None = None) -> Hello:
+    """How a client introduces itself.
+
+    Args:
+        path: path of the socket, if a lost connection is opened again.
+    """
+    return Hello(
+        name=name,
+        program_version=program_version(),
+        scope=scope,
+        # On this machine, only the end of a client or of the supervisor ends a connection.
+        capabilities=(RESUMES,) if path is not None and leads_elsewhere(path) else (),
+        project=project or "",
+    )
 
 
 def run_arguments(

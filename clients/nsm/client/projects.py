@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from nsm.hosts.place import wanted_host
 from nsm.paths import PathError, home
 from nsm.wire.errors import BadProjectError, ForbiddenError
 
@@ -42,13 +43,24 @@ class Project(NamedTuple):
 NO_PROJECT = Project(None, chosen=False)
 
 
-def project_of(given: ProjectArgument) -> Project:
-    """The project that an argument means; `DEFAULT` is the current directory."""
+def project_of(given: ProjectArgument, host: str | None = None) -> Project:
+    """The project that an argument means, where its host has it.
+
+    Args:
+        given: a directory; `DEFAULT` is the current one.
+        host: as of `nsm.Client`.
+    """
     if isinstance(given, Default):
-        return Project(current_project(), chosen=False)
-    return Project(
-        None if given is None else os.path.abspath(os.path.expanduser(given)), chosen=True
-    )
+        project = Project(current_project(), chosen=False)
+    else:
+        path = None if given is None else os.path.abspath(os.path.expanduser(given))
+        project = Project(path, chosen=True)
+    elsewhere = wanted_host(host)
+    if elsewhere is None or project.path is None:
+        return project
+    from nsm.hosts.projects import path_there  # noqa: PLC0415  # most clients stay on this machine
+
+    return project._replace(path=path_there(elsewhere, project.path))
 
 
 def current_project() -> str | None:
@@ -88,6 +100,7 @@ class ProjectCalls:
     """Calls that name a project. Both clients are one of these."""
 
     _project: Project
+    _host: str | None = None
 
     def in_project(
         self,
@@ -102,7 +115,7 @@ class ProjectCalls:
         Args:
             arguments: makes those of the operation, with a `project`.
         """
-        given = self._project if isinstance(project, Default) else project_of(project)
+        given = self._project if isinstance(project, Default) else project_of(project, self._host)
         try:
             return (yield op, arguments(project=given))
         except (BadProjectError, ForbiddenError):

@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 
-from nsm import paths
 from nsm._version import program_version
+from nsm.hosts.place import client_socket
 from nsm.shim.relay import Relay, say
 from nsm.startup import start
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     import socket
 
 _HELP = """\
-usage: nsm-mcp [--stdio] [--version] [--help]
+usage: nsm-mcp [--host HOST] [--stdio] [--version] [--help]
 
 Connects an MCP client (Claude Code, Codex, Cursor, Zed, ...) to the nsm supervisor, which is
 started if none runs. Name it as the command of a stdio server in the client's configuration:
 
     {"mcpServers": {"nsm": {"command": "nsm-mcp"}}}
 
+--host HOST runs the sessions on another machine: ssh://user@host:port, or a name in config.toml.
 --stdio changes nothing: nsm-mcp always speaks over standard input and output.
 """
 
@@ -54,13 +55,24 @@ def _claim_stdio() -> tuple[int, int]:
 
 
 def _connect_supervisor(patience_s: float) -> socket.socket:
-    return start.reconnect(paths.socket_path(), patience_s=patience_s)
+    return start.reconnect(client_socket(), patience_s=patience_s)
+
+
+def _take_host(arguments: list[str]) -> list[str]:
+    """Have sessions on the host that the arguments name; returns the others."""
+    for place, argument in enumerate(arguments):
+        option, equals, host = argument.partition("=")
+        if option == "--host" and (equals or arguments[place + 1 :]):
+            taken = 1 if equals else 2
+            os.environ["NSM_HOST"] = host if equals else arguments[place + 1]
+            return arguments[:place] + arguments[place + taken :]
+    return arguments
 
 
 def main() -> int:
     """Console script `nsm-mcp`."""
     # Some clients add --stdio to every server's command.
-    arguments = [argument for argument in sys.argv[1:] if argument != "--stdio"]
+    arguments = _take_host([argument for argument in sys.argv[1:] if argument != "--stdio"])
     if arguments:
         if arguments == ["--version"]:
             sys.stdout.write(f"nsm-mcp {program_version()}\n")

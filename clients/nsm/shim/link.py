@@ -154,13 +154,20 @@ def _attach_line(attachment_id: str) -> bytes:
         cwd = os.getcwd()
     except OSError:  # deleted
         cwd = None
+    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    if os.environ.get("NSM_HOST"):
+        from nsm.hosts.projects import entry_there  # noqa: PLC0415  # most shims stay here
+
+        variables, cwd = entry_there(variables, cwd)
     attach = {
         "id": attachment_id,
         "program_version": program_version(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": variables,
         "cwd": cwd,
         "pid": os.getpid(),
         "inherits": True,
+        # Only on this machine does the end of a connection mean the end of a client.
+        "resumes": bool(os.environ.get("NSM_HOST")),
     }
     return jsonlines.dump({"nsm": 1, "attach": attach}) + b"\n"
 

@@ -62,7 +62,7 @@ _PASSED_ON_PREFIXES = (
     # Where packages come from. Others of uv's have tokens for uploads.
     *("NPM_CONFIG_", "PIP_", "UV_HTTP_", "UV_INDEX", "npm_config_"),
 )
-_CLIENTS_OWN = frozenset({"NSM_SCOPE", "NSM_BRIDGE"})
+_CLIENTS_OWN = frozenset({"NSM_SCOPE", "NSM_BRIDGE", "NSM_HOST", "NSM_HOST_PROJECT", "NSM_SSH"})
 _CLIENTS_OWN_PREFIX = "NIX_SANDBOX_"
 """The supervisor serves every client for days: it gets neither the keys and tokens in the
 environment of whoever came first, but for those of package indexes, nor that client's settings,

@@ -15,6 +15,7 @@ import struct
 import time
 
 from nsm import paths
+from nsm.hosts.place import leads_elsewhere
 
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ to listen; five on a machine that is short of everything, where it may be killed
 KEPT_S = 300.0
 """The same while a holder keeps sessions: supervisors that die one after the other lose none."""
 
-_RETRY_S = 0.1
+RETRY_S = 0.1
+"""Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
+
+_HOST_RETRY_S = 1.0
+"""The same for a host that cannot be reached: each attempt starts ssh."""
 
 _HOLDER_TIMEOUT_S = 1.0
 """Time limit for a holder to say how much it holds: less than a millisecond unless it is stopped.
@@ -47,23 +52,31 @@ DID_NOT_START = "the supervisor did not start"
 """How the message begins where one was to be started."""
 
 
-def connect(path: str, *, autostart: bool = True) -> socket.socket:
+def connect(path: str, *, autostart: bool = True, again: bool = False) -> socket.socket:
     """A connection to the supervisor that listens on `path`, started first if need be.
 
     With ``NSM_AUTOSTART=0`` in the environment none is started. Without `autostart` only one is
     that goes on with the sessions of an earlier one.
+
+    Args:
+        again: a connection was lost. That of another host may be taken by an ssh that has nobody
+            to pass it to, so the whole way there is checked.
 
     Returns:
         A connected, blocking stream socket; the caller closes it.
 
     Raises:
         NotRunningError: none listens and none may be, or could be, started.
+        HostError: another host refuses us, or its nsm is of no use.
         PathError: the socket or its directory is unusable or not ours.
     """
     paths.check_socket_path(path)
-    connection = _try_connect(path)
+    elsewhere = again and leads_elsewhere(path)
+    connection = None if elsewhere else _try_connect(path)
     if connection is not None:
         return connection
+    if elsewhere or leads_elsewhere(path):
+        return _connect_elsewhere(path, autostart=autostart)
     if os.path.isdir(paths.BOX_PROGRAMS):
         _not_running(
             f"no supervisor serves this box: none listens on {path}",
@@ -87,8 +100,8 @@ def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket
     its lock until the kernel has taken it away.
 
     Args:
-        patience_s: seconds; beyond `RECONNECT_S` only while sessions are kept. Once, it is tried
-            in any case.
+        patience_s: seconds; beyond `RECONNECT_S` only while sessions are kept, or while a host
+            cannot be reached. Once, it is tried in any case.
 
     Raises:
         NotRunningError, PathError: as `connect`, when the time is over.
@@ -96,16 +109,49 @@ def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket
     began_s = time.monotonic()
     while True:
         try:
-            return connect(path, autostart=autostart)
+            return connect(path, autostart=autostart, again=True)
         except Exception as error:
-            from nsm.wire.errors import NotRunningError  # noqa: PLC0415  # imports typing
-
-            waited_s = time.monotonic() + _RETRY_S - began_s
-            late = waited_s > patience_s or (waited_s > RECONNECT_S and not sessions_are_kept(path))
-            if late or not isinstance(error, NotRunningError):
+            pause_s = pause_after(error, path, time.monotonic() - began_s, patience_s)
+            if pause_s is None:
                 raise
         # There is nothing to wait for: a socket that nobody listens on does not tell when.
-        time.sleep(_RETRY_S)
+        time.sleep(pause_s)
+
+
+def pause_after(
+    error: Exception, path: str, waited_s: float, patience_s: float = KEPT_S
+) -> float | None:
+    """Seconds to wait before it is worth connecting again; None if it is not.
+
+    Args:
+        error: what went wrong.
+        path: path of the socket.
+        waited_s: seconds since the connection was lost.
+        patience_s: as for `reconnect`.
+    """
+    from nsm.wire.errors import HostUnreachableError, NotRunningError  # noqa: PLC0415  # imports typing
+
+    if not isinstance(error, NotRunningError):
+        return None
+    away = isinstance(error, HostUnreachableError)
+    waited_s += RETRY_S
+    if waited_s > patience_s or (waited_s > RECONNECT_S and not (away or sessions_are_kept(path))):
+        return None
+    return _HOST_RETRY_S if away else RETRY_S
+
+
+def _connect_elsewhere(path: str, *, autostart: bool) -> socket.socket:
+    from nsm.hosts.tunnel import open_tunnel  # noqa: PLC0415  # most clients stay on this machine
+
+    name = open_tunnel(path, autostart=autostart and os.environ.get("NSM_AUTOSTART") != "0")
+    connection = _try_connect(path)
+    if connection is None:
+        from nsm.wire.errors import HostUnreachableError  # noqa: PLC0415  # imports typing
+
+        raise HostUnreachableError(
+            f"the connection to {name} ended as soon as it was made", hint="Try again."
+        )
+    return connection
 
 
 def _try_connect(path: str) -> socket.socket | None:

@@ -235,6 +235,18 @@ class NotRunningError(NsmError):
     code = "not-running"
 
 
+class HostError(NsmError):
+    """Another machine cannot be used as asked (raised by clients only); the message says why."""
+
+    code = "host"
+
+
+class HostUnreachableError(NotRunningError):
+    """Another machine cannot be reached (raised by clients only)."""
+
+    code = "host-unreachable"
+
+
 class UnknownProgramError(NsmError):
     """The bridge has no such program for this client."""
 
@@ -262,6 +274,7 @@ class DisconnectedError(NsmError):
 _KINDS: list[type[NsmError]] = [
     *NsmError.__subclasses__(),
     FileTooLargeError,
+    HostUnreachableError,
     UnknownJobError,
 ]
 _BY_CODE = {kind.code: kind for kind in _KINDS}

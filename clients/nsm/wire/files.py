@@ -69,12 +69,14 @@ class OpenFile(NamedTuple):
     """A file that a connection has open; `file` is its handle in further requests.
 
     `descriptor` is one through which the file is read or written without the supervisor; false if
-    there is none. The client puts its number there.
+    there is none. The client puts its number there. With `streams`, an archive goes through
+    `file_read` or `file_write`.
     """
 
     file: int
     info: Annotated[FileInfo, ""]
     descriptor: Annotated[int | bool, Constraint(_is_descriptor, "a descriptor")] = False
+    streams: bool = False
 
 
 class FilePiece(NamedTuple):

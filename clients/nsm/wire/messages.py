@@ -24,6 +24,10 @@ PROTOCOL_VERSION = 1
 CONNECTION_ID = 0
 """The id in an error that concerns the connection and not one request."""
 
+RESUMES = "resumes"
+"""Capability of a client that comes back after a lost connection, and asks again for the code that
+was under way: until then, that goes on."""
+
 MAX_REQUEST_ID = 2**63 - 1
 
 

@@ -126,6 +126,7 @@ class Call:
         client_limits: limits of the socket's connections; None if the client chooses.
         peer: process and user id of the peer, from the kernel.
         confined: the connection may know and reach nothing beyond its scope.
+        resumes: as in `ClientIdentity`.
         manages: it has the right `manage`, and may know what sessions ran.
         bridges: it has the right `bridge`.
         files: open files of the connection.
@@ -145,6 +146,7 @@ class Call:
     client_limits: ClientLimits | None = None
     peer: tuple[int, int]
     confined: bool
+    resumes: bool = False
     manages: bool
     bridges: bool
     files: OpenFiles
@@ -163,7 +165,9 @@ class Call:
         """
         bound = self.client_limits.network if self.client_limits is not None else None
         facts: dict[str, Any] = {"scope": self.scope, **more}
-        return ClientIdentity(name=self.client, peer=self.peer, bound=bound, **facts)
+        return ClientIdentity(
+            name=self.client, peer=self.peer, bound=bound, resumes=self.resumes, **facts
+        )
 
     @property
     def by_project(self) -> bool:

@@ -22,6 +22,7 @@ from nsm.wire.errors import (
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
 from nsm.wire.messages import (
     CONNECTION_ID,
+    RESUMES,
     Cancel,
     Event,
     Failure,
@@ -364,6 +365,7 @@ class _Connection:
             client_limits=self._client_limits,
             peer=self._peer,
             confined=row.right not in self._rights or not self._rights & {"read", "manage"},
+            resumes=RESUMES in self._hello.capabilities,
             manages="manage" in self._rights,
             bridges="bridge" in self._rights,
             files=self._files,

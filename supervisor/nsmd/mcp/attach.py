@@ -56,6 +56,7 @@ class Attach:
         idle_timeout_s, max_lifetime_s: the client's limits for new sessions; None for the
             configured ones.
         sources: sources of environments that are only for clients with this entry.
+        resumes: as in `ClientIdentity`.
         inherits: the shim can send further variables on request.
         inherited: these variables.
         confined: it may not choose what code sees, not even by its roots.
@@ -74,6 +75,7 @@ class Attach:
     idle_timeout_s: float | None = None
     max_lifetime_s: float | None = None
     sources: Sources | None = None
+    resumes: bool = False
     inherits: bool = False
     inherited: Variables = field(default=(), repr=False)
     confined: bool = False
@@ -161,6 +163,7 @@ def parse_attach(line: bytes) -> Attach:
         idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables) or said.idle_timeout_s,
         max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or said.max_lifetime_s,
         sources=sources,
+        resumes=attach.get("resumes") is True,
         inherits=attach.get("inherits") is True,
         id=given_id if isinstance(given_id, str) and _ID.fullmatch(given_id) else None,
         programs=_programs(given.get("NSM_BRIDGE")),

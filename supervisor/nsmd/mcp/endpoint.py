@@ -424,6 +424,7 @@ class Endpoint:
             inherited=attach.inherited,
             peer=attach.peer,
             bound=attach.bound,
+            resumes=attach.resumes,
         )
 
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:

@@ -365,6 +365,17 @@ class BoxDefaults(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings(_Table):
+    """`[hosts.NAME]`: another machine that has sessions. Clients read it (`nsm.hosts.address`)."""
+
+    address: str | None = None
+    ssh: str | None = None
+    program: str | None = None
+    project: Literal["path", "none"] = "path"
+    directories: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(_Table):
     """The whole of `config.toml`."""
 
@@ -386,3 +397,4 @@ class Settings(_Table):
     bridge: BridgeSettings = field(default_factory=BridgeSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     ports: PortSettings = field(default_factory=PortSettings)
+    hosts: dict[str, HostSettings] = field(default_factory=dict[str, HostSettings])

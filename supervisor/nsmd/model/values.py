@@ -280,11 +280,9 @@ class ClientIdentity:
     """Client of a request, with what decides about names and projects.
 
     Attributes:
-        name: the client program, e.g. ``claude-code`` or ``nsm``.
-        scope: name space of its session names.
+        name, scope: the client program, e.g. ``nsm``; name space of its session names.
         project: project that its sessions see at the mount point.
-        idle_timeout_s, max_lifetime_s: its own limits for new sessions; None for the configured
-            ones.
+        idle_timeout_s, max_lifetime_s: limits of its new sessions; None: the configured ones.
         sources: sources of environments that are only for clients with this entry.
         inherited: its variables for its project's development shell.
         labels: labels of its new sessions.
@@ -292,6 +290,7 @@ class ClientIdentity:
         peer: process and user id of the peer, from the kernel; None if unknown.
         bound: upper bound of its new sessions' network, in any configuration; None for none. A
             client with a bound lives in a box, and can write the project that others trust.
+        resumes: after a lost connection, it asks again for what was under way.
     """
 
     name: str
@@ -305,6 +304,7 @@ class ClientIdentity:
     peer: tuple[int, int] | None = field(default=None, compare=False)
     bound: NetworkRule | None = None
     labels: Labels = ()
+    resumes: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,10 @@ RETURN_S = 20.0
 """Time for a client to come back to its code after the supervisor was replaced. A client tries
 again for less."""
 
+RESUME_S = 300.0
+"""Time for a client on another machine to come back after it lost the connection. It tries again
+for as long (`nsm.startup.start.KEPT_S`)."""
+
 
 class Owner(Protocol):
     """The session whose executions they are.
@@ -170,6 +174,23 @@ class ExecutionQueue:
     def agent_id_of(self, execution: Execution) -> str:
         """The agent's id of an execution; empty if it does not run."""
         return self._agent_id if execution is self.running else ""
+
+    def abandoned(self, execution: Execution) -> None:
+        """End a one-shot whose client is gone, or the input of other code; later, if the client may
+        come back.
+        """
+        if not execution.request.client.resumes:
+            self._give_up(execution)
+        else:
+            Timer(self._timers, lambda: self._give_up(execution)).arm(RESUME_S)
+
+    def _give_up(self, execution: Execution) -> None:
+        if execution.wanted or execution.done:
+            return
+        if execution.origin.one_shot:
+            self._owner.end("its client disconnected")
+        else:
+            self.end_input(execution)
 
     def end_input(self, execution: Execution) -> None:
         """End the standard input of code that no client waits for any more."""

@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -72,11 +73,17 @@ class Transfer:
         self._moved_bytes = 0
         self._asked = False  # the agent may have the file open
         self._direct = False
+        self._pipe: int | None = None  # our end of an archive's pipe, if the client has none
         self._turn = trio.Lock()
 
     def __repr__(self) -> str:
         state = "over" if self.over else "open"
         return f"<Transfer {self._mode} {self.info.path!r} in {self._session.id} {state}>"
+
+    @property
+    def streams(self) -> bool:
+        """True if an archive goes through `read` or `write`."""
+        return self._pipe is not None
 
     async def open(
         self,
@@ -94,7 +101,8 @@ class Transfer:
             permissions: permissions of a new file; None for the session's default.
             overwrite: a new file may replace an older one.
             size: bytes that a new file will have, if known.
-            direct: whoever asks reads or writes the file itself, without us.
+            direct: whoever asks reads or writes the file itself, without us. Of an archive, `read`
+                and `write` do it otherwise.
 
         Returns:
             A descriptor of the file, or of the pipe that an archive goes through, for `direct`.
@@ -132,6 +140,10 @@ class Transfer:
                 os.close(descriptor)
             raise
         self._direct = descriptor is not None
+        if descriptor is not None and not direct:
+            os.set_blocking(descriptor, False)
+            self._pipe = descriptor
+            return None
         return descriptor
 
     def _claim(self) -> int:
@@ -175,6 +187,10 @@ class Transfer:
             FileError: they cannot be read; the transfer is over.
             NsmError: the session has ended.
         """
+        if self._pipe is not None and self._mode == "archive":
+            async with self._turn:
+                data = await _read_pipe(self._pipe, count)
+                return FileDataFrame(id=self.info.id, data=data, eof=not data)
         self._check_mode("read")
         async with self._turn:
             piece = await self._ask({"type": "file_read", "bytes": count}, FileDataFrame)
@@ -192,6 +208,10 @@ class Transfer:
             FileError: they cannot be written, or the file would be too large; the transfer is over.
             NsmError: the session has ended.
         """
+        if self._pipe is not None and self._mode == "unpack":
+            async with self._turn:
+                self._moved_bytes += await _write_pipe(self._pipe, data)
+                return self._moved_bytes
         self._check_mode("write")
         async with self._turn:
             self._check_size(self._moved_bytes + len(data), self.info.path)
@@ -212,6 +232,7 @@ class Transfer:
             NsmError: the session has ended.
         """
         async with self._turn:
+            self._close_pipe()
             frame = {"type": "file_close", "keep": keep}
             is_tree = self._mode in ("archive", "unpack")
             timeout_s = TREE_TIMEOUT_S if is_tree else ANSWER_TIMEOUT_S
@@ -223,10 +244,17 @@ class Transfer:
 
     def abandon(self) -> None:
         """Close the file without keeping what was written, and without waiting."""
+        self._close_pipe()
         if self._asked and not self.over:
             frame = {"type": "file_close", "id": self.info.id, "keep": False}
             self._session.requests.tell(frame)
         self.over = True
+
+    def _close_pipe(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            trio.lowlevel.notify_closing(pipe)
+            os.close(pipe)
 
     async def _ask(
         self,
@@ -266,6 +294,28 @@ class Transfer:
     def _check_count(self, size: int) -> None:
         if size != self._moved_bytes:
             raise self._session.distrust("the size of a file is not what was transferred")
+
+
+async def _read_pipe(pipe: int, count: int) -> bytes:
+    """Read what there is, once there is something; empty at the end."""
+    while True:
+        await trio.lowlevel.wait_readable(pipe)
+        with suppress(BlockingIOError):
+            return os.read(pipe, count)
+
+
+async def _write_pipe(pipe: int, data: bytes) -> int:
+    """Write all; returns how much of it somebody still read."""
+    written = 0
+    while written < len(data):
+        await trio.lowlevel.wait_writable(pipe)
+        try:
+            written += os.write(pipe, data[written:])
+        except BlockingIOError:
+            continue
+        except BrokenPipeError:  # the answer to `close` says why
+            break
+    return written
 
 
 async def ask(

@@ -282,10 +282,8 @@ class Session:
 
     def abandoned(self, execution: Execution) -> None:
         """End a one-shot whose client is gone, or the input of other code."""
-        if not self._watcher.leaving and execution.origin.one_shot:
-            self.end("its client disconnected")
-        elif not self._watcher.leaving:
-            self.runs.end_input(execution)
+        if not self._watcher.leaving:
+            self.runs.abandoned(execution)
 
     def note_activity(self) -> None:
         """Note that the session is in use even if nothing runs: its idle time starts again."""

@@ -26,6 +26,7 @@ from nsmd.host.poller import poller
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.agent_session import START_TIMEOUT_S
+from nsmd.sessions.execution_queue import RESUME_S
 from sessionbench import TENANCY, Bench, bench
 
 if TYPE_CHECKING:
@@ -302,6 +303,22 @@ async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
         await execution.wait()
         it.submit("wait", one_shot=True).abandon()
         await it.session.wait_ended()
+
+
+async def test_an_abandoned_one_shot_waits_for_a_client_that_may_come_back(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        execution = it.submit("wait", timeout_s=2 * RESUME_S, one_shot=True, resumes=True)
+        await trio.testing.wait_all_tasks_blocked()
+        execution.abandon()
+        execution.join()
+        await trio.sleep(RESUME_S + 1)
+        assert it.session.live
+        execution.abandon()
+        began_s = trio.current_time()
+        await it.session.wait_ended()
+        assert trio.current_time() - began_s == RESUME_S
 
 
 async def test_ending_a_session_fails_what_runs_and_waits(autojump_clock: trio.abc.Clock) -> None:

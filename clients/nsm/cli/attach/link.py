@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself; as in `nsm.client.blocking_connection`."""
 
-_RETRY_S = 0.1
-"""Pause between attempts to connect: a socket without a listener gives no notice of a new one."""
-
 
 class PendingRequest:
     """A request on its way.
@@ -119,7 +116,7 @@ class Link(asyncio.Protocol):
         Raises:
             NsmError: the supervisor does not want us, or does not answer.
         """
-        link = cls(operations.hello(name=name, scope=scope, project=project))
+        link = cls(operations.hello(name=name, scope=scope, project=project, path=path))
         await link._introduce(connection)
         link._path = path
         return link
@@ -222,7 +219,8 @@ class Link(asyncio.Protocol):
 
     async def _reopen(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + start.RECONNECT_S
+        began_s, path = loop.time(), self._path
+        assert path is not None, "without a path there is no new connection"
         calls, self._calls = [*self._calls.values()], {}
         for call in calls:
             try:
@@ -233,18 +231,18 @@ class Link(asyncio.Protocol):
                 self._waiting.append(call)
         while True:
             try:
-                assert self._path is not None, "without a path there is no new connection"
-                connect = partial(start.connect, self._path)
+                connect = partial(start.connect, path, again=True)
                 await self._introduce(await loop.run_in_executor(None, connect))
                 break
             except (NotRunningError, LostError) as error:
-                if loop.time() + _RETRY_S > deadline:
+                pause_s = start.pause_after(error, path, loop.time() - began_s)
+                if pause_s is None:
                     self._lose(error)
                     return
             except (NsmError, OSError) as error:
                 self._lose(error if isinstance(error, NsmError) else DisconnectedError(str(error)))
                 return
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(pause_s)
         self._reopening = None
         waiting, self._waiting = self._waiting, []
         for call in waiting:

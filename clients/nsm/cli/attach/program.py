@@ -10,7 +10,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm import paths
 from nsm.cli import terminal
 from nsm.cli.attach import tty
 from nsm.cli.attach.feed import Feed, label, others
@@ -25,7 +24,8 @@ from nsm.cli.render import formats
 from nsm.cli.streams.resumed_transcript import Continued
 from nsm.cli.targets import TargetSession, tell_found
 from nsm.client import operations
-from nsm.client.projects import current_project
+from nsm.client.projects import DEFAULT, project_of
+from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire import transcripts
 from nsm.wire.answers import read
@@ -91,7 +91,7 @@ def attach(
         OSError: the directory for pictures can't be made.
     """
     folder = Folder(images)
-    path = paths.socket_path()
+    path = client_socket()
     connection = start.connect(path, autostart=False)
     ending = asyncio.run(_attach(connection, path, target, executions, timeout_s, folder))
     if ending.text:
@@ -110,7 +110,7 @@ async def _attach(
     folder: Folder,
 ) -> Ending:
     link = await Link.open(
-        connection, name=CLIENT_NAME, scope="cli", path=path, project=current_project()
+        connection, name=CLIENT_NAME, scope="cli", path=path, project=project_of(DEFAULT).path
     )
     try:
         with suppress(NsmError):  # the session may have ended, or the supervisor be an older one

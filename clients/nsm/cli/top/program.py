@@ -16,13 +16,13 @@ from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
-from nsm import paths
 from nsm.cli import main as cli
 from nsm.cli.attach import tty
 from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
+from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.boxes import BoxRow
@@ -102,7 +102,7 @@ def watch(*, order: str, wanted: str, reverse: bool, delay_s: float) -> int:
         OSError: its socket is unusable.
     """
     board = Board(order, wanted, reverse=reverse)
-    start.connect(paths.socket_path(), autostart=False).close()
+    start.connect(client_socket(), autostart=False, again=True).close()
     while True:
         try:
             action = asyncio.run(TopScreen(board, delay_s).show())
@@ -206,7 +206,7 @@ class TopScreen:
         """Return the link, a new one if it was lost; two tasks may ask at the same time."""
         async with self._connecting:
             if self._link is None or self._link.lost.done():
-                connection = start.connect(paths.socket_path(), autostart=False)
+                connection = start.connect(client_socket(), autostart=False, again=True)
                 link = self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
                 link.lost.add_done_callback(lambda _: self._went(link))
                 status = await link.call("status")

@@ -8,7 +8,6 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm import paths
 from nsm.cli import supervisor_program, terminal
 from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
 from nsm.cli.render import programs
@@ -18,6 +17,7 @@ from nsm.client import operations
 from nsm.client.blocking import Client
 from nsm.client.bridge import run_arguments
 from nsm.client.retry import RECONNECTED
+from nsm.hosts.place import client_socket
 from nsm.wire.answers import read
 from nsm.wire.bridge import ProgramResult
 from nsm.wire.errors import NsmError
@@ -144,7 +144,7 @@ def _tell_unset() -> None:
     check of the files needs none and starts none."""
     with suppress(NsmError, OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(CONNECT_S)
-        connection.connect(paths.socket_path())
+        connection.connect(client_socket())
         with Client(connection=connection) as client:
             _tell(client.bridge.programs().programs)
 

@@ -13,7 +13,7 @@ from nsm.cli.render.environments import environment_details, environments_table,
 from nsm.cli.render.project_environments import hints
 from nsm.client.blocking import Client
 from nsm.client.project_environments import ProjectEnvironments
-from nsm.client.projects import current_project
+from nsm.client.projects import DEFAULT, project_of
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def list_all(client: Client, options: argparse.Namespace) -> int:
 
 def _hint(client: Client) -> None:
     """Say which environments lie in the project, if nobody has agreed to use them."""
-    project = current_project()
+    project = project_of(DEFAULT).path
     if project is None:
         return
     with suppress(NsmError):  # it is no project that nsm shows, or the connection may not ask

@@ -7,11 +7,11 @@ import select
 import socket
 from contextlib import ExitStack
 
-from nsm import paths
 from nsm.cli import connection, terminal
 from nsm.cli.confirm import may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import formats
+from nsm.hosts.place import client_socket
 from nsm.startup.start import peer_of
 from nsm.wire.errors import DisconnectedError
 
@@ -72,7 +72,7 @@ def _process(pid: int | None) -> int | None:
     """
     try:
         with socket.socket(socket.AF_UNIX) as link:
-            link.connect(paths.socket_path())
+            link.connect(client_socket())
             peer, _, _ = peer_of(link)
         return os.pidfd_open(peer) if peer == pid != os.getpid() else None
     except (OSError, AttributeError):

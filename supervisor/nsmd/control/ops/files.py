@@ -58,6 +58,8 @@ async def file_open(call: Call) -> dict[str, Any]:
         if descriptor is not None:
             call.attach(descriptor)
             answer["descriptor"] = True
+        elif transfer.streams:
+            answer["streams"] = True
         return answer
     raise BadRequestError("The request was cancelled; no file is open.")
 

@@ -1,0 +1,114 @@
+"""Archives over a connection that passes no descriptors, such as one to another machine.
+
+Who packs or unpacks wants a pipe, and gets one in a thread. What goes through it is carried piece
+by piece.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nsm.client import transfers
+from nsm.client.local_files import write_all
+from nsm.wire.answers import read
+from nsm.wire.errors import FileError
+from nsm.wire.files import PIECE_BYTES, FilePiece, OpenFile, TreeReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsm.client.steps import Steps
+
+
+def stream(arguments: dict[str, Any], move: Callable[[int], object]) -> Steps[TreeReport]:
+    """Have `move` read or write a tar archive at a pipe, which it closes.
+
+    Args:
+        arguments: of `file_open`.
+
+    Raises:
+        FileError: the supervisor is too old for that.
+    """
+    answer = yield "file_open", {**arguments, "descriptor": False}
+    opened = read(OpenFile, answer)
+    if not opened.streams:
+        yield from transfers.give_up(opened.file)
+        raise FileError(
+            "this supervisor gives archives only to connections that pass descriptors",
+            hint="`nsm reload` there replaces it with a newer one, or copy file by file.",
+        )
+    packs = arguments["mode"] == "unpack"
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ours, mover = (reader, _Mover(move, writer)) if packs else (writer, _Mover(move, reader))
+    try:
+        try:
+            yield from _send(opened.file, ours) if packs else _receive(opened.file, ours)
+        finally:
+            os.close(ours)
+            yield mover.join
+        mover.check()
+    except BaseException:
+        yield from transfers.give_up(opened.file)
+        raise
+    return read(TreeReport, (yield "file_close", {"file": opened.file, "keep": True}))
+
+
+def _send(file: int, pipe: int) -> Steps[None]:
+    """Carry what comes out of a pipe to the session."""
+    piece = bytearray()
+
+    def take() -> None:
+        piece.clear()
+        while len(piece) < PIECE_BYTES and (data := os.read(pipe, PIECE_BYTES - len(piece))):
+            piece.extend(data)
+
+    sent = 0
+    while True:
+        yield take
+        if not piece:
+            return
+        sent += len(piece)
+        answer = yield "file_write", {"file": file, "data": bytes(piece)}
+        if read(int, answer, "size") < sent:  # nobody reads there: the end says why
+            return
+
+
+def _receive(file: int, pipe: int) -> Steps[None]:
+    """Carry what comes from the session into a pipe."""
+    while True:
+        piece = read(FilePiece, (yield "file_read", {"file": file, "bytes": PIECE_BYTES}))
+        if piece.eof:
+            return
+        try:
+            yield partial(write_all, pipe, piece.data)
+        except BrokenPipeError:
+            return  # whoever unpacks has a reason, which is raised later
+
+
+class _Mover:
+    """Thread that packs or unpacks."""
+
+    def __init__(self, move: Callable[[int], object], pipe: int) -> None:
+        self._error: BaseException | None = None
+        self._move = move
+        self._thread = threading.Thread(target=self._run, args=(pipe,), daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it has ended; the pipe's other end has to be closed."""
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise what went wrong; a pipe that nobody reads is no reason of its own."""
+        if self._error is not None and not isinstance(self._error, BrokenPipeError):
+            raise self._error
+
+    def _run(self, pipe: int) -> None:
+        try:
+            self._move(pipe)
+        except BaseException as error:  # noqa: BLE001  # raised by whoever waits
+            self._error = error

@@ -1,0 +1,12 @@
+"""Sessions on other machines, over OpenSSH.
+
+    place.py      the directory of a host here, and the socket in it that leads there
+    address.py    `ssh://user@host:port`, and what `[hosts]` of config.toml says of a host
+    projects.py   the project of a client, as a host has it
+    ssh.py        one OpenSSH connection to a host, and commands over it
+    tunnel.py     open it, have a supervisor run there, and forward its socket
+
+A client that has the path of a host's socket connects to it as to any other. `nsm.startup.start`
+opens the tunnel where there is none. Standard library only, and little of it in `place`: the shim
+pays for that.
+"""

@@ -1,0 +1,215 @@
+"""Hosts: their addresses, and what `[hosts]` of config.toml says of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import urlsplit
+
+from nsm import paths
+from nsm.wire.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROJECT_WAYS = ("path", "none")
+"""How the project of a client gets to a host."""
+
+KEYS = frozenset({"address", "ssh", "program", "project", "directories"})
+"""Keys of a host in config.toml."""
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+_SCHEME = "ssh://"
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._%:-]{0,253})")
+"""Names of users and hosts. One that began with `-` would be an option of ssh."""
+
+_EXAMPLE = "ssh://user@host:port"
+
+
+class RemoteHost(NamedTuple):
+    """A host that has sessions.
+
+    Attributes:
+        name: as people name it: a name in config.toml, or the address.
+        host, user, port: as for ssh; a user or port of None is ssh's own choice.
+        ssh: the program with options that come before all others.
+        program: path of nsm there; None to look for it.
+        project: how the client's project gets there (`PROJECT_WAYS`).
+        directories: directories there of projects here, by path.
+    """
+
+    name: str
+    host: str
+    user: str | None = None
+    port: int | None = None
+    ssh: tuple[str, ...] = ("ssh",)
+    program: str | None = None
+    project: str = "path"
+    directories: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Name of its directory: the same for the same connection."""
+        facts = json.dumps([self.host, self.user, self.port, self.ssh])
+        return hashlib.sha256(facts.encode()).hexdigest()[:12]
+
+    @property
+    def destination(self) -> tuple[str, ...]:
+        """Arguments of ssh that name it."""
+        options: tuple[str, ...] = () if self.port is None else ("-p", str(self.port))
+        user: tuple[str, ...] = () if self.user is None else ("-l", self.user)
+        return (*options, *user, "--", self.host)
+
+    def facts(self) -> dict[str, Any]:
+        """The host as plain values, which `nsm.wire.decode` reads."""
+        return {**self._asdict(), "directories": list(map(list, self.directories))}
+
+
+def find_host(wanted: str) -> RemoteHost:
+    """Find the host that an address or a name in config.toml means.
+
+    Raises:
+        HostError: nobody knows it, or it is written wrongly.
+    """
+    ssh = _words("NSM_SSH", os.environ.get("NSM_SSH") or "ssh")
+    if wanted.startswith(_SCHEME):
+        found = _parse(wanted)._replace(ssh=ssh)
+    else:
+        table = _configured().get(wanted)
+        if table is None:
+            raise HostError(
+                f"there is no host {wanted!r} in config.toml",
+                hint=f"Add [hosts.{wanted}] there, or write its address: {_SCHEME}{wanted}",
+            )
+        found = _of_table(wanted, table, ssh)
+    way = os.environ.get("NSM_HOST_PROJECT") or found.project
+    if way not in PROJECT_WAYS:
+        raise HostError(
+            f"a project can't reach a host by {way!r}",
+            hint=f"NSM_HOST_PROJECT is one of {', '.join(PROJECT_WAYS)}.",
+        )
+    return found._replace(project=way)
+
+
+def configured_hosts() -> list[str]:
+    """The names of the hosts in config.toml.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    return sorted(_configured())
+
+
+def _parse(address: str) -> RemoteHost:
+    try:
+        parts = urlsplit(address)
+        user, host, port = parts.username, parts.hostname, parts.port
+    except ValueError as error:
+        raise _no_address(address, str(error)) from None
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.password is not None:
+        raise _no_address(address, "only a user, a host and a port can be in it")
+    # `hostname` is in lower case, and names in ssh's configuration need not be.
+    written = parts.netloc.rpartition("@")[2]
+    if host is not None and not written.startswith("["):
+        host = written.partition(":")[0]
+    for word in (host, user):
+        if word is not None and not _NAME.fullmatch(word) and not _is_ipv6(word):
+            raise _no_address(address, f"{word!r} is no name of a host or user")
+    if not host:
+        raise _no_address(address, "it has no host")
+    return RemoteHost(address, host, user, port)
+
+
+def _is_ipv6(word: str) -> bool:
+    return bool(re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9._-]+)?", word))
+
+
+def _no_address(address: str, why: str) -> HostError:
+    return HostError(f"{address!r} is no address of a host: {why}", hint=f"Write {_EXAMPLE}.")
+
+
+def _configured() -> dict[str, dict[str, Any]]:
+    import tomllib  # noqa: PLC0415  # only for hosts that have a name
+
+    path = os.path.join(paths.config_dir(), "config.toml")
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.loads(file.read(MAX_CONFIG_BYTES).decode())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise HostError(
+            f"{path} cannot be read: {error}", hint="`nsm config check` says more."
+        ) from error
+    hosts: object = table.get("hosts", {})
+    if not isinstance(hosts, dict):
+        raise HostError(f"{path}: [hosts] is no table", hint="Write [hosts.NAME].")
+    named = cast("dict[str, object]", hosts)
+    return {
+        name: cast("dict[str, Any]", entry)
+        for name, entry in named.items()
+        if isinstance(entry, dict)
+    }
+
+
+def _of_table(name: str, table: Mapping[str, Any], ssh: tuple[str, ...]) -> RemoteHost:
+    if problem := next(iter(why_no_host_table(name, table)), None):
+        raise HostError(problem, hint="Correct config.toml; `nsm config check` reads it.")
+    host = _parse(table.get("address", f"{_SCHEME}{name}"))
+    directories: Mapping[str, str] = table.get("directories", {})
+    return host._replace(
+        name=name,
+        ssh=_words(f"hosts.{name}.ssh", table["ssh"]) if "ssh" in table else ssh,
+        program=table.get("program"),
+        project=table.get("project", "path"),
+        directories=tuple(sorted(directories.items())),
+    )
+
+
+def why_no_host_table(name: str, table: Mapping[str, Any]) -> list[str]:
+    """The mistakes in a host's table of config.toml."""
+    problems = [
+        f"hosts.{name}.{key}: unknown key; known are {', '.join(sorted(KEYS))}"
+        for key in sorted(table.keys() - KEYS)
+    ]
+    problems += [
+        f"hosts.{name}.{key}: found {table[key]!r}, expected text"
+        for key in sorted(table.keys() & (KEYS - {"directories"}))
+        if not isinstance(table[key], str)
+    ]
+    directories = table.get("directories", {})
+    if not isinstance(directories, dict) or not all(
+        isinstance(there, str) and here.startswith("/") and there.startswith("/")
+        for here, there in cast("dict[str, object]", directories).items()
+    ):
+        problems.append(f"hosts.{name}.directories: expected absolute paths by absolute paths")
+    if problems:
+        return problems
+    try:
+        _parse(table.get("address", f"{_SCHEME}{name}"))
+        _words(f"hosts.{name}.ssh", table.get("ssh", "ssh"))
+    except HostError as error:
+        problems.append(f"hosts.{name}: {error.message}")
+    way = table.get("project", "path")
+    if way not in PROJECT_WAYS:
+        problems.append(
+            f"hosts.{name}.project: found {way!r}, expected one of {', '.join(PROJECT_WAYS)}"
+        )
+    if not table.get("program", "/").startswith("/"):
+        problems.append(f"hosts.{name}.program: expected an absolute path")
+    return problems
+
+
+def _words(place: str, text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise HostError(f"{place} is no command: {error}", hint='Such as "ssh -J gate".') from None
+    if not words:
+        raise HostError(f"{place} is empty", hint='Such as "ssh -J gate".')
+    return words

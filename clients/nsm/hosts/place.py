@@ -1,0 +1,91 @@
+"""The directory of a host on this machine: its socket, and how to get there.
+
+The socket is OpenSSH's and leads to the supervisor of that host. A file beside it says which host
+that is, so that the path is all that a client has to remember.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nsm import paths
+
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    from nsm.hosts.address import RemoteHost
+
+FACTS = "host.json"
+"""The file that says which host a directory is for."""
+
+
+def client_socket(host: str | None = None) -> str:
+    """The socket that a client connects to.
+
+    Args:
+        host: `ssh://...`, or a name in config.toml; None for ``NSM_HOST``, and this machine where
+            that is not set. Empty for this machine.
+
+    Raises:
+        PathError: the path is unusable.
+        HostError: nobody knows that host.
+    """
+    found = wanted_host(host)
+    return paths.socket_path() if found is None else socket_of(found)
+
+
+def wanted_host(host: str | None = None) -> RemoteHost | None:
+    """The host that a client wants; None for this machine.
+
+    Args:
+        host: as for `client_socket`.
+
+    Raises:
+        HostError: nobody knows that host.
+    """
+    wanted = os.environ.get("NSM_HOST", "") if host is None else host
+    if not wanted:
+        return None
+    from nsm.hosts.address import find_host  # noqa: PLC0415  # most clients stay on this machine
+
+    return find_host(wanted)
+
+
+def socket_of(host: RemoteHost) -> str:
+    """The socket of a host; its directory is made if it is missing.
+
+    Raises:
+        PathError: it can't be made, or is not safe.
+    """
+    directory = hosts_dir()
+    for each in (os.path.dirname(directory), directory):
+        paths.ensure_private_dir(each)
+    directory = os.path.join(directory, host.key)
+    paths.ensure_private_dir(directory)
+    path = os.path.join(directory, "control.sock")
+    # ssh makes its own socket under a longer name first, and renames it.
+    paths.check_socket_path(os.path.join(directory, "ssh." + 16 * "x"))
+    import json  # noqa: PLC0415  # most clients stay on this machine
+
+    facts = json.dumps(host.facts()).encode()
+    place = os.path.join(directory, FACTS)
+    if _content(place) != facts:
+        paths.replace_file(place, facts)
+    return path
+
+
+def hosts_dir() -> str:
+    """The directory of all hosts' directories."""
+    return os.path.join(paths.runtime_dir(), "hosts")
+
+
+def leads_elsewhere(path: str) -> bool:
+    """Tell whether a socket is that of a host."""
+    return os.path.exists(os.path.join(os.path.dirname(path), FACTS))
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,208 @@
+"""One OpenSSH connection to a host, which all programs of this user share.
+
+OpenSSH does all of it: keys, agents, jump hosts, known hosts, and what the user has configured. A
+master process (ControlMaster in ssh_config(5)) keeps the connection, and goes when nothing has used
+it for a while. The other calls here are short ssh commands that the master carries out.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nsm.wire.errors import HostError, HostUnreachableError
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from nsm.hosts.address import RemoteHost
+
+IDLE_S = 900
+"""The connection ends after so many seconds in which no client was connected through it."""
+
+_CONNECT_TIMEOUT_S = 15
+"""Time limit for the host to answer at all; a person may type a password for as long as sshd lets
+them."""
+
+_MUX_TIMEOUT_S = 20.0
+"""Time limit for a command to the master. It takes milliseconds, unless the master is stopped."""
+
+_MAX_SAID_LINES = 2
+"""Lines of ssh's last words that are shown; the rest is in its log."""
+
+_OPTIONS = (
+    f"ControlPersist={IDLE_S}",
+    f"ConnectTimeout={_CONNECT_TIMEOUT_S}",
+    # A connection that is dead is noticed within 15 s, before clients give up on the supervisor.
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "StreamLocalBindUnlink=yes",
+    "StreamLocalBindMask=0177",
+    # What the user has configured for logins of their own has no place in this connection.
+    "ClearAllForwardings=yes",
+    "RemoteCommand=none",
+    "RequestTTY=no",
+    "PermitLocalCommand=no",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "Tunnel=no",
+    # Compression=no and the like are the user's choice.
+)
+
+
+class SshConnection:
+    """The connection to one host.
+
+    Args:
+        directory: directory of its control socket and its log.
+    """
+
+    def __init__(self, host: RemoteHost, directory: str) -> None:
+        self._host = host
+        self._control = os.path.join(directory, "ssh")
+        self._log = os.path.join(directory, "ssh.log")
+
+    def __repr__(self) -> str:
+        return f"<SshConnection to {self._host.name}>"
+
+    def is_up(self) -> bool:
+        """Return whether there is a master that answers."""
+        return os.path.exists(self._control) and self._ask_master("check").returncode == 0
+
+    def open(self) -> None:
+        """Make the connection.
+
+        Raises:
+            HostUnreachableError: there is none to be had; the message has ssh's own words.
+            HostError: there is no ssh.
+        """
+        with suppress(FileNotFoundError):  # of a master that was killed: ssh would not replace it
+            os.unlink(self._control)
+        options = [word for option in _OPTIONS for word in ("-o", option)]
+        command = [
+            *(*self._host.ssh, "-M", "-N", "-f", "-S", _literal(self._control), "-E", self._log),
+            *(*options, *self._host.destination),
+        ]
+        # Where there is no terminal to ask a person on, ssh must not find one all the same: an
+        # editor's terminal, which the editor draws on.
+        alone = not any(map(os.isatty, (0, 1, 2)))
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,  # a pipe would stay open as long as the master lives
+                check=False,
+                start_new_session=alone,
+            )
+        except OSError as error:
+            raise self._no_ssh(error) from error
+        finally:
+            os.close(log)
+        if done.returncode != 0:
+            raise HostUnreachableError(
+                f"there is no connection to {self._host.name}: {self._last_words()}",
+                hint=f"Try `{shlex.join([*self._host.ssh, *self._host.destination])}`; what ssh "
+                f"said is in {self._log}.",
+            )
+
+    def run(
+        self, command: str, *, stdin: IO[bytes] | int = subprocess.DEVNULL
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command of the host's shell; returns its end, with what it printed.
+
+        Raises:
+            HostUnreachableError: the connection ended.
+        """
+        done = subprocess.run(self.command(command), stdin=stdin, capture_output=True, check=False)
+        if done.returncode == _EXIT_SSH:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise HostUnreachableError(
+                f"the connection to {self._host.name} was lost: {' '.join(said[-1:])}",
+                hint="Try again.",
+            )
+        return done
+
+    def command(self, command: str) -> list[str]:
+        """Arguments that run a command of the host's shell over this connection, and no other."""
+        # Without a master, ssh would make a connection of its own.
+        only_master = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false")
+        return [
+            *(*self._host.ssh, "-T", "-S", _literal(self._control), *only_master),
+            *("-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "LogLevel=ERROR"),
+            *(*self._host.destination, command),
+        ]
+
+    def forward(self, here: str, there: str) -> None:
+        """Have the connections to an address here lead to one of the host.
+
+        Args:
+            here, there: path of a Unix socket, or ``HOST:PORT``.
+
+        Raises:
+            HostUnreachableError: it cannot be done; the message has ssh's own words.
+        """
+        done = self._ask_master("forward", "-L", f"{_literal(here)}:{_literal(there)}")
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise HostUnreachableError(
+                f"{here} can't be forwarded to {self._host.name}: {' '.join(said[-1:])}",
+                hint=f"What ssh said is in {self._log}.",
+            )
+
+    def unforward(self, here: str, there: str) -> None:
+        """Take back what `forward` did; connections that are open go on."""
+        self._ask_master("cancel", "-L", f"{_literal(here)}:{_literal(there)}")
+
+    def close(self) -> None:
+        """End the connection, and all that goes through it."""
+        self._ask_master("exit")
+
+    def _ask_master(self, what: str, *more: str) -> subprocess.CompletedProcess[bytes]:
+        command = [
+            *(*self._host.ssh, "-S", _literal(self._control), "-O", what),
+            *(*more, *self._host.destination),
+        ]
+        try:
+            return subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=_MUX_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, b"", b"its ssh does not answer")
+        except OSError as error:
+            raise self._no_ssh(error) from error
+
+    def _last_words(self) -> str:
+        try:
+            with open(self._log, encoding="utf-8", errors="replace") as log:
+                lines = [line.strip() for line in log if line.strip()]
+        except OSError:
+            lines = []
+        return " ".join(lines[-_MAX_SAID_LINES:]) or "ssh did not say why"
+
+    def _no_ssh(self, error: OSError) -> HostError:
+        return HostError(
+            f"ssh cannot be started: {error}", hint="Install OpenSSH's client, or set NSM_SSH."
+        )
+
+
+_EXIT_SSH = 255
+"""Exit code of ssh itself, if no command was run or the connection ended (ssh(1))."""
+
+
+def _literal(path: str) -> str:
+    """A path, written so that ssh takes no part of it for a token (TOKENS in ssh_config(5)).
+
+    Of ``HOST:PORT`` nothing changes.
+    """
+    if not path.startswith("/"):
+        return path
+    return path.replace("%", "%%").replace("\\", "\\\\").replace(":", "\\:")

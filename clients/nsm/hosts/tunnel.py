@@ -1,0 +1,218 @@
+"""The way to a host's supervisor: open it, and have a supervisor run there.
+
+Any number of programs may do so at once: they queue for one lock, as for the start of a supervisor
+(`nsm.startup.start`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from nsm import paths
+from nsm._version import program_version
+from nsm.hosts.address import RemoteHost
+from nsm.hosts.place import FACTS
+from nsm.hosts.ssh import SshConnection
+from nsm.wire.decode import DecodeError, decode
+from nsm.wire.errors import HostError, NotRunningError
+from nsm.wire.messages import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from typing import IO
+
+ANSWER_KEY = "nsm-host"
+"""Key of the map that `nsm host ready` prints; a login may print other lines."""
+
+INSTALLED = ".local/share/nsm/host/bin/nsm"
+"""Path of the program that `nsm host setup` has installed, from the home directory there."""
+
+_MISSING = "nsm-host-missing"
+_MAX_SAID = 300
+
+
+class HostAnswer(NamedTuple):
+    """Answer of a host's nsm.
+
+    Attributes:
+        protocol: version of the control protocol.
+        version: version of the program.
+        socket: path of its control socket.
+        data: directory of nsm's data.
+        running: a supervisor listens there.
+        error, hint: why none could be started; empty if all is well.
+    """
+
+    protocol: int
+    version: str
+    socket: str
+    data: str
+    running: bool
+    error: str = ""
+    hint: str = ""
+
+
+def open_tunnel(path: str, *, autostart: bool) -> str:
+    """Have a host's supervisor answer on a socket here. Returns the host's name.
+
+    Args:
+        path: path of the socket, in the directory that `nsm.hosts.place` made.
+        autostart: start a supervisor there if none runs.
+
+    Raises:
+        HostUnreachableError: the host cannot be reached.
+        HostError: its nsm is missing, or speaks another protocol.
+        NotRunningError: no supervisor runs there.
+    """
+    directory = os.path.dirname(path)
+    host = host_of(directory)
+    connection = SshConnection(host, directory)
+    with _locked(directory):
+        if not connection.is_up():
+            for stale in (path, _forwarded_file(path)):
+                with suppress(FileNotFoundError):
+                    os.unlink(stale)
+            connection.open()
+        answer = _ready(host, connection, autostart=autostart)
+        _forward(connection, path, answer.socket)
+    return host.name
+
+
+def host_of(directory: str) -> RemoteHost:
+    """The host that a directory is for.
+
+    Raises:
+        HostError: nobody can tell.
+    """
+    place = os.path.join(directory, FACTS)
+    try:
+        with open(place, encoding="utf-8") as file:
+            return decode(RemoteHost, json.load(file))
+    except (OSError, ValueError) as error:
+        raise HostError(
+            f"{place} cannot be read: {error}", hint="Remove it and try again."
+        ) from error
+
+
+def run_there(
+    host: RemoteHost,
+    connection: SshConnection,
+    arguments: Sequence[str],
+    *,
+    stdin: IO[bytes] | None = None,
+) -> tuple[int, bytes, bytes]:
+    """Run nsm on a host; returns its exit code, and what it printed on both streams.
+
+    Raises:
+        HostError: there is no nsm.
+        HostUnreachableError: the connection ended.
+    """
+    command = nsm_command(host, arguments)
+    done = connection.run(command) if stdin is None else connection.run(command, stdin=stdin)
+    if done.returncode == _EXIT_MISSING and _MISSING.encode() in done.stderr:
+        where = f"There is no {host.program}" if host.program else "nsm was not found"
+        raise HostError(
+            f"{where} on {host.name}",
+            hint=f"`nsm host setup {shlex.quote(host.name)}` copies it there; or install it as on "
+            "this machine.",
+        )
+    return done.returncode, done.stdout, done.stderr
+
+
+_EXIT_MISSING = 127
+
+
+def nsm_command(host: RemoteHost, arguments: Sequence[str]) -> str:
+    """A command of any login shell that runs nsm."""
+    programs = (
+        shlex.quote(host.program)
+        if host.program
+        else f'"$HOME/{INSTALLED}" nsm "$HOME/.local/bin/nsm"'
+    )
+    script = (
+        f"for nsm in {programs}; do "
+        'if command -v "$nsm" >/dev/null 2>&1; then '
+        f'exec "$nsm" {shlex.join(arguments)}; fi; done; '
+        f"echo {_MISSING} >&2; exit {_EXIT_MISSING}"
+    )
+    # The user's shell may be another one than sh: all take one word in single quotes.
+    return f"exec sh -c {shlex.quote(script)}"
+
+
+def read_answer(output: bytes) -> dict[str, Any] | None:
+    """The map that a command of `nsm host` printed; None if there is none."""
+    for line in reversed(output.splitlines()):
+        with suppress(ValueError):
+            answer: object = json.loads(line)
+            if isinstance(answer, dict) and ANSWER_KEY in answer:
+                return cast("dict[str, Any]", answer)
+    return None
+
+
+def _ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> HostAnswer:
+    arguments = ["host", "ready", *([] if autostart else ["--no-start"])]
+    code, output, said = run_there(host, connection, arguments)
+    facts = read_answer(output)
+    if facts is None:
+        last = said.decode(errors="replace").strip()[-_MAX_SAID:]
+        raise HostError(
+            f"nsm on {host.name} did not answer as this one would (exit code {code}): {last}",
+            hint=f"It may be older: `nsm host setup {shlex.quote(host.name)}` copies this one "
+            "there.",
+        )
+    try:
+        answer = decode(HostAnswer, facts)
+    except DecodeError as error:
+        raise HostError(f"nsm on {host.name} answered something else: {error}") from error
+    if answer.protocol != PROTOCOL_VERSION:
+        raise HostError(
+            f"nsm {answer.version} on {host.name} speaks version {answer.protocol} of the control "
+            f"protocol, and this nsm {program_version()} version {PROTOCOL_VERSION}",
+            hint="Have the same version of nsm on both machines: "
+            f"`nsm host setup {shlex.quote(host.name)}` copies this one there.",
+        )
+    if answer.error:
+        raise NotRunningError(f"on {host.name}: {answer.error}", hint=answer.hint)
+    if not answer.running:
+        raise NotRunningError(
+            f"no supervisor runs on {host.name}", hint="`nsm run` or `nsm-mcp` starts one there."
+        )
+    return answer
+
+
+def _forward(connection: SshConnection, path: str, there: str) -> None:
+    """Forward the socket, unless that is done."""
+    note = _forwarded_file(path)
+    try:
+        with open(note, encoding="utf-8") as file:
+            forwarded = file.read()
+    except FileNotFoundError:
+        forwarded = ""
+    if forwarded == there and os.path.exists(path):
+        return
+    if forwarded:
+        connection.unforward(path, forwarded)
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    connection.forward(path, there)
+    paths.replace_file(note, there.encode())
+
+
+def _forwarded_file(path: str) -> str:
+    return f"{path}.there"
+
+
+@contextmanager
+def _locked(directory: str) -> Generator[None]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(os.path.join(directory, "start.lock"), flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

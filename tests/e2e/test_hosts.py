@@ -1,0 +1,87 @@
+"""Sessions of another machine, over a real sshd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from sshd import far_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from sshd import FarMachine
+
+pytestmark = pytest.mark.jail
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Generator[FarMachine]:
+    directory: Path = tmp_path_factory.mktemp("far")
+    with far_machine(directory) as machine:
+        yield machine
+
+
+@pytest.fixture
+def variables(far: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients of this process find the other machine."""
+    for name in ("NSM_SSH", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, far.here[name])
+    monkeypatch.delenv("NSM_SOCKET", raising=False)
+
+
+def test_commands_work_as_if_they_were_local(far: FarMachine) -> None:
+    shown = far.run("nsm", "run", "-e", "python", "print(6 * 7)")
+    assert (shown.stdout, shown.returncode) == ("42\n", 0), shown
+    assert far.run("nsm", "run", "-e", "bash", "-s", "work", "x=5; echo $x").stdout == "5\n"
+    assert "work" in far.run("nsm", "ps").stdout
+    assert "> x=5; echo $x" in far.run("nsm", "logs", "work").stdout
+    assert far.run("nsm", "exec", "work", "--", "echo", "hi").stdout == "hi\n"
+    assert far.run("nsm", "kill", "work").returncode == 0
+    socket = far.run("nsm", "status").stdout
+    assert f"{far.there}/nsm/control.sock" in socket
+
+
+def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> None:
+    """Descriptors do not come through ssh: all bytes do."""
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    (tmp_path / "in" / "below" / "large").write_bytes(bytes(range(256)) * 3000)
+    (tmp_path / "in" / "small").write_text("small\n")
+    make = far.run("nsm", "run", "-e", "bash", "-s", "files", "true")
+    assert make.returncode == 0, make
+    copied = [
+        far.run("nsm", "cp", str(tmp_path / "in"), "files:"),
+        far.run("nsm", "cp", "files:in", str(tmp_path / "out")),
+        far.run("nsm", "cp", "files:in/small", str(tmp_path / "small")),
+    ]
+    assert [each.returncode for each in copied] == [0, 0, 0], copied
+    assert (tmp_path / "small").read_text() == "small\n"
+    large = (tmp_path / "in" / "below" / "large").read_bytes()
+    assert (tmp_path / "out" / "below" / "large").read_bytes() == large
+    missing = far.run("nsm", "cp", "files:missing", str(tmp_path / "missing"))
+    assert (missing.returncode, "missing" in missing.stderr) == (1, True), missing
+    far.run("nsm", "kill", "files")
+
+
+@pytest.mark.usefixtures("variables")
+def test_calls_under_way_survive_cuts(far: FarMachine) -> None:
+    """Each call runs once, and its answer comes, although the connection is cut meanwhile."""
+    cuts = 0
+
+    def cut(_stream: str, _text: str) -> None:
+        nonlocal cuts
+        cuts += far.cut() > 0
+
+    code = "n += 1; print('begun', flush=True); import time; time.sleep(0.3); print(n)"
+    with nsm.Client(host=far.address) as client:
+        client.run("n = 0", env="python", session="cut")
+        for n in range(1, 6):
+            session = client.run(code, env="python", session="cut", on_output=cut)
+            assert session.stdout == f"begun\n{n}\n"
+        alone = client.run("n = 7\n" + code, env="python", on_output=cut)
+        assert alone.stdout == "begun\n8\n"
+        client.kill(["cut"])
+    assert cuts >= 6
