@@ -83,6 +83,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         project=spec.project,
         artifact=environment.artifact,
         image=environment.image,
+        shown_devices=environment.shown_devices,
         host_network=spec.network.mode == "full",
         variables=_template_variables(spec),
     )
@@ -114,7 +115,9 @@ def _template_variables(spec: JailSpec) -> tuple[tuple[str, str], ...]:
     environment = spec.environment
     if environment.artifact is not None:
         return ()
-    wanted = environment.variables if environment.preload else ()
+    # The loader reads where a driver's libraries lie when the template's Python starts.
+    needed = environment.preload or environment.shown_devices
+    wanted = environment.variables if needed else ()
     return wanted if spec.network.mode == "full" else (*WITHOUT_NETWORK, *wanted)
 
 

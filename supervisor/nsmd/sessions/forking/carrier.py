@@ -26,6 +26,7 @@ from nsmd.sessions.forking.namespaces import NewJail, Original
 from nsmd.sessions.forking.original import (
     CannotForkError,
     check_alone,
+    check_gpu,
     check_threads,
     descriptors_of,
     page_of,
@@ -152,8 +153,8 @@ class Carrier:
             )
         pid = _only_child(self._agent)
         original = Original(self._agent, pid, self._order["template"])
+        check_gpu(pid)  # first: its memory looks like shared memory, and its driver has threads
         page_of(pid)
-        descriptors_of(pid, set())
         self._begin_jail(original)  # first, since it takes as long as all before its `wait`
         original.hide_others()
         worker = self._worker = Traced.seize(pid)
@@ -240,6 +241,7 @@ class Carrier:
             raise CannotForkError("its Python shares memory or descriptors with what it forks")
         if status_of(child.pid)["Threads"] != "1":
             raise CannotForkError("its fork has threads")
+        check_gpu(child.pid)
         page = page_of(child.pid)
         private = struct.unpack("4Q", child.read(page + 16, 32))
         if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:

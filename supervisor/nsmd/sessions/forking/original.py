@@ -7,6 +7,8 @@ import re
 import stat
 from typing import NamedTuple
 
+from sandbox.gpus import gpu_of
+
 PAGE = "/memfd:shared (deleted)"
 """Name in maps of the page that a worker shares with its agent."""
 
@@ -45,6 +47,16 @@ def status_of(pid: int) -> dict[str, str]:
     """Fields of /proc/PID/status."""
     pairs = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
+
+
+def check_gpu(pid: int) -> None:
+    """Refuse a process that uses a GPU: the driver's state is of this process alone.
+
+    Raises:
+        CannotForkError: it uses one.
+    """
+    if gpu := gpu_of(pid):
+        raise CannotForkError(f"it uses a GPU ({gpu}), whose state no fork can have")
 
 
 def check_threads(pid: int) -> None:
@@ -123,10 +135,8 @@ def page_of(pid: int) -> int:
 
 def _is_own(path: str) -> bool:
     plain = path.removesuffix(" (deleted)")
-    return (
-        any(plain == place or plain.startswith(f"{place}/") for place in _OWN)
-        or plain.startswith(("/memfd:", "/dev/nvidia", "/dev/dri", "/dev/kfd", "/SYSV"))
-    )  # fmt: skip
+    is_below = any(plain == place or plain.startswith(f"{place}/") for place in _OWN)
+    return is_below or plain.startswith(("/memfd:", "/SYSV"))
 
 
 def descriptors_of(pid: int, private: set[int]) -> Descriptors:
@@ -146,8 +156,6 @@ def descriptors_of(pid: int, private: set[int]) -> Descriptors:
         facts = dict(
             line.split(":", 1) for line in _read(f"/proc/{pid}/fdinfo/{name}").splitlines()
         )
-        if path.startswith("/dev/nvidia"):
-            raise CannotForkError("it uses a GPU, whose state no fork can have")
         reopens = stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISCHR(kind)
         if not reopens or not path.startswith("/") or path.endswith(" (deleted)"):
             closed[fd] = path
