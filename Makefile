@@ -20,7 +20,7 @@ CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests to
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: coverage release help setup run nix-demo test smoke test-vm soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
+.PHONY: coverage release help setup run nix-demo test smoke test-vm test-gpu soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
@@ -60,6 +60,9 @@ conformance: setup ## run MCP's own conformance suite and clients (npm), and wri
 
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
 	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 -m vm tests/vm $(ARGS)
+
+test-gpu: setup ## run the tests that need a GPU and a Python with torch (NSM_TEST_TORCH=/path/to/python3)
+	@$(BIN)/python -m pytest -n 0 -s -m gpu tests/gpu $(ARGS)
 
 coverage: ## run the tests and report which lines they run, in build/coverage (minutes)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests --tools

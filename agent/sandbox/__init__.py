@@ -48,6 +48,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `protocol`: version and capabilities, which the supervisor knows, too.
 - `fields`: checks of single fields of messages.
 - `shared_page`: memory that the agent shares with a Python worker.
+- `gpus`: GPUs that a process uses; the supervisor looks for them, too.
 - `linux`: calls of Linux and the C library.
 - `resources`: texts of the files beside these modules.
 - `bundle`: makes one file of an entry and what it imports.

@@ -38,7 +38,7 @@ def check_mounts(policy: Found, found: Found) -> None:
     for path, (kind, mode) in mounts.items():
         if path not in promised:
             inside = max((p for p in promised if is_within(path, p)), key=len)
-            _check_below(path, kind, mode, promised[inside])
+            _check_below(path, kind, mode, promised[inside], policy["devices"])
     made = {path for path, mount in promised.items() if mount["kind"] == "file"}
     assert set(found["own files"]) <= made
 
@@ -72,11 +72,13 @@ def _check_mount(path: str, mount: Mapping[str, Any], found: Found) -> None:
         assert mode == "ro" or kind == "proc", f"{path} can be written to without bound"
 
 
-def _check_below(path: str, kind: str, mode: str, promised: Mapping[str, Any]) -> None:
+def _check_below(
+    path: str, kind: str, mode: str, promised: Mapping[str, Any], devices: list[str]
+) -> None:
     match promised["kind"]:
         case "dev":
             assert kind in ("devtmpfs", "devpts", "tmpfs"), path
-            assert kind != "tmpfs" or mode == "ro" or path == "/dev/null", path
+            assert kind != "tmpfs" or mode == "ro" or path in devices, path
         case "proc":
             assert kind in ("proc", "devtmpfs", "tmpfs"), path
             assert mode == "ro" or kind == "devtmpfs", path
@@ -93,7 +95,7 @@ def check_devices(policy: Found, found: Found) -> None:
 def check_limits(policy: Found, found: Found) -> None:
     """Check the limits of each process."""
     limits, real = policy["limits"], found["limits"]
-    assert real["data"] == [limits["memory_mb"] << 20] * 2
+    assert real["data"] == [limits["process_memory_mb"] << 20] * 2
     assert real["descriptors"] == [limits["descriptors"]] * 2
     assert max(real["core"]) <= 1  # of a byte, to be none for crash programs either
     if limits["processes_by"] == "rlimit":

@@ -64,13 +64,14 @@ def room(path: str) -> list[float]:
 
 def devices() -> list[str]:
     found: list[str] = []
-    for name in sorted(os.listdir("/dev")):
-        path = "/dev/" + name
-        if name not in ("fd", "stdin", "stdout", "stderr", "pts") and os.path.exists(path):
-            mode = os.stat(path).st_mode
-            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                found.append(path)
-    return found
+    for folder, folders, names in os.walk("/dev"):
+        folders[:] = [name for name in folders if (folder, name) != ("/dev", "pts")]
+        for path in (os.path.join(folder, name) for name in names):
+            if path not in ("/dev/stdin", "/dev/stdout", "/dev/stderr") and os.path.exists(path):
+                mode = os.stat(path).st_mode
+                if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                    found.append(path)
+    return sorted(found)
 
 
 def own_files() -> list[str]:

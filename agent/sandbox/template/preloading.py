@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+from sandbox.gpus import gpu_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -98,8 +100,8 @@ def preload(wanted: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, floa
         and the seconds that the import of each took.
 
     Raises:
-        UnforkableError: one has started a thread, or made shared memory. Only a new process is
-            without it.
+        UnforkableError: one uses a GPU, has started a thread, or made shared memory. Only a new
+            process is without it.
     """
     for name in COMMON.split():
         with contextlib.suppress(ImportError):  # a Python may be built without
@@ -115,6 +117,13 @@ def preload(wanted: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, floa
             imported[name] = round(time.monotonic() - began_s, 3)
         except BaseException as error:
             failed[name] = one_line(f"{type(error).__name__}: {error}")
+        # First, since a driver has threads, too.
+        if gpu := gpu_of("self"):
+            why = (
+                f"it uses the GPU ({gpu}) while it is imported, and no fork could use it then: "
+                "import it in sessions"
+            )
+            raise UnforkableError(name, why)
         if len(os.listdir("/proc/self/task")) > 1:
             why = "it starts a thread, and a process with threads cannot be forked"
             raise UnforkableError(name, why)

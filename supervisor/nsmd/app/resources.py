@@ -82,7 +82,12 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
             sessions=sessions,
             shells=shells,
             project_environments=in_projects,
-            catalog=Catalog(environments, *([] if shells is None else [shells]), in_projects),
+            catalog=Catalog(
+                environments,
+                *([] if shells is None else [shells]),
+                in_projects,
+                equip=setup.devices.equip,
+            ),
         )
 
 

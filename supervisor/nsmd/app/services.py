@@ -99,6 +99,8 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         ) as bridge,
     ):
         provider = await _provide(setup, resources, watching, builder)
+        setup.devices.changed = resources.catalog.equip_again
+        setup.devices.watch(watching)
         loaded_state = sort_out(setup.kept)
         memory = HostMemory()
         session_manager = _session_manager(setup, resources, loaded_state, memory, upkeep)

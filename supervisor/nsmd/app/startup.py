@@ -17,6 +17,8 @@ from nsmd.bridge.bridge import BridgePaths
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.metadata import with_said
 from nsmd.environments.artifacts.sources import sources_of
+from nsmd.environments.devices.device_host import device_host
+from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.environments.host_presets import find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
@@ -54,6 +56,7 @@ class Startup:
         load_settings: reads `config.toml` again. This and the next one block.
         find_environments: looks for environments on the host; called in a thread.
         find_python: finds the Python in a directory that a project names; called in a thread.
+        devices: finds the devices of environments whose user gave them some.
         agreements_path: path of the file of environments in projects that people agreed to use.
         imports_path: path of the file with the times that imports took.
         sources: sources of further environments, from the supervisor's own variables.
@@ -89,6 +92,7 @@ class Startup:
     load_settings: Load
     find_environments: Callable[[Settings], Sequence[Environment]]
     find_python: Callable[..., Environment]
+    devices: DeviceFinder
     agreements_path: str
     imports_path: str
     sources: Sources
@@ -170,6 +174,7 @@ def gather(
             unreadable=launcher.user.why_unreadable,
             variables=passed_on(variables),
         ),
+        devices=DeviceFinder(device_host(launcher.user)),
         agreements_path=os.path.join(paths.state_dir(), "project-environments.json"),
         imports_path=os.path.join(paths.state_dir(), "imports.json"),
         sources=sources,

@@ -17,6 +17,7 @@ from typing import Any, cast, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsmd.model.devices import why_no_devices
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
@@ -172,6 +173,8 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         network = f"environments.{name}.network"
         yield from _check_hosts(network, environment.network_rule.allow)
         yield from _check_variables(name, environment.env)
+        if why := why_no_devices(environment.devices):
+            yield f"environments.{name}.devices: {why}"
         if environment.flake is not None:
             yield from _check_flake(name, environment, environment.flake)
             continue
@@ -225,6 +228,11 @@ def _check_flake(name: str, environment: EnvironmentSettings, flake: str) -> Ite
         yield f"environments.{name}: has preset and flake. Remove one"
     if environment.packages is not None:
         yield f"environments.{name}: has packages and flake. Remove one"
+    if environment.devices:
+        yield (
+            f"environments.{name}.devices: an environment from a flake makes its jails itself, and "
+            "has no devices. Use a preset, packages or an image"
+        )
     if why := why_no_reference(flake):
         yield (
             f"environments.{name}.flake: found {flake!r:.80}, {why}; expected a reference like "

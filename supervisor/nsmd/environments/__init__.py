@@ -12,6 +12,7 @@ images          environments from container images
 builds          environments that nsm builds, with Nix or from packages
 project         environments that lie in projects, such as .venv: found, agreed to and used
 devshell        a project's own development shell as an environment
+devices         GPUs of the host in the jails of an environment
 pending         calls that wait for an environment that is being built
 provider        all sources of environments behind one interface
 """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from nsm.dataclass import dataclass, field
+from nsm.dataclass import dataclass, field, replace
 from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.host.paths import printable
@@ -165,9 +165,17 @@ class Catalog:
     Args:
         environments: environments of the host.
         projects: sources of environments that belong to projects; the first one wins.
+        equip: adds the devices that an environment's user gave it.
     """
 
-    def __init__(self, environments: Sequence[Environment] = (), *projects: ProjectSource) -> None:
+    def __init__(
+        self,
+        environments: Sequence[Environment] = (),
+        *projects: ProjectSource,
+        equip: Callable[[Environment], Environment] = lambda environment: environment,
+    ) -> None:
+        self._equip = equip
+        self._bare: dict[EnvironmentSource, _Said] = {}
         self._said: dict[EnvironmentSource, _Said] = {}
         self._projects = projects
         self._views: dict[Sources, View] = {}
@@ -196,7 +204,17 @@ class Catalog:
             environments: environments, usable or not, with unique names.
             problems: missing environments, with reasons.
         """
-        said = _Said(environments=tuple(environments), problems=tuple(problems))
+        bare = _Said(environments=tuple(environments), problems=tuple(problems))
+        self._bare[source] = bare
+        self._put(source, bare)
+
+    def equip_again(self) -> None:
+        """Add devices to all environments again, since some have come, gone or changed."""
+        for source, bare in self._bare.items():
+            self._put(source, bare)
+
+    def _put(self, source: EnvironmentSource, bare: _Said) -> None:
+        said = replace(bare, environments=tuple(map(self._equip, bare.environments)))
         before = self._said.get(source, _Said())
         self._said[source] = said
         if said == before:
@@ -207,6 +225,7 @@ class Catalog:
     def drop(self, source: EnvironmentSource) -> None:
         """Drop a source that no client has any more."""
         said = self._said.pop(source, None)
+        self._bare.pop(source, None)
         for key in [key for key in self._removed if key[0] == source]:
             del self._removed[key]
         if said is not None and said != _Said():

@@ -196,7 +196,8 @@ def find_python_in(
     home = os.path.realpath(home or paths.home())
     finder = _Finder(search_path, home, unreadable, keep_venv=False)
     entry = settings.environments.get("python", EnvironmentSettings())
-    entry = replace(entry, preset="python", description=None, preload=())
+    # What lies in a project gets no devices, whatever its user gave the preset.
+    entry = replace(entry, preset="python", description=None, preload=(), devices=())
     configured = [each.interpreter for each in settings.environments.values() if each.interpreter]
     # Links are followed once: somebody could exchange one before the program is run or shown.
     folder, real = os.path.normpath(folder), os.path.realpath(folder)
@@ -396,6 +397,7 @@ def _environment(
         cpu_weight=entry.cpu_weight or defaults.cpu_weight,
         preload=entry.preload,
         network=entry.network_rule,
+        devices=entry.devices,
     )
     if isinstance(found, str):
         return replace(unavailable, problem=found)

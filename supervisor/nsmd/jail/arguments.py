@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nsm.dataclass import dataclass, field
 from nsmd.jail.host import HostSystem
 from nsmd.jail.interface import TemplateSpec
+from nsmd.model.devices import DeviceNode
 from nsmd.model.images import ImageRoot
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.model.values import Environment, JailSizes, Links
@@ -85,6 +86,7 @@ class JailContent:
         host_network: it has the host's network, not one of its own.
         links: symbolic links, at paths where the jail has nothing else.
         image: its root directory is a container image's, and shows none of the host's base system.
+        devices: devices beyond those of every jail.
     """
 
     host: HostSystem
@@ -97,6 +99,7 @@ class JailContent:
     host_network: bool = False
     links: Links = ()
     image: bool = False
+    devices: Sequence[DeviceNode] = ()
 
 
 def session_arguments(content: JailContent, sizes: JailSizes) -> list[str]:
@@ -239,6 +242,9 @@ def _content(content: JailContent) -> Iterator[str]:
     # In an image's jail, /etc is the image's, and each file there is mounted over the image's.
     over = [file for file in content.files if content.image and file.target.startswith("/etc/")]
     yield from _files([file for file in content.files if file not in over])
+    # Not --bind, with which the kernel opens no devices.
+    for node in content.devices:
+        yield from ("--dev-bind", node.source, node.path)
     yield from _mounts(content.mounts)
     for file in over:
         yield from ("--perms", "0444", "--ro-bind-data", str(file.descriptor), file.target)

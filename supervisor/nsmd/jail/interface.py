@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from nsm.dataclass import dataclass, field
+from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
 from nsmd.model.policy import Policy
 from nsmd.model.values import (
@@ -31,10 +32,12 @@ class TemplateSpec:
     template.
 
     Attributes:
-        agent_python, binds, links, path, preload, artifact, image: as in `Environment`.
+        agent_python, binds, links, path, preload, artifact, image, shown_devices: as in
+            `Environment`.
         project: as in `JailSpec`.
         host_network: its sessions have the host's network, not one of their own.
-        variables: variables during the import of preloaded modules; empty without such modules.
+        variables: variables during the import of preloaded modules; empty without such modules or
+            devices.
     """
 
     agent_python: str
@@ -47,6 +50,7 @@ class TemplateSpec:
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     links: Links = ()
     image: ImageRoot | None = None
+    shown_devices: ShownDevices | None = None
 
     def __hash__(self) -> int:
         # As for `Environment`.

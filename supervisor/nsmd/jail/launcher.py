@@ -53,6 +53,7 @@ from nsmd.jail.starting import (
     start_error,
 )
 from nsmd.jail.user import JailUser
+from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
 from nsmd.model.policy import (
     INODES_PER_MB,
@@ -81,7 +82,7 @@ class JailPlan:
         command: command of PID 1, or of its only child.
         arguments: makes bwrap's arguments from the jail's content.
         channel: kind of the socket that the command gets as descriptor 0.
-        binds, links, path, project, image: as in `TemplateSpec`.
+        binds, links, path, project, image, devices: as in `TemplateSpec`.
         variables: as in `Environment`.
         programs: our own files: content by path.
         speaker: the part that should speak first, for people.
@@ -106,6 +107,7 @@ class JailPlan:
     group: int | None = None
     links: Links = ()
     image: ImageRoot | None = None
+    devices: ShownDevices | None = None
 
 
 class BwrapLauncher:
@@ -195,6 +197,7 @@ class BwrapLauncher:
                     binds=environment.binds,
                     links=environment.links,
                     image=environment.image,
+                    devices=environment.shown_devices,
                     path=environment.path,
                     variables=jail_variables(environment, spec.network),
                     project=spec.project,
@@ -278,6 +281,7 @@ class BwrapLauncher:
                 binds=spec.binds,
                 links=spec.links,
                 image=spec.image,
+                devices=spec.shown_devices,
                 path=spec.path,
                 variables=spec.variables,  # each fork gets its own
                 project=spec.project,
@@ -340,6 +344,7 @@ class BwrapLauncher:
                     host_network=plan.host_network,
                     links=self._links(plan, mounts),
                     image=plan.image is not None,
+                    devices=() if plan.devices is None else plan.devices.nodes,
                 ),
             )
             # Not on the command line, which everyone on the host and in the jail can read.

@@ -92,6 +92,17 @@ class JailUser:
         except OSError as error:
             return f"{path}: {error.strerror}"
 
+    def can_use(self, device: str) -> bool:
+        """Return whether this user can read and write a device.
+
+        Access lists count for an ordinary user only: root would have to open the device to know.
+        """
+        if not self._changes:
+            return os.access(device, os.R_OK | os.W_OK)
+        found = os.stat(device)
+        shift = 6 if found.st_uid == self.uid else 3 if found.st_gid == self.gid else 0
+        return found.st_mode >> shift & 0o6 == 0o6
+
     def why_no_way(self, path: str) -> str | None:
         """Why this user cannot reach a file by its own path; None if it can, or if there is no
         file.

@@ -46,7 +46,7 @@ JAIL_VARIABLES = ("HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "U
 """Names of the variables that every jail has, in any environment."""
 
 DEVICES = ("full", "null", "ptmx", "random", "tty", "urandom", "zero")
-"""Devices below /dev. Terminals are made below /dev/pts on demand."""
+"""Devices below /dev of every jail. Terminals are made below /dev/pts on demand."""
 
 INODES_PER_MB = 128
 """Files and directories per MiB, the same number as in `sandbox.template.mounts`."""
@@ -98,6 +98,8 @@ class LimitRules:
 
     Attributes:
         memory_mb, memory_by: MiB, and how it is enforced.
+        process_memory_mb: MiB of one process (RLIMIT_DATA): more than `memory_mb` where programs
+            reserve addresses that they do not fill.
         processes, processes_by: number at once, threads included, and how it is enforced.
         descriptors: descriptors of each process.
         cpu_weight, cpu_by: weight against other sessions (cgroups(7)), None if the kernel sees only
@@ -110,6 +112,7 @@ class LimitRules:
 
     memory_mb: int
     memory_by: Enforcer
+    process_memory_mb: int
     processes: int
     processes_by: Enforcer
     descriptors: int
@@ -159,7 +162,7 @@ class Policy:
     mounts: tuple[MountRule, ...]
     network: NetworkRule = NO_NETWORK
     variables: tuple[str, ...]
-    devices: tuple[str, ...] = tuple(f"/dev/{name}" for name in DEVICES)
+    devices: tuple[str, ...]
     limits: LimitRules
     rights: Rights = Rights()
 
@@ -199,6 +202,7 @@ class Policy:
             "limits": {
                 "memory_mb": self.limits.memory_mb,
                 "memory_by": self.limits.memory_by,
+                "process_memory_mb": self.limits.process_memory_mb,
                 "processes": self.limits.processes,
                 "processes_by": self.limits.processes_by,
                 "descriptors": self.limits.descriptors,
@@ -271,9 +275,11 @@ def policy_of(
         mounts=tuple(sorted(mounts, key=lambda mount: mount.path)),
         network=spec.network,
         variables=variable_names(environment, spec.network),
+        devices=_devices(environment),
         limits=LimitRules(
             memory_mb=environment.memory_mb,
             memory_by=enforcement.memory,
+            process_memory_mb=environment.memory_mb + environment.reserved_mb,
             processes=limits.processes,
             processes_by=enforcement.processes,
             descriptors=limits.descriptors,
@@ -283,6 +289,11 @@ def policy_of(
         ),
         rights=Rights(system_call_filter=filtered and not older),
     )
+
+
+def _devices(environment: Environment) -> tuple[str, ...]:
+    more = () if environment.shown_devices is None else environment.shown_devices.nodes
+    return tuple(sorted([*(f"/dev/{name}" for name in DEVICES), *(node.path for node in more)]))
 
 
 def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tuple[str, str], ...]:

@@ -105,7 +105,8 @@ class EnvironmentSettings(_Table):
     `interpreter` is the absolute path of the program to use instead of the one on PATH. `preload`
     names Python modules that its sessions find imported. `network` says what its sessions may
     reach: nothing, the hosts of a list through a proxy, or all that the host reaches. `env` are
-    variables of its sessions; their values may be secrets.
+    variables of its sessions; their values may be secrets. `devices` are GPUs that its sessions may
+    use.
     """
 
     preset: Preset | None = None
@@ -125,6 +126,7 @@ class EnvironmentSettings(_Table):
     cpu_weight: CpuWeight | None = None
     preload: tuple[str, ...] = ()
     network: NetworkSetting = "off"
+    devices: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property

@@ -8,8 +8,10 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
+from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import Enforcer, LimitEvent
+from nsmd.model.setup_step import SetupStep
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
@@ -52,19 +54,6 @@ class Artifact:
     schema: int = 0
     stamp: str = ""
     takes: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupStep:
-    """Code that an interpreter runs before any other (agent-protocol.md, `setup`).
-
-    Attributes:
-        name: name for people, if it fails.
-        code: code for the interpreter.
-    """
-
-    name: str
-    code: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +107,8 @@ class Environment:
             `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
             host.
         directory: directory in which programs start; empty for the session's own.
+        devices: devices that its user gave it, as configured.
+        shown_devices: these devices as its jails show them; None without any.
     """
 
     name: str
@@ -143,6 +134,8 @@ class Environment:
     packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
     image: ImageRoot | None = None
     directory: str = ""
+    devices: tuple[str, ...] = ()
+    shown_devices: ShownDevices | None = None
 
     @property
     def only_programs(self) -> bool:

@@ -115,6 +115,7 @@ def test_limits_and_what_keeps_them() -> None:
     assert policy.as_json()["limits"] == {
         "memory_mb": 300,
         "memory_by": "cgroup",
+        "process_memory_mb": 300,
         "processes": 99,
         "processes_by": "cgroup",
         "descriptors": 512,

@@ -18,6 +18,7 @@ import sys
 from importlib import import_module
 
 from sandbox.framing import from_json
+from sandbox.gpus import GPU_PATHS
 from sandbox.linux import c_library, go_first_without_memory
 
 TYPE_CHECKING = False
@@ -43,9 +44,6 @@ CLONE_CALLS = {"x86_64": (56, False), "aarch64": (220, True)}
 
 MEMORY_DEVICES = 1
 """Major number of /dev/null and the like, which copies may share."""
-
-GPU_DEVICES = (195, 226)
-"""Major numbers of NVIDIA's devices and of /dev/dri. A fork has none of their memory."""
 
 MAX_REASON = 300
 """Bytes of a reason why there is no checkpoint."""
@@ -239,7 +237,7 @@ class Held:
                 path = os.readlink(f"/proc/self/fd/{fd}")
                 if not path.startswith(MEMORY_FILE):
                     self.files.append(ReopenedFile(fd, path if _is_at(path, status) else ""))
-            elif is_device and os.major(status.st_rdev) in GPU_DEVICES:
+            elif is_device and os.readlink(f"/proc/self/fd/{fd}").startswith(GPU_PATHS):
                 raise CannotFreezeError("code uses a GPU, whose memory a copy would not have")
             elif kind in (stat.S_IFIFO, stat.S_IFSOCK) or (
                 is_device and os.major(status.st_rdev) != MEMORY_DEVICES

@@ -141,9 +141,10 @@ class BuildRun:
         """
         settings = self.configured.get(building.given_name)
         if building.project and building.packages is not None:
-            # As for everything that lies in a project, the limits are those of the preset.
+            # As for everything that lies in a project, the limits are those of the preset,
+            # and it gets no devices.
             preset = self.configured.get(building.packages.preset, EnvironmentSettings())
-            settings = replace(preset, description=None)
+            settings = replace(preset, description=None, devices=())
         elif settings is not None:
             wanted = settings.flake if building.packages is None else settings.packages
             if wanted != (building.packages or building.reference):

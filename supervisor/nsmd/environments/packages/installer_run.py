@@ -182,6 +182,7 @@ class InstallerRun:
             network=entry.network_rule,
             variables=tuple(entry.env.items()),
             packages=details.modules,
+            devices=entry.devices,
         )
         return replace(environment, preload=wanted.preload)
 
@@ -230,6 +231,7 @@ def _of_image(
         variables=tuple({**image_root.variables_of(facts), **entry.env}.items()),
         setup=image_root.setup_of(details, facts),
         directory=facts.working_directory,
+        devices=entry.devices,
     )
     return replace(environment, preload=wanted.preload if details.interpreter == "python" else ())
 

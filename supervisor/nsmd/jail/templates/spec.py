@@ -86,6 +86,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         project=spec.project,
         artifact=environment.artifact,
         image=environment.image,
+        shown_devices=environment.shown_devices,
         host_network=spec.network.mode == "full",
         variables=_template_variables(spec),
     )
@@ -126,7 +127,9 @@ def _template_variables(spec: JailSpec) -> tuple[tuple[str, str], ...]:
     environment = spec.environment
     if environment.artifact is not None:
         return ()
-    wanted = environment.variables if _imports(environment) else ()
+    # The loader reads where a driver's libraries lie when the template's Python starts.
+    needed = _imports(environment) or environment.shown_devices
+    wanted = environment.variables if needed else ()
     return wanted if spec.network.mode == "full" else (*WITHOUT_NETWORK, *wanted)
 
 

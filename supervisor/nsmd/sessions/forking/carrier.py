@@ -27,6 +27,7 @@ from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
 from nsmd.sessions.forking.original import (
     CannotForkError,
     check_alone,
+    check_gpu,
     check_threads,
     descriptors_of,
     only_child,
@@ -147,6 +148,7 @@ class Carrier:
                 "scopes (Linux 6.12)"
             )
         pid = only_child(self._agent)
+        check_gpu(pid)  # first: its memory looks like shared memory, and its driver has threads
         worker = self._worker = Traced.seize(pid)
         child = self._forked(worker)
         began_s = time.monotonic()
@@ -220,6 +222,7 @@ class Carrier:
             raise CannotForkError("its Python shares memory or descriptors with what it forks")
         if status_of(child.pid)["Threads"] != "1":
             raise CannotForkError("its fork has threads")
+        check_gpu(child.pid)
         page = page_of(child.pid)
         private = struct.unpack("4Q", child.read(page + 16, 32))
         if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:

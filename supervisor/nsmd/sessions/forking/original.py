@@ -7,6 +7,8 @@ import re
 import stat
 from typing import NamedTuple
 
+from sandbox.gpus import gpu_of
+
 PAGE = "/memfd:shared (deleted)"
 """Name in maps of the page that a worker shares with its agent."""
 
@@ -59,6 +61,16 @@ def only_child(agent: int) -> int:
         check_alone(agent, set(children[:1]))
         raise CannotForkError("no Python waits for code in it")
     return children[0]
+
+
+def check_gpu(pid: int) -> None:
+    """Refuse a process that uses a GPU: the driver's state is of this process alone.
+
+    Raises:
+        CannotForkError: it uses one.
+    """
+    if gpu := gpu_of(pid):
+        raise CannotForkError(f"it uses a GPU ({gpu}), whose state no fork can have")
 
 
 def check_threads(pid: int) -> None:
@@ -137,10 +149,8 @@ def page_of(pid: int) -> int:
 
 def _is_own(path: str) -> bool:
     plain = path.removesuffix(" (deleted)")
-    return (
-        any(plain == place or plain.startswith(f"{place}/") for place in _OWN)
-        or plain.startswith(("/memfd:", "/dev/nvidia", "/dev/dri", "/dev/kfd", "/SYSV"))
-    )  # fmt: skip
+    is_below = any(plain == place or plain.startswith(f"{place}/") for place in _OWN)
+    return is_below or plain.startswith(("/memfd:", "/SYSV"))
 
 
 def descriptors_of(pid: int, private: set[int]) -> Descriptors:
@@ -160,8 +170,6 @@ def descriptors_of(pid: int, private: set[int]) -> Descriptors:
         facts = dict(
             line.split(":", 1) for line in _read(f"/proc/{pid}/fdinfo/{name}").splitlines()
         )
-        if path.startswith("/dev/nvidia"):
-            raise CannotForkError("it uses a GPU, whose state no fork can have")
         reopens = stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISCHR(kind)
         if not reopens or not path.startswith("/") or path.endswith(" (deleted)"):
             closed[fd] = path
