@@ -13,6 +13,7 @@ from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
 from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.limits import steps_of
 from nsmd.model.policy import policy_of
+from nsmd.model.setup_step import SetupStep
 from nsmd.model.values import (
     Environment,
     JailSizes,
@@ -21,7 +22,6 @@ from nsmd.model.values import (
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
-    SetupStep,
 )
 
 PYTHON = Environment(
