@@ -17,6 +17,7 @@ from typing import Any, cast, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsmd.config import secret_tables
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
@@ -27,6 +28,7 @@ from nsmd.model.settings import (
     BoxDefaults,
     EnvironmentSettings,
     HttpSettings,
+    SecretSettings,
     Settings,
     network_rule,
 )
@@ -158,6 +160,7 @@ def dump(settings: Settings) -> dict[str, Any]:
     plain = dataclasses.asdict(settings)
     for environment in plain["environments"].values():
         environment["env"] = dict.fromkeys(environment["env"], HIDDEN)
+    plain["secrets"] = secret_tables.plain(plain["secrets"])
     return plain
 
 
@@ -199,6 +202,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         )
     if settings.project.path is not None and not settings.project.path.startswith("/"):
         yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
+    yield from secret_tables.check(settings)
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
     yield from _check_build_hosts(settings.packages.hosts)
@@ -332,6 +336,8 @@ def _describe(error: Mapping[str, Any]) -> str:
     nothing useful.
     """
     location: tuple[int | str, ...] = error["loc"]
+    if location[:1] == ("secrets",):
+        return secret_tables.describe(location, error["type"])
     key = ".".join(str(part) for part in location)
     if location[:1] == ("environments",) and location[2:3] == ("network",):
         return _describe_network(location[:3], error)
@@ -374,6 +380,7 @@ def _respell(table: dict[str, Any], directory: str) -> None:
     ]
     for name, key, respell in rows:
         _respell_key(table.get(name), key, respell)
+    secret_tables.respell(table.get("secrets"))
     environments: object = table.get("environments")
     if isinstance(environments, dict):
         for environment in cast("dict[str, object]", environments).values():
@@ -448,6 +455,8 @@ def _schema_class(path: tuple[str, ...]) -> type[Any] | None:
     """The dataclass that describes the table at a path of keys."""
     if len(path) == 2 and path[0] == "environments":
         return EnvironmentSettings
+    if len(path) == 2 and path[0] == "secrets":
+        return SecretSettings
     kind: Any = Settings
     for part in path:
         kind = get_type_hints(kind).get(part)
@@ -463,9 +472,9 @@ def render(settings: Settings) -> str:
     """Format the effective settings as a `config.toml`, without unset keys."""
     lines: list[str] = []
     for section, table in dump(settings).items():
-        if section == "environments":
-            for name, environment in table.items():
-                lines += _table(f"environments.{name}", environment)
+        if section in ("environments", "secrets"):
+            for name, entry in table.items():
+                lines += _table(f"{section}.{name}", entry)
         else:
             lines += _table(section, table)
     return "\n".join(lines)

@@ -17,7 +17,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.model.events import Events
-from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.model.settings import EnvironmentSettings, SecretSettings, Settings
 from nsmd.model.values import Environment
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ APPLIED = frozenset(
         "mcp",
         "pool",
         "ports",
+        "secrets",
         "project.mode",
         "project.mount_point",
         "project.path",
@@ -180,6 +181,8 @@ def compare(old: Settings, new: Settings) -> Iterator[ChangedKey]:
         before, after = getattr(old, section.name), getattr(new, section.name)
         if section.name == "environments":
             yield from _compare_environments(before, after)
+        elif section.name == "secrets":
+            yield from _compare_secrets(before, after)
         else:
             yield from _compare_tables(section.name, before, after)
 
@@ -239,6 +242,16 @@ def _compare_environments(
                     new=HIDDEN if secret else _shown(is_),
                     applied=applied,
                 )
+
+
+def _compare_secrets(
+    before: Mapping[str, SecretSettings], after: Mapping[str, SecretSettings]
+) -> Iterator[ChangedKey]:
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            words = ("none" if old is None else "there", "none" if new is None else "changed")
+            yield ChangedKey(key=f"secrets.{name}", old=words[0], new=words[1], applied=True)
 
 
 def _merge_environments(

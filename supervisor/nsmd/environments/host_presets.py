@@ -396,6 +396,7 @@ def _environment(
         cpu_weight=entry.cpu_weight or defaults.cpu_weight,
         preload=entry.preload,
         network=entry.network_rule,
+        secrets=entry.secrets,
     )
     if isinstance(found, str):
         return replace(unavailable, problem=found)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from nsm.dataclass import dataclass, field
 from nsmd.model.packages import WantedPackages
+from nsmd.model.secrets import MAX_HOSTS, MAX_SECRETS, SecretRule, parse_secret
 from nsmd.model.values import NetworkRule
 
 Preset = Literal["python", "bash", "node"]
@@ -103,7 +104,8 @@ class EnvironmentSettings(_Table):
     `interpreter` is the absolute path of the program to use instead of the one on PATH. `preload`
     names Python modules that its sessions find imported. `network` says what its sessions may
     reach: nothing, the hosts of a list through a proxy, or all that the host reaches. `env` are
-    variables of its sessions; their values may be secrets.
+    variables of its sessions; their values may be secrets. `secrets` names tables `[secrets.NAME]`,
+    of which its sessions see stand-ins.
     """
 
     preset: Preset | None = None
@@ -121,6 +123,7 @@ class EnvironmentSettings(_Table):
     cpu_weight: CpuWeight | None = None
     preload: tuple[str, ...] = ()
     network: NetworkSetting = "off"
+    secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
@@ -344,6 +347,7 @@ class BoxDefaults(_Table):
     unprotect: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     show: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     bridge: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
     add: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     hide: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     persist: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
@@ -355,6 +359,29 @@ class BoxDefaults(_Table):
     cpu_weight: CpuWeight = 100
     processes: Annotated[int, Bounds(ge=8, le=32768)] = 4096
     descriptors: Annotated[int, Bounds(ge=64, le=1048576)] = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSettings(_Table):
+    """`[secrets.NAME]`: a secret that sessions and boxes use without seeing it.
+
+    `from` says where its value is: `command: WORDS`, `file: PATH`, `keyring: SERVICE USER` or
+    `environment: VARIABLE`. Requests to `hosts` get it. `as` says how code uses it: `env: VARIABLE`
+    for a variable with its stand-in, `header: NAME: PREFIX` for a header that nsm adds.
+    """
+
+    # The names of both in the file are words of Python.
+    from_: str
+    hosts: Annotated[tuple[str, ...], Bounds(max_length=MAX_HOSTS)]
+    as_: Annotated[tuple[str, ...], Bounds(max_length=16)]
+
+    def secret(self, name: str) -> SecretRule:
+        """Parse it.
+
+        Raises:
+            SecretRuleError: a part is invalid.
+        """
+        return parse_secret(name, self.from_, self.hosts, self.as_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,3 +406,9 @@ class Settings(_Table):
     bridge: BridgeSettings = field(default_factory=BridgeSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     ports: PortSettings = field(default_factory=PortSettings)
+    secrets: dict[str, SecretSettings] = field(default_factory=dict[str, SecretSettings])
+
+
+def configured_secrets(settings: Settings) -> dict[str, SecretRule]:
+    """Return the secrets, which were checked with the file."""
+    return {name: entry.secret(name) for name, entry in settings.secrets.items()}

@@ -10,6 +10,7 @@ from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
 from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import Enforcer, LimitEvent
+from nsmd.model.setup_step import SetupStep
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]
@@ -52,19 +53,6 @@ class Artifact:
     schema: int = 0
     stamp: str = ""
     takes: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupStep:
-    """Code that an interpreter runs before any other (agent-protocol.md, `setup`).
-
-    Attributes:
-        name: name for people, if it fails.
-        code: code for the interpreter.
-    """
-
-    name: str
-    code: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +106,7 @@ class Environment:
             `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
             host.
         directory: directory in which programs start; empty for the session's own.
+        secrets: names of the secrets that its sessions are granted.
     """
 
     name: str
@@ -143,6 +132,7 @@ class Environment:
     packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
     image: ImageRoot | None = None
     directory: str = ""
+    secrets: tuple[str, ...] = ()
 
     @property
     def only_programs(self) -> bool:
@@ -253,12 +243,14 @@ class JailSpec:
         network: network of its session at the start.
         rehearsed: its interpreter runs something before it is ready, so that the first execution is
             faster; False where somebody waits for the session.
+        secrets: names of the secrets that its session is granted.
     """
 
     environment: Environment
     project: ProjectMount | None
     sizes: JailSizes
     network: NetworkRule = NO_NETWORK
+    secrets: tuple[str, ...] = ()
     rehearsed: bool = field(default=True, compare=False)
 
     @property
@@ -288,6 +280,8 @@ class ClientIdentity:
         sources: sources of environments that are only for clients with this entry.
         inherited: its variables for its project's development shell.
         labels: labels of its new sessions.
+        secrets: names of secrets of its new sessions, in place of the configured ones; None for
+            those.
         network: network of its new sessions, in place of the configured one; None for that.
         peer: process and user id of the peer, from the kernel; None if unknown.
         bound: upper bound of its new sessions' network, in any configuration; None for none. A
@@ -305,6 +299,7 @@ class ClientIdentity:
     peer: tuple[int, int] | None = field(default=None, compare=False)
     bound: NetworkRule | None = None
     labels: Labels = ()
+    secrets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,8 @@ from nsmd.environments.devshell.evaluation import (
 from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
 from nsmd.host.locales import locale_part
-from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
+from nsmd.model.setup_step import SetupStep
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
 
 log = logging.getLogger(__name__)
 

@@ -180,6 +180,7 @@ class InstallerRun:
             cpu_weight=entry.cpu_weight or defaults.cpu_weight,
             source=shown(wanted),
             network=entry.network_rule,
+            secrets=entry.secrets,
             variables=tuple(entry.env.items()),
             packages=details.modules,
         )
@@ -225,6 +226,7 @@ def _of_image(
         cpu_weight=entry.cpu_weight or defaults.cpu_weight,
         source=shown(wanted),
         network=entry.network_rule,
+        secrets=entry.secrets,
         variables=tuple({**image_root.variables_of(facts), **entry.env}.items()),
         setup=image_root.setup_of(details, facts),
         directory=facts.working_directory,
