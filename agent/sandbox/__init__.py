@@ -44,6 +44,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `channel`: messages to the supervisor, kept until it has them.
 - `polling`: the poll loop, and streams that never block.
 - `ports`: connections to the session's ports, for a relay outside.
+- `certificates`: certificates that programs of the session trust.
 - `framing`: bytes to messages and back; the supervisor uses it, too.
 - `protocol`: version and capabilities, which the supervisor knows, too.
 - `fields`: checks of single fields of messages.

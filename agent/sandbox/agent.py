@@ -8,6 +8,7 @@ import signal
 import sys
 
 from sandbox.capture import Capture, Spills
+from sandbox.certificates import write_bundle
 from sandbox.channel import Channel
 from sandbox.checkpoints import Checkpoints
 from sandbox.execution import LAG_BYTES, Executor
@@ -278,7 +279,10 @@ class Agent:
         if not self.channel.passes_descriptors:
             self.fail("cannot listen: this channel is no socket", request_id)
             return
+        certificate, bundle = message.get("certificate"), ""
         try:
+            if isinstance(certificate, str):
+                bundle = write_bundle(certificate)
             listener = listen_on_loopback(port)
         except OSError as error:
             self.fail(f"cannot listen: {error.strerror}", request_id)
@@ -287,7 +291,10 @@ class Agent:
         answer = {"type": "listening", "id": request_id, "port": port}
         self.channel.send(answer, listener.detach())
         self.setups.set_variables(
-            {name: value.replace("{port}", str(port)) for name, value in variables.items()}
+            {
+                name: value.replace("{port}", str(port)).replace("{certificates}", bundle)
+                for name, value in variables.items()
+            }
         )
 
     def _on_ack(self, message: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ from nsmd.manager import session_slots
 from nsmd.mcp import displays
 from nsmd.mcp.attach import VARIABLES
 from nsmd.model import read_rate, values
-from nsmd.model.settings import EnvironmentSettings, HostSettings, Settings
+from nsmd.model.settings import EnvironmentSettings, HostSettings, SecretSettings, Settings
 from nsmd.ports import relay, session_ports
 from nsmd.sessions import ended
 from nsmd.sessions.transcripts import live, record, store, transcript
@@ -216,6 +216,12 @@ def settings_rows() -> list[str]:
             continue
         if section.name == "hosts":
             rows += _rows_of("hosts.NAME", HostSettings)
+            continue
+        if section.name == "secrets":
+            rows += [
+                f"| `[secrets.NAME] {field.name.rstrip('_')}` | none |"
+                for field in dataclasses.fields(SecretSettings)
+            ]
             continue
         rows += _rows_of(section.name, kind)
     return rows

@@ -34,6 +34,7 @@ from nsmd.manager.session_manager import SessionManager
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.settings import Defaults, PoolSettings, SessionSettings, Settings
 from nsmd.model.shutdown import Shutdown
+from nsmd.network.secrets.service import SecretService
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.telemetry import Telemetry
@@ -201,6 +202,7 @@ class Bench:
             configuration=self.configuration,
             boxes=self.boxes,
             ports=self.ports,
+            secrets=SecretService(store=NoStore(), events=self.run_service.events),
             bridge=self.bridge,
             events=self.run_service.events,
             telemetry=self.telemetry,

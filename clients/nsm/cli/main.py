@@ -32,6 +32,7 @@ GROUPS = {
         "replay": "run a transcript again, and show what differs",
         "inspect": "show all that is known of a session",
         "net": "show or change what a session may reach",
+        "secrets": "show, test and revoke secrets that sessions use unseen",
         "port": "open, close and list ports of sessions",
         "fork": "make copies of a running Python session",
         "save": "write what is in a session into a file",

@@ -240,6 +240,17 @@ def add_network(add: Callable[..., object], what: str, kind: Callable[[str], obj
         add(option, dest="network", metavar="NETWORK", type=kind, help=told)
 
 
+def add_secret(add: Callable[..., object], what: str) -> None:
+    """Add ``--secret``, which may be repeated. Nothing given is None: the configured ones.
+
+    Args:
+        add: adds an option to a parser or to a group of one.
+    """
+    add(
+        "--secret", dest="secrets", action="append", metavar="NAME", help=f"{what}; may be repeated"
+    )
+
+
 def label(text: str) -> tuple[str, str]:
     """A name and a value, with ``=`` between them."""
     name, equals, value = text.partition("=")

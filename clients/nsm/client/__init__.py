@@ -22,7 +22,7 @@ shared_sandbox.py         `SharedSandbox`: a sandbox for threads and asyncio tas
 background.py             the thread in which trio runs for those
 passing.py                descriptors that come with answers
 streamed_archives.py      archives over connections that pass no descriptors
-boxes.py, bridge.py, builds.py, ports.py   ``client.boxes``, ``client.bridge``, ...
+boxes.py, bridge.py, builds.py, ports.py, secrets.py   ``client.boxes``, ``client.bridge``, ...
 project_environments.py   ``client.project_environments``
 projects.py               the directory that code of a client sees
 retry.py                  when a call may be sent again after its connection was lost

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from nsm.client.project_environments import ProjectEnvironments
     from nsm.client.projects import ProjectArgument
     from nsm.client.sandbox import Sandbox, SandboxSettings
+    from nsm.client.secrets import Secrets
     from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.inspection import Inspection
@@ -159,7 +160,7 @@ class Client(FileCalls, JobCalls, RunCalls):
         Args:
             env: the environment's name, which is also that of its interpreter.
             name: name of the session; None for a fresh one.
-            project, project_mode, network: as in `run`.
+            project, project_mode, network, secrets: as in `run`.
             memory_mb: memory limit, MiB: at most that of the environment.
             idle_s: seconds without use after which it ends by itself: at most what is configured.
             environ: variables for all that runs in it.
@@ -302,6 +303,13 @@ class Client(FileCalls, JobCalls, RunCalls):
         from nsm.client.ports import Ports  # noqa: PLC0415  # few programs ask
 
         return Ports(self)
+
+    @property
+    def secrets(self) -> Secrets:
+        """Secrets that sessions and boxes use without seeing them."""
+        from nsm.client.secrets import Secrets  # noqa: PLC0415  # few programs ask
+
+        return Secrets(self)
 
     @property
     def bridge(self) -> Bridge:

@@ -36,6 +36,7 @@ class Boxes:
         allow: Sequence[str] = (),
         shows_project: bool = True,
         programs: Sequence[str] = (),
+        secrets: Sequence[str] = (),
         writable: Sequence[str] = (),
         limits: Mapping[str, int] | None = None,
     ) -> BoxPlace:
@@ -53,6 +54,7 @@ class Boxes:
             allow: with ``allow``, patterns of hosts.
             shows_project: its sessions may see the directory; False if the box hides parts of it.
             programs: names of the bridge's programs that its programs may start on the host.
+            secrets: names of the secrets that it uses without seeing them.
             writable: absolute paths of the host that can be changed in the box: nothing that lies
                 there is started for it.
             limits: `memory_mb`, `files_mb`, `processes` and `cpu_weight` of all its processes
@@ -75,6 +77,7 @@ class Boxes:
                     allow,
                     shows_project=shows_project,
                     programs=programs,
+                    secrets=secrets,
                     writable=writable,
                     limits=limits,
                 ),
@@ -102,6 +105,7 @@ class AsyncBoxes:
         allow: Sequence[str] = (),
         shows_project: bool = True,
         programs: Sequence[str] = (),
+        secrets: Sequence[str] = (),
         writable: Sequence[str] = (),
         limits: Mapping[str, int] | None = None,
     ) -> BoxPlace:
@@ -118,6 +122,7 @@ class AsyncBoxes:
                     allow,
                     shows_project=shows_project,
                     programs=programs,
+                    secrets=secrets,
                     writable=writable,
                     limits=limits,
                 ),
@@ -138,6 +143,7 @@ def _arguments(
     *,
     shows_project: bool,
     programs: Sequence[str],
+    secrets: Sequence[str],
     writable: Sequence[str],
     limits: Mapping[str, int] | None,
 ) -> dict[str, Any]:
@@ -156,6 +162,7 @@ def _arguments(
         "programs": list(programs),
         # Bytes, as the kernel has them: in text there would be names that none can be.
         "writable": [os.fsencode(path) for path in writable] if programs else [],
+        **({"secrets": list(secrets)} if secrets else {}),
         **({"limits": dict(limits)} if limits is not None else {}),
     }
 

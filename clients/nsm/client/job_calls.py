@@ -50,7 +50,7 @@ class JobCalls(Calls, ProjectCalls):
             timeout_s: seconds until it is stopped; None for no limit.
             wait_s: seconds to wait, at most one, for its first output or its end. What comes then
                 needs no other exchange, which makes short programs faster.
-            project, mount_point, project_mode, network, must_exist: as in `run`.
+            project, mount_point, project_mode, network, secrets, must_exist: as in `run`.
 
         Raises:
             JobError: the program cannot be started; the message says why.

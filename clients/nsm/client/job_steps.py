@@ -51,6 +51,7 @@ class JobSettings(ProgramSettings, total=False):
     mount_point: str | None
     project_mode: str | None
     network: str | None
+    secrets: Sequence[str] | None
     must_exist: bool
 
 
@@ -189,6 +190,7 @@ def start(
             mount_point=settings.get("mount_point"),
             project_mode=project_mode,
             network=settings.get("network"),
+            secrets=settings.get("secrets"),
             must_exist=settings.get("must_exist", False),
             inherit=inherit,
             **given,

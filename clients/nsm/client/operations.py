@@ -16,7 +16,7 @@ from nsm.wire.live import SessionRow
 from nsm.wire.messages import RESUMES, Hello
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsm.client.projects import Project
     from nsm.wire.messages import Event
@@ -45,6 +45,7 @@ class RunSettings(TypedDict, total=False):
     mount_point: str | None
     project_mode: str | None
     network: str | None
+    secrets: Sequence[str] | None
     reset: bool
     must_exist: bool
 
@@ -89,6 +90,7 @@ def run_arguments(
     mount_point: str | None = None,
     project_mode: str | None = None,
     network: str | None = None,
+    secrets: Sequence[str] | None = None,
     stream: bool = False,
     inherit: Iterable[str] = (),
     language: str = "",
@@ -116,6 +118,7 @@ def run_arguments(
         mount_point=mount_point,
         project_mode=project_mode,
         network=network,
+        secrets=secrets,
         inherit=inherit,
         language=language,
         must_exist=must_exist,
@@ -139,6 +142,7 @@ def where_arguments(
     mount_point: str | None = None,
     project_mode: str | None = None,
     network: str | None = None,
+    secrets: Sequence[str] | None = None,
     inherit: Iterable[str] = (),
     language: str = "",
     must_exist: bool = False,
@@ -155,6 +159,8 @@ def where_arguments(
         from nsm.wire.network import network_argument  # noqa: PLC0415  # few programs say
 
         arguments["network"] = network_argument(network)
+    if secrets is not None:
+        arguments["secrets"] = list(secrets)
     if env == PROJECT_SHELL and (variables := _variables(inherit)):
         arguments["variables"] = variables
     if project.path is not None:

@@ -36,6 +36,7 @@ class SandboxSettings(TypedDict, total=False):
     project: ProjectArgument
     project_mode: str | None
     network: str | None
+    secrets: Sequence[str] | None
     memory_mb: int | None
     idle_s: float | None
     environ: Mapping[str, str] | None
@@ -51,6 +52,7 @@ def open_arguments(settings: SandboxSettings, *, project: Project) -> dict[str, 
         project=project,
         project_mode=settings.get("project_mode"),
         network=settings.get("network"),
+        secrets=settings.get("secrets"),
     )
     optional = {
         "memory_mb": settings.get("memory_mb"),

@@ -60,6 +60,20 @@ def of_a_box(port: int) -> dict[str, str]:
     return {name: value for name, value in with_port(port).items() if name != _PROMPT}
 
 
+TRUST_VARIABLES = (
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "NIX_SSL_CERT_FILE",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",  # OpenSSL, Python, Go, Ruby, uv
+    "npm_config_cafile",
+)
+"""Variables by which programs find the certificates that they trust, in one file."""
+
 WITHOUT_NETWORK = (("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0"))
 """Variables that keep pip and npm from retrying without a network, for 15 s and for a minute or
 two.

@@ -19,6 +19,7 @@ and a module for what each operation answers:
     sandbox.py      sessions with settings of their own
     transcripts.py  logs; sessions that have ended
     inspection.py, network.py, changes.py   of one session: all, network, changed files
+    secrets.py      secrets, and who has them
     ports.py        ports of sessions that are open on the host
     environments.py, builds.py   what there is to run in; what nsm builds
     project_environments.py   environments that lie in a project

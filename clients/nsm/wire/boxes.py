@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
+from nsm.wire.secrets import BoxSecrets
+
 
 class BoxUse(NamedTuple):
     """Limits of a box's processes, and what they use.
@@ -45,6 +47,7 @@ class BoxRow(NamedTuple):
         counters: number of decisions about its requests by verdict, and bytes.
         programs: names of the bridge's programs that it may start on the host.
         limits: limits of its processes; None if it has none.
+        secrets: names of the secrets that it has.
     """
 
     id: str
@@ -62,6 +65,7 @@ class BoxRow(NamedTuple):
     counters: Annotated[Mapping[str, Any], "network.counters"]
     programs: tuple[str, ...] = ()
     limits: BoxUse | None = None
+    secrets: tuple[str, ...] = ()
 
 
 class BoxPlace(NamedTuple):
@@ -70,7 +74,9 @@ class BoxPlace(NamedTuple):
     Attributes:
         sockets: directory on the host, to be shown in the box: `control.sock`, and `proxy.sock`
             where its network is a list.
+        secrets: what its secrets bring into the box; None if it has none.
     """
 
     box: Annotated[BoxRow, ""]
     sockets: str
+    secrets: Annotated[BoxSecrets | None, "given_secrets"] = None

@@ -7,7 +7,7 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli.options import Parser, add_network
+from nsm.cli.options import Parser, add_network, add_secret
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def parser() -> Parser:
         type=_programs,
         help="programs that it may start on the host, see `nsm bridge ls`: NAME,... or '' for none",
     )
+    add_secret(parser.add_argument, "a secret that it uses and does not see, see `nsm secrets`")
     parser.add_argument(
         "--protect",
         action=argparse.BooleanOptionalAction,

@@ -197,4 +197,5 @@ def _plan(identity: dict[str, Any]) -> Plan:
         directory=str(identity["directory"]),
         sockets=bool(identity["sockets"]),
         programs=tuple(map(str, identity.get("programs", ()))),
+        secrets=tuple(map(str, identity.get("secrets", ()))),
     )

@@ -98,6 +98,8 @@ def details(plan: Plan, *, home: str) -> str:
     lines += ["", f"network: {_reach(plan.network)}"]
     if plan.programs:
         lines += ["", f"can start on this computer, outside of the box: {_listed(plan.programs)}"]
+    if plan.secrets:
+        lines += ["", f"uses secrets without seeing them: {_listed(plan.secrets)}"]
     lines += ["", f"limits: {', '.join(_limits(plan.limits, all_of_them=True))}"]
     lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
     if plan.notes:
@@ -112,6 +114,7 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     more, fewer = _without(new.programs, old.programs), _without(old.programs, new.programs)
     gone = {item.target for item in _more(after, before, "change")}
     told = [f"+ can start {legible(name)}, outside of the box" for name in more]
+    told += [f"+ uses the secret {legible(name)}" for name in _without(new.secrets, old.secrets)]
     told += [f"+ can change {_place(item, home)}" for item in _more(before, after, "change")]
     told += [
         f"- protected {_place(item, home)}"
@@ -191,6 +194,7 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
     sections = [
         _Section(label="runs", items=_command(plan, home), separator=" "),
         _Section(label="can start", items=_programs(plan.programs)),
+        _Section(label="secrets", items=_secrets(plan.secrets)),
         _Section(
             label="can change",
             items=tuple(_place(item, home) for item in found.change) or ("nothing",),
@@ -379,6 +383,10 @@ def _hidden(items: Sequence[SummaryItem], plan: Plan, home: str) -> tuple[str, .
 def _programs(names: Sequence[str]) -> tuple[str, ...]:
     """First that it is no program of the box: what it does is done with the person's rights."""
     return ("on this computer, outside of the box:", *map(legible, names)) if names else ()
+
+
+def _secrets(names: Sequence[str]) -> tuple[str, ...]:
+    return ("used without being seen:", *map(legible, names)) if names else ()
 
 
 def _listed(names: Sequence[str]) -> str:

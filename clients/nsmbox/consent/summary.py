@@ -71,7 +71,8 @@ def outline(plan: Plan) -> Outline:
 
 
 def only_guards_more(old: Plan, new: Plan) -> bool:
-    """Return whether a plan gives the same as another one, or fewer programs of the host, and hides
+    """Return whether a plan gives the same as another one, or fewer programs of the host
+    and secrets, and hides
     and protects the same or more."""
     before, after = outline(old), outline(new)
     return (
@@ -83,6 +84,7 @@ def only_guards_more(old: Plan, new: Plan) -> bool:
         and set(before.protected) <= set(after.protected)
         and set(before.hidden) <= set(after.hidden)
         and set(old.programs) >= set(new.programs)
+        and set(old.secrets) >= set(new.secrets)
     )
 
 

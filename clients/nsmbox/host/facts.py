@@ -32,6 +32,7 @@ class BoxRequest:
         extra: names of variables that pass besides the profile's.
         show: paths below HOME that the profile `safe` shows, read-only.
         programs: names of the bridge's programs that it may start on the host.
+        secrets: names of the secrets that it uses without seeing them.
         add: directories that it shows beside the working directory.
         hide: paths and patterns that it does not show, as they were typed.
         set: variables that it has besides, with their values.
@@ -52,6 +53,7 @@ class BoxRequest:
     extra: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     add: tuple[RequestedDirectory, ...] = ()
     hide: tuple[str, ...] = ()
     set: Mapping[str, str] = field(default_factory=dict[str, str])

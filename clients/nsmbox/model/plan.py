@@ -40,6 +40,9 @@ POLICY_FILE = f"{RUN_DIRECTORY}/policy.json"
 RULES_FILE = f"{RUN_DIRECTORY}/rules.md"
 """In a box: its rules in a few lines, for agents."""
 
+CERTIFICATES_FILE = f"{RUN_DIRECTORY}/certificates.pem"
+"""In a box with secrets: certificates that its programs trust."""
+
 SOCKET_DIRECTORY = f"{RUN_DIRECTORY}/box"
 """In a box: the directory of its own sockets, made by the supervisor."""
 
@@ -139,6 +142,7 @@ class Plan:
         notes: sentences for people: what this plan does not do that they might think.
         programs: names of the bridge's programs that the box may start on the host; sorted.
         limits: limits of the box.
+        secrets: names of the secrets that it uses without seeing them; sorted.
     """
 
     profile: str
@@ -153,6 +157,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     limits: BoxLimits = field(default_factory=BoxLimits)
+    secrets: tuple[str, ...] = ()
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -203,6 +208,7 @@ class Plan:
             "sockets": self.sockets,
             # Left out where there are none: what was agreed to before there was a bridge holds.
             **({"programs": list(self.programs)} if self.programs else {}),
+            **({"secrets": list(self.secrets)} if self.secrets else {}),
         }
 
     @property

@@ -19,6 +19,7 @@ MAX_CONFIG_BYTES = 1024 * 1024
 MAX_HOSTS = 256
 MAX_PATHS = 256
 MAX_PROGRAMS = 64
+MAX_SECRETS = 16
 MAX_VARIABLES = 256
 MAX_NAME_CHARS = 64
 
@@ -35,6 +36,7 @@ class BoxSettings:
         unprotect: not protected, relative to the working directory.
         show: paths of HOME that the profile `safe` shows, read-only; absolute.
         bridge: names of the bridge's programs that boxes may start on the host.
+        secrets: names of the secrets that boxes use without seeing them.
         add: directories that boxes show besides, as `--add` names them; absolute, or below `~`.
         hide: paths that boxes do not show, as `--hide` names them.
         persist: directories below HOME that boxes of one project keep; relative to HOME.
@@ -50,6 +52,7 @@ class BoxSettings:
     unprotect: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     bridge: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
     persist: tuple[str, ...] = ()
@@ -144,6 +147,7 @@ def _settings(given: dict[str, object]) -> BoxSettings:
         unprotect=_relative(given, "unprotect"),
         show=tuple(_absolute("show", path) for path in _texts(given, "show", MAX_PATHS)),
         bridge=tuple(map(_program, _texts(given, "bridge", MAX_PROGRAMS))),
+        secrets=tuple(map(_secret, _texts(given, "secrets", MAX_SECRETS))),
         add=tuple(_absolute("add", path) for path in _texts(given, "add", MAX_PATHS)),
         hide=_texts(given, "hide", MAX_PATHS),
         persist=tuple(map(_below_home, _texts(given, "persist", MAX_PATHS))),
@@ -205,6 +209,12 @@ def _program(name: str) -> str:
             f"box.bridge: found {name!r:.80}, expected names of the bridge's programs: a to z, 0 "
             f"to 9, - and _, at most {MAX_NAME_CHARS} characters"
         )
+    return name
+
+
+def _secret(name: str) -> str:
+    if not is_program_name(name):
+        raise _WrongValueError(f"box.secrets: found {name!r:.80}, expected names of secrets")
     return name
 
 

@@ -40,6 +40,13 @@ def plan(request: BoxRequest, facts: Facts) -> Plan:
     Raises:
         BoxError: there can be none such here.
     """
+    if request.secrets and request.network.mode != "allow":
+        raise BoxError(
+            "secrets need a list of allowed hosts: nsm's proxy puts them into requests, and only a "
+            "list leads through the proxy",
+            hint="Allow the hosts of the secret: --network HOST,...",
+            exit_code=2,
+        )
     own = (*_system(facts, request.limits), *_own(facts, request.limits))
     shown = (*own, *_home(facts), *_work(facts))
     hidden = hidden_paths.mounts(facts.hidden)
@@ -59,6 +66,7 @@ def plan(request: BoxRequest, facts: Facts) -> Plan:
         notes=(*facts.hidden.notes, *facts.guarded.notes, *facts.git.notes, *facts.notes),
         programs=tuple(sorted(set(request.programs))),
         limits=request.limits,
+        secrets=tuple(sorted(set(request.secrets))),
     )
     told = rules.mounts(made, request.profile, facts.home)
     return replace(made, mounts=(*made.mounts, *told))

@@ -67,6 +67,7 @@ def policy(plan: Plan, home: str) -> str:
         "network": {"mode": _NETWORKS[plan.network.mode], "allow": list(plan.network.allow)},
         "variables": [variable.name for variable in plan.variables],
         "programs": list(plan.programs),
+        "secrets": list(plan.secrets),
     }
     return json.dumps(rules, indent=2) + "\n"
 
@@ -103,6 +104,11 @@ def text(plan: Plan, home: str) -> str:
     if plan.programs:
         programs = _listed(plan.programs)
         lines.append(f"- The tool `execute` starts programs on the user's computer: {programs}.")
+    if plan.secrets:
+        lines += [
+            f"- Secrets: {_listed(plan.secrets)}. Variables have stand-ins for them. nsm puts the",
+            "  values into headers of HTTPS requests to their hosts, and nowhere else.",
+        ]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -2,6 +2,7 @@
 
 run                all of it in order: look up, plan, ask, start
 request_additions  what agents' arguments, settings and repositories add to a request
+given_secrets      stand-ins, and a certificate that programs trust
 check              `--check`: what a box needs, and whether it is there
 launch             starts the jail, and waits for it
 confinement        sets limits between the making of the jail and its command

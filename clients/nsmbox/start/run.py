@@ -135,6 +135,10 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
     place = _place(plan, way) if plan.sockets else None
+    if plan.secrets:
+        from nsmbox.start import given_secrets  # noqa: PLC0415  # few boxes have some
+
+        plan = given_secrets.with_secrets(plan, place)
     sys.stdout.flush()
     launch.become(
         plan,
@@ -310,6 +314,7 @@ def _place(plan: Plan, way: Way) -> BoxPlace | None:
                 allow=plan.network.allow,
                 shows_project=not hides,
                 programs=plan.programs,
+                secrets=plan.secrets,
                 writable=plan.writable,
                 limits=plan.limits.together,
             )
@@ -318,6 +323,11 @@ def _place(plan: Plan, way: Way) -> BoxPlace | None:
         if plan.programs:
             raise BoxError(
                 f"the box may start programs of the host, which the supervisor does: {message}",
+                hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
+            ) from error
+        if plan.secrets:
+            raise BoxError(
+                f"the box has secrets, which the supervisor gives: {message}",
                 hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
             ) from error
         if plan.network.mode == "allow":

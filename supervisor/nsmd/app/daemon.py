@@ -24,6 +24,7 @@ from nsmd.app.services import AppServices, open_services
 from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
 from nsmd.config.reload import Reconfiguration
+from nsmd.control.call import Services
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.unix_listener import LOCK
 from nsmd.http.scraping import serve_metrics
@@ -104,6 +105,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
         )
         connections.start_soon(guard.serve, frontends.handle, connections)
         connections.start_soon(guard.watch)
+        await connections.start(services.secrets.serve, partial(_owners_of_secrets, services))
         await connections.start(services.boxes.serve, frontends.of_box)
         await connections.start(services.ports.serve, run_service.live_sessions)
         await connections.start(frontends.http.serve)
@@ -125,10 +127,17 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
             setup.leave.hold_place()
             run_service.session_manager.leave()
             services.boxes.leave()
+            services.secrets.leave()
             services.ports.leave()
         resources.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
         connections.cancel_scope.cancel()
     return how
+
+
+def _owners_of_secrets(services: Services) -> set[str]:
+    """Ids of the live sessions and boxes."""
+    sessions = {session.id for session in services.run_service.live_sessions()}
+    return sessions | {row["id"] for row in services.boxes.rows()}
 
 
 async def load_the_rest(load_frontends: Callable[[], Awaitable[None]]) -> None:

@@ -38,9 +38,11 @@ from nsmd.manager.automatic_saves import AutomaticSaves, writing_to
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.mcp.render import LEFT_OUT_CHARS
-from nsmd.model.settings import Settings
+from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
+from nsmd.network.secrets.records import sort_out as secrets_left
+from nsmd.network.secrets.service import SecretService
 from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import Pressure
 from nsmd.ports.port_manager import PortManager
@@ -109,10 +111,14 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         ports.configure(setup.settings.ports)
         telemetry = _telemetry(setup, resources, run_service, bridge, ports, lambda: frontends)
         boxes = _boxes(setup, resources, run_service)
+        secrets = _secrets(setup, resources, session_manager)
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
-        everything = partial(_everything_kept, session_manager, resources, boxes, ports, port)
+        everything = partial(
+            _everything_kept, session_manager, resources, boxes, ports, secrets, port
+        )
         boxes.take_up(boxes_left(setup.kept))
         ports.take_up(ports_left(setup.kept))
+        secrets.take_up(secrets_left(setup.kept))
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
@@ -122,7 +128,9 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         _relieve_pressure(setup, memory, run_service, upkeep)
         agreed = resources.project_environments.build_with(builder)
         await builder.begin(setup.sources.flakes, session_manager.environments_in_use, agreed)
-        configuration = _configuration(setup, resources, run_service, bridge, ports, builder)
+        configuration = _configuration(
+            setup, resources, run_service, bridge, ports, secrets, builder
+        )
         saves = AutomaticSaves(
             resources.events,
             lambda: configuration.settings.session,
@@ -156,6 +164,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             max_file_bytes=setup.settings.session.max_file_mb << 20,
             boxes=boxes,
             ports=ports,
+            secrets=secrets,
             http=lambda: frontends.http.facts(),  # noqa: PLW0108 (there is none yet)
             bridge=bridge,
         )
@@ -231,6 +240,15 @@ def _boxes(setup: Startup, resources: Resources, run_service: RunService) -> Box
         most=setup.shares.boxes,
         enforcer=resources.enforcer,
     )
+
+
+def _secrets(
+    setup: Startup, resources: Resources, session_manager: SessionManager
+) -> SecretService:
+    secrets = SecretService(store=setup.store, events=resources.events, most=setup.shares.grants)
+    secrets.configure(configured_secrets(setup.settings))
+    session_manager.secrets = session_manager.gateway.secrets = secrets
+    return secrets
 
 
 def _draining(
@@ -311,6 +329,7 @@ def _configuration(
     run_service: RunService,
     bridge: BridgeService,
     ports: PortManager,
+    secrets: SecretService,
     builder: Builder,
 ) -> Reconfiguration:
     """Apply changed settings to the parts that use them."""
@@ -324,6 +343,7 @@ def _configuration(
         )
         await bridge.configure(settings.bridge)
         ports.configure(settings.ports)
+        secrets.configure(configured_secrets(settings))
         builder.configure(settings.environments)
 
     return Reconfiguration(
@@ -348,11 +368,13 @@ def _everything_kept(
     resources: Resources,
     boxes: BoxManager,
     ports: PortManager,
+    secrets: SecretService,
     port: HeldPort,
 ) -> Iterator[tuple[str, Sequence[int]]]:
     yield from session_manager.everything_kept()
     yield from boxes.everything_kept()
     yield from ports.everything_kept()
+    yield from secrets.everything_kept()
     yield from port.everything_kept()
     if resources.enforcer.anchor is not None:
         yield session_scope.NAME, resources.enforcer.anchor.descriptors()

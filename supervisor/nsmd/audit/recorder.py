@@ -39,6 +39,7 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "job_stop": ("target", "job"),
     "kill": ("targets", "idle_s", "all", "labels"),
     "net": ("target", "action", "hosts"),
+    "secret_test": ("name",),
 }
 """Arguments of operations that are recorded. Never code, and never the content of files."""
 
@@ -46,7 +47,7 @@ NOT_TOLD = frozenset(
     "box_open changes change check complete env_found env_list env_log events file_close "
     "file_entries file_events file_read file_stat file_unwatch file_watch file_write "
     "job_list job_read job_resize job_write "
-    "logs metrics port_close port_open run_in run_write stats".split()
+    "logs metrics port_close port_open run_in run_write secret_revoke stats".split()
 )
 """Operations with the right `manage` that change nothing, or are recorded elsewhere."""
 
@@ -63,6 +64,10 @@ PASSED_ON: frozenset[EventKind] = frozenset(
         "box_ended",
         "port_opened",
         "port_closed",
+        "secret_granted",
+        "secret_used",
+        "secret_refused",
+        "secret_revoked",
     )
 )
 """Events that are recorded with all their facts."""

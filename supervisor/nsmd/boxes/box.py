@@ -20,6 +20,7 @@ from nsmd.fdstore.store import DescriptorStore
 from nsmd.jail.cgroups import Confinement
 from nsmd.model.values import NO_NETWORK
 from nsmd.network import AllowedHosts, Gateway, ListenerError, NamespaceListener
+from nsmd.network.interception import Interceptor
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Box:
         self._listener = listener
         self._store = store
         rule = record.client_limits.network or NO_NETWORK
-        self.allowed_hosts = AllowedHosts(f"box {record.id}", rule, gateway=gateway)
+        self.allowed_hosts = AllowedHosts(f"box {record.id}", rule, record.id, gateway=gateway)
         self._handing = trio.Semaphore(MAX_HANDING)
         self._failures = 0
 
@@ -121,6 +122,11 @@ class Box:
     def sockets_directory(self) -> str:
         """Directory of its sockets on the host."""
         return BoxDirectory(self.record.id).directory
+
+    @property
+    def interceptor(self) -> Interceptor | None:
+        """Carrier of connections to the hosts of its secrets; None if it has none."""
+        return self.allowed_hosts.interceptor
 
     async def run(self, serve: ServeConnection) -> None:
         """Serve until the box has ended. Its sockets stay open."""
@@ -180,6 +186,7 @@ class Box:
             "network": self.allowed_hosts.facts(),
             "programs": list(record.client_limits.programs),
             "limits": self._limits(),
+            "secrets": list(record.secrets),
         }
 
     def _limits(self) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
 from nsmd.boxes.box import Box, BoxProcess, ServeConnection
 from nsmd.boxes.box_directory import CONTROL, PROXY, BoxDirectory, remove_others
@@ -127,6 +128,7 @@ class BoxManager:
         network: NetworkRule,
         shows_project: bool,
         programs: Sequence[str] = (),
+        secrets: Sequence[str] = (),
         writable: Sequence[str] = (),
         bounds: BoxBounds | None = None,
     ) -> Box:
@@ -140,6 +142,7 @@ class BoxManager:
             network: network of the box.
             shows_project: its sessions may see the working directory.
             programs: names of the bridge programs that it may start.
+            secrets: names of the secrets that it uses.
             writable: absolute paths that it can write to, beside the working directory.
             bounds: limits of its processes; None for none.
 
@@ -164,6 +167,12 @@ class BoxManager:
             writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
         box = await self._make(pid, directory, profile, client_limits, problem, bounds)
+        if secrets:
+            try:
+                await self._grant(box, secrets, network)
+            except BaseException:
+                box.close()
+                raise
         self._boxes[box.record.id] = box
         for name, descriptors in box.everything():
             self._store.keep(name, descriptors)
@@ -171,6 +180,16 @@ class BoxManager:
         log.info("box %s of process %d in %s", box.record.id, pid, directory)
         self._events.publish("box_opened", **_told(box))
         return box
+
+    async def _grant(self, box: Box, secrets: Sequence[str], network: NetworkRule) -> None:
+        """Give secrets to a box that begins.
+
+        Raises:
+            NsmError: that is not possible.
+        """
+        if self._gateway.secrets is not None:
+            await self._gateway.secrets.grant(box.record.id, secrets, network)
+        box.record = replace(box.record, secrets=tuple(secrets))
 
     async def _make(
         self,
@@ -258,6 +277,8 @@ class BoxManager:
         if self._boxes.pop(box.record.id, None) is not None:
             for name in box.names():
                 self._store.drop(name)
+            if self._gateway.secrets is not None:
+                self._gateway.secrets.end(box.record.id)
             box.close()
 
     def _project(self, directory: str) -> tuple[ProjectMount | None, str]:
@@ -282,6 +303,7 @@ def _told(box: Box) -> dict[str, Any]:
         "directory": record.directory,
         "scope": record.client_limits.scope,
         "network": box.allowed_hosts.mode,
+        "secrets": list(record.secrets),
     }
 
 

@@ -41,6 +41,7 @@ class BoxRecord:
             if it has none.
         bounds: limits of its processes; None if it asked for none.
         group: directory of its control group; None if it has none.
+        secrets: names of its secrets.
     """
 
     id: str
@@ -55,6 +56,7 @@ class BoxRecord:
     proxy: str | None = None
     bounds: BoxBounds | None = None
     group: str | None = None
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

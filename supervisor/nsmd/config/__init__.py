@@ -1,5 +1,7 @@
 """config.toml: read, checked, and applied again when it changes.
 
-config_file  read the file, check it, and explain each mistake
-reload       application of a changed file in a running supervisor
+secret_tables  the tables of secrets
+mistakes       descriptions of mistakes, in terms of the file
+config_file    read the file and check it
+reload         application of a changed file in a running supervisor
 """

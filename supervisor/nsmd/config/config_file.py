@@ -7,16 +7,17 @@ one.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsmd.config import secret_tables
+from nsmd.config.mistakes import BACKEND, describe
 from nsmd.model.devices import why_no_devices
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
@@ -39,9 +40,6 @@ _SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
 
 HIDDEN = "(not shown)"
 """Shown in place of a value that may be a secret."""
-
-BACKEND = "jail"
-"""The only backend. Keys that name it are for `lib.fromToml`."""
 
 _OTHERS_TABLES = ("backends", "daemon")
 """Tables of the older nix-sandbox-mcp."""
@@ -93,7 +91,7 @@ def parse(data: bytes, path: str) -> Settings:
         text = json.dumps(table, default=str)
         settings = TypeAdapter(Settings).validate_json(text, strict=True)
     except ValidationError as error:
-        described = (_describe(e) for e in error.errors())
+        described = (describe(e) for e in error.errors())
         raise ConfigError(
             path, [problem for problem in dict.fromkeys(described) if problem]
         ) from error
@@ -159,6 +157,7 @@ def dump(settings: Settings) -> dict[str, Any]:
     plain = dataclasses.asdict(settings)
     for environment in plain["environments"].values():
         environment["env"] = dict.fromkeys(environment["env"], HIDDEN)
+    plain["secrets"] = secret_tables.plain(plain["secrets"])
     return plain
 
 
@@ -203,6 +202,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         )
     if settings.project.path is not None and not settings.project.path.startswith("/"):
         yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
+    yield from secret_tables.check(settings)
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
     yield from _check_build_hosts(settings.packages.hosts)
@@ -337,39 +337,6 @@ def _check_modules(name: str, environment: EnvironmentSettings) -> Iterator[str]
             yield f"environments.{name}.preload: {module!r} is not the name of a Python module"
 
 
-def _describe(error: Mapping[str, Any]) -> str:
-    """Format one of pydantic's errors as `key: what was found, what is allowed`; empty if it says
-    nothing useful.
-    """
-    location: tuple[int | str, ...] = error["loc"]
-    key = ".".join(str(part) for part in location)
-    if location[:1] == ("environments",) and location[2:3] == ("network",):
-        return _describe_network(location[:3], error)
-    if location[:2] in (("box", "net"), ("http", "network")):
-        return _describe_network(location[:2], error)
-    context: Mapping[str, Any] = error.get("ctx", {})
-    found = f"found {error['input']!r:.80}"
-    if location[:1] == ("environments",) and location[2:3] == ("env",):
-        found = f"found something of type {type(error['input']).__name__}"  # it may be a secret
-    match error["type"]:
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            if location[-1] == "backend" and location[0] in ("defaults", "environments"):
-                return f"{key}: {found}, allowed: {BACKEND!r}"
-            return _unknown_key(location)
-        case "literal_error":
-            return f"{key}: {found}, allowed: {context['expected']}"
-        case "greater_than":
-            return f"{key}: {found}, expected more than {context['gt']:g}"
-        case "greater_than_equal":
-            return f"{key}: {found}, expected at least {context['ge']}"
-        case "less_than_equal":
-            return f"{key}: {found}, expected at most {context['le']}"
-        case "dataclass_type":
-            return f"{key}: {found}, expected a table [{key}]"
-        case _:
-            return f"{key}: {found}, {error['msg'][0].lower()}{error['msg'][1:]}"
-
-
 def _respell(table: dict[str, Any], directory: str) -> None:
     """Normalize in place what can be written in several ways: networks, paths below a home
     directory, and the project's path relative to the file's directory. A value of an unexpected
@@ -384,6 +351,7 @@ def _respell(table: dict[str, Any], directory: str) -> None:
     ]
     for name, key, respell in rows:
         _respell_key(table.get(name), key, respell)
+    secret_tables.respell(table.get("secrets"))
     environments: object = table.get("environments")
     if isinstance(environments, dict):
         for environment in cast("dict[str, object]", environments).values():
@@ -432,50 +400,13 @@ def _respelled(network: Any) -> Any:
             return network
 
 
-def _describe_network(key_path: tuple[int | str, ...], error: Mapping[str, Any]) -> str:
-    """Describe an invalid network. It may be a word or a list, and pydantic complains about both;
-    for a list, the errors about words are left out.
-    """
-    key = ".".join(str(part) for part in key_path)
-    given: Any = error["input"]
-    if error["type"] == "literal_error" and isinstance(given, list):
-        return ""
-    if error["type"] == "too_long":
-        most = error["ctx"]["max_length"]
-        return f"{key}: has {len(given)} hosts, expected at most {most}"
-    return f'{key}: found {given!r:.80}, expected "off", "full" or a list of hosts'
-
-
-def _unknown_key(location: tuple[int | str, ...]) -> str:
-    *parents, last = (str(part) for part in location)
-    known = _known_keys(tuple(parents))
-    near = difflib.get_close_matches(last, known, n=1)
-    suggestion = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{'.'.join([*parents, last])}: unknown key{suggestion} Known here: {', '.join(known)}"
-
-
-def _schema_class(path: tuple[str, ...]) -> type[Any] | None:
-    """The dataclass that describes the table at a path of keys."""
-    if len(path) == 2 and path[0] == "environments":
-        return EnvironmentSettings
-    kind: Any = Settings
-    for part in path:
-        kind = get_type_hints(kind).get(part)
-    return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
-
-
-def _known_keys(path: tuple[str, ...]) -> list[str]:
-    kind = _schema_class(path)
-    return [f.name for f in dataclasses.fields(kind)] if kind is not None else []
-
-
 def render(settings: Settings) -> str:
     """Format the effective settings as a `config.toml`, without unset keys."""
     lines: list[str] = []
     for section, table in dump(settings).items():
-        if section == "environments":
-            for name, environment in table.items():
-                lines += _table(f"environments.{name}", environment)
+        if section in ("environments", "secrets"):
+            for name, entry in table.items():
+                lines += _table(f"{section}.{name}", entry)
         else:
             lines += _table(section, table)
     return "\n".join(lines)

@@ -38,12 +38,14 @@ APPLIED = frozenset(
         "defaults.workspace_mb",
         "drain",
         "environments",
+        "hosts",  # clients read them
         "mcp",
         "pool",
         "ports",
         "project.mode",
         "project.mount_point",
         "project.path",
+        "secrets",
         "session.idle_timeout_seconds",
         "session.keep",
         "session.max_lifetime_seconds",
@@ -180,6 +182,8 @@ def compare(old: Settings, new: Settings) -> Iterator[ChangedKey]:
         before, after = getattr(old, section.name), getattr(new, section.name)
         if section.name == "environments":
             yield from _compare_environments(before, after)
+        elif section.name in ("hosts", "secrets"):
+            yield from _compare_named(section.name, before, after)
         else:
             yield from _compare_tables(section.name, before, after)
 
@@ -239,6 +243,16 @@ def _compare_environments(
                     new=HIDDEN if secret else _shown(is_),
                     applied=applied,
                 )
+
+
+def _compare_named(
+    section: str, before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[ChangedKey]:
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            words = ("none" if old is None else "there", "none" if new is None else "changed")
+            yield ChangedKey(key=f"{section}.{name}", old=words[0], new=words[1], applied=True)
 
 
 def _merge_environments(

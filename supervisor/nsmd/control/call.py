@@ -25,6 +25,7 @@ from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, ProjectMount
+from nsmd.network.secrets.service import SecretService
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.sessions.file_watches import OpenWatches
@@ -67,6 +68,7 @@ class Services:
         draining: lets nothing new begin before an end.
         boxes: agents in boxes, which have sockets of their own.
         ports: ports of sessions that are open on the host.
+        secrets: secrets that sessions and boxes use without seeing them.
         bridge: programs of the host that clients may start.
         events: events of the supervisor.
         store: keeps sessions' descriptors if this process dies.
@@ -94,6 +96,7 @@ class Services:
     configuration: Reconfiguration
     boxes: BoxManager
     ports: PortManager
+    secrets: SecretService
     bridge: BridgeService
     max_file_bytes: int
     review: Callable[[], Review] = field(default_factory=lambda: cache(_review))

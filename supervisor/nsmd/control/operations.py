@@ -32,6 +32,7 @@ from nsmd.control.ops import (
     reload,
     run,
     sandbox,
+    secrets,
     telemetry,
 )
 from nsmd.environments.catalog import CatalogEntry
@@ -95,6 +96,7 @@ def _request(call: Call, code: str) -> RunRequest:
             project=project,
             inherited=inherited,
             network=network.wanted(call),
+            secrets=secrets.wanted(call),
         ),
         env=arguments.optional_text(args, "env") or "",
         language=arguments.optional_text(args, "language") or "",
@@ -327,6 +329,9 @@ OPERATIONS: Mapping[str, Row] = {
     "ports": Row("read", ports.ports),
     "port_open": Row("manage", ports.port_open),
     "port_close": Row("manage", ports.port_close),
+    "secrets": Row("read", secrets.secrets, waits_for=_no_session),
+    "secret_test": Row("manage", secrets.secret_test, waits_for=_no_session),
+    "secret_revoke": Row("manage", secrets.secret_revoke),
     "net": Row("manage", network.net),
     "inspect": Row("read", inspection.inspect, own=True),
     "envs": Row("read", _envs, own=True, waits_for=_no_session),

@@ -398,6 +398,7 @@ def _environment(
         preload=entry.preload,
         network=entry.network_rule,
         devices=entry.devices,
+        secrets=entry.secrets,
     )
     if isinstance(found, str):
         return replace(unavailable, problem=found)

@@ -31,6 +31,7 @@ KEPT_PREFIXES = (
     "http-",
     "port-",
     "relay-",
+    "secrets-",
 )
 """They distinguish kept descriptors from sockets that a service manager passes."""
 

@@ -42,6 +42,14 @@ MAX_LATER = 256
 are allowed while a session lives, transfers of files, and open ports.
 """
 
+PER_GRANT = 4
+"""Descriptors of a session or box with secrets: its helper, the channel to it, its state, and one
+to spare while a helper is replaced.
+"""
+
+MAX_GRANTS = 64
+"""Largest number of sessions and boxes with secrets, however many descriptors there are."""
+
 PER_PORT = 4
 """Descriptors of an open port: its listening socket, and the relay's process, channel and counts,
 which the ports of a session share.
@@ -70,6 +78,7 @@ class Shares:
         proxied: connections through the proxies of sessions and boxes.
         boxes: boxes with sockets.
         ports: open ports of sessions.
+        grants: sessions and boxes with secrets.
     """
 
     limit: int
@@ -78,6 +87,7 @@ class Shares:
     proxied: int
     boxes: int = MAX_BOXES
     ports: int = MAX_OPEN_PORTS
+    grants: int = MAX_GRANTS
 
 
 class Quota:
@@ -124,7 +134,8 @@ def share_out(limit: int, http: int = 0) -> Shares:
     proxied = min(MAX_PROXIED, max(LEAST, room // 32))
     boxes = min(MAX_BOXES, max(LEAST, room // 64))
     later = min(MAX_LATER, max(LEAST, room // 64))
-    left = room - connections - 2 * proxied - PER_BOX * boxes - later
+    grants = min(MAX_GRANTS, max(LEAST, room // 128))
+    left = room - connections - 2 * proxied - PER_BOX * boxes - later - PER_GRANT * grants
     sessions = max(LEAST, left // PER_SESSION)
     return Shares(
         limit=limit,
@@ -133,6 +144,7 @@ def share_out(limit: int, http: int = 0) -> Shares:
         proxied=proxied,
         boxes=boxes,
         ports=max(LEAST, later // PER_PORT),
+        grants=grants,
     )
 
 

@@ -35,7 +35,7 @@ from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model import names
-from nsmd.model.client_limits import narrowed
+from nsmd.model.client_limits import reach_of
 from nsmd.model.limits import (
     check_can_be_bound,
     check_keeps_state,
@@ -296,7 +296,7 @@ class RunService:
         if live is None:
             return request, None, self.provider.find(request.client, request.env)
         if session is None:
-            check_same(request, live.network.rule, live.spec.project)
+            check_same(request, live.network.rule, live.spec.project, live.spec.secrets)
         # It keeps its environment, even if that has changed or gone since.
         return request, live, live.spec.environment
 
@@ -466,13 +466,10 @@ class RunService:
     def _new_session(
         self, client: ClientIdentity, environment: Environment, name: str | None, *, pooled: bool
     ) -> Session:
-        spec = self._spec(environment, client.project)
-        if client.network is not None:
-            spec = replace(spec, network=client.network)
         if client.bound is not None:
             check_can_be_bound(environment, client.bound)
             self.session_manager.check_share(client.scope)
-            spec = replace(spec, network=narrowed(spec.network, client.bound))
+        spec = reach_of(client, self._spec(environment, client.project))
         configured = self._settings.session
         tenancy = Tenancy(
             name=name,
@@ -495,4 +492,5 @@ class RunService:
             project=self._projects.current(mount),
             sizes=self._sizes,
             network=environment.network,
+            secrets=environment.secrets,
         )

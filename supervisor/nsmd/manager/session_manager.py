@@ -32,6 +32,7 @@ from nsmd.model.limits import session_limits, session_room
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSpec, Tenancy
 from nsmd.network import Gateway
+from nsmd.network.secrets.service import SecretService
 from nsmd.pool.pool import Memory, Pool
 from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
 from nsmd.restart.load import LoadedState
@@ -85,6 +86,7 @@ class SessionManager:
         transcripts: transcripts of all sessions.
         pool: spares.
         timers: timers of all sessions.
+        secrets: grants secrets to sessions; None if nothing does.
         catch_up: delivers pending reports of changes to templates (`template_changed`).
     """
 
@@ -110,6 +112,7 @@ class SessionManager:
         self.fates = Fates()
         self.transcripts = TranscriptStore()
         self.catch_up: Callable[[], None] = lambda: None
+        self.secrets: SecretService | None = None
         self._session_store = session_store or SessionStore(NoStore())
         self._ended_files = ended_files
         self.ended = EndedSessions(ended_files)
@@ -180,6 +183,9 @@ class SessionManager:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
+        if spec.secrets and self.secrets is not None:
+            self.secrets.check(spec.secrets, spec.network)
+            pooled = False  # as in `Pool.expect`
         if self._slots.has_room(spec, len(self.index), self.index.descriptors):
             session = (
                 self.pool.take(spec) if pooled else self._start(replace(spec, rehearsed=False))
@@ -206,7 +212,8 @@ class SessionManager:
         check_forkable(original)
         if not isinstance(self._launcher, TemplateLauncher):
             raise ForkRefusedError("No session can be forked: there are no templates here.")
-        spec = replace(original.spec, network=original.network.rule)
+        # Its secrets are its own: what a fork inherits of them is worth nothing.
+        spec = replace(original.spec, network=original.network.rule, secrets=())
         for more in range(len(tenancies)):
             descriptors = self.index.descriptors + more * spec.descriptors
             if not self._slots.has_room(spec, len(self.index) + more, descriptors):

@@ -1,16 +1,17 @@
 """Values and rules of nsmd: frozen values and pure functions, without I/O.
 
 values         sessions, executions, requests and results
-setup_step     a step of an environment's set-up
 settings       the configuration, with defaults
 names          checks of names, and readable new ones
 flakes         references to flakes that Nix builds
 packages       packages that an environment should have
+setup_step     step that an interpreter runs before any other code
 images         references to container images, and their files as a root directory
 devices        devices of the host that an environment's user gave it
 head_tail      the beginning and the end of a long text
 durations      lengths of time as people read them
 host_rules     hosts, and patterns of hosts
+secrets        secrets as configured, without their values
 policy         everything that one session may see, change, reach and use
 client_limits  limits of all clients of one listener
 limits         limits of sessions, and the first checks of a request

@@ -6,9 +6,9 @@ no more than the box does.
 
 from __future__ import annotations
 
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, replace
 from nsmd.model.host_rules import HOST_NAME, AllowList, HostRule
-from nsmd.model.values import NO_NETWORK, NetworkRule, ProjectMount
+from nsmd.model.values import NO_NETWORK, ClientIdentity, JailSpec, NetworkRule, ProjectMount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,16 @@ class ClientLimits:
     network: NetworkRule | None = None
     programs: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+
+
+def reach_of(client: ClientIdentity, spec: JailSpec) -> JailSpec:
+    """Return what a client's new session may reach, and which secrets it has."""
+    if client.network is not None:
+        spec = replace(spec, network=client.network)
+    if client.bound is not None:
+        # A box has secrets, or not; its own proxy has nothing to do with its sessions.
+        return replace(spec, network=narrowed(spec.network, client.bound), secrets=())
+    return spec if client.secrets is None else replace(spec, secrets=client.secrets)
 
 
 def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:

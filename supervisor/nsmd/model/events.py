@@ -42,6 +42,10 @@ EventKind = Literal[
     "box_ended",
     "port_opened",
     "port_closed",
+    "secret_granted",
+    "secret_used",
+    "secret_refused",
+    "secret_revoked",
     "program_started",
     "program_ended",
 ]

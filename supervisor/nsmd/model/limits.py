@@ -207,12 +207,17 @@ def session_room(settings: Settings, shares: Shares | None = None) -> SessionRoo
     )
 
 
-def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | None) -> None:
+def check_same(
+    request: RunRequest,
+    rule: NetworkRule,
+    project: ProjectMount | None,
+    secrets: tuple[str, ...] = (),
+) -> None:
     """Check that a request for a live session asks for nothing else.
 
     Args:
         request: may ask for a network, a project and its mode.
-        rule, project: those of the live session.
+        rule, project, secrets: those of the live session.
 
     Raises:
         BadRequestError: they differ.
@@ -223,6 +228,14 @@ def check_same(request: RunRequest, rule: NetworkRule, project: ProjectMount | N
             request.session,
             f"its network is {_network(rule)}, not {_network(wanted)}",
             hint="Change it with `nsm net SESSION`, or use another session name.",
+        )
+    granted = request.client.secrets
+    if granted is not None and set(granted) != set(secrets):
+        known = ", ".join(secrets) or "none"
+        raise _other(
+            request.session,
+            f"its secrets are {known}, not {', '.join(granted) or 'none'}",
+            hint="A session gets its secrets at its start: use another session name.",
         )
     if request.project_chosen and _place(asked) != _place(project):
         raise _other(request.session, f"it sees {_shown(project)}, not {_shown(asked)}")

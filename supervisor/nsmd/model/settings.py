@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from nsm.dataclass import dataclass, field
 from nsmd.model.packages import WantedPackages
+from nsmd.model.secrets import MAX_HOSTS, MAX_SECRETS, SecretRule, parse_secret
 from nsmd.model.values import NetworkRule
 
 Preset = Literal["python", "bash", "node"]
@@ -106,7 +107,7 @@ class EnvironmentSettings(_Table):
     names Python modules that its sessions find imported. `network` says what its sessions may
     reach: nothing, the hosts of a list through a proxy, or all that the host reaches. `env` are
     variables of its sessions; their values may be secrets. `devices` are GPUs that its sessions may
-    use.
+    use. `secrets` names tables `[secrets.NAME]`, of which its sessions see stand-ins.
     """
 
     preset: Preset | None = None
@@ -127,6 +128,7 @@ class EnvironmentSettings(_Table):
     preload: tuple[str, ...] = ()
     network: NetworkSetting = "off"
     devices: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
@@ -353,6 +355,7 @@ class BoxDefaults(_Table):
     unprotect: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     show: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     bridge: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
     add: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     hide: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
     persist: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
@@ -378,6 +381,29 @@ class HostSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSettings(_Table):
+    """`[secrets.NAME]`: a secret that sessions and boxes use without seeing it.
+
+    `from` says where its value is: `command: WORDS`, `file: PATH`, `keyring: SERVICE USER` or
+    `environment: VARIABLE`. Requests to `hosts` get it. `as` says how code uses it: `env: VARIABLE`
+    for a variable with its stand-in, `header: NAME: PREFIX` for a header that nsm adds.
+    """
+
+    # The names of both in the file are words of Python.
+    from_: str
+    hosts: Annotated[tuple[str, ...], Bounds(max_length=MAX_HOSTS)]
+    as_: Annotated[tuple[str, ...], Bounds(max_length=16)]
+
+    def secret(self, name: str) -> SecretRule:
+        """Parse it.
+
+        Raises:
+            SecretRuleError: a part is invalid.
+        """
+        return parse_secret(name, self.from_, self.hosts, self.as_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(_Table):
     """The whole of `config.toml`."""
 
@@ -400,3 +426,9 @@ class Settings(_Table):
     http: HttpSettings = field(default_factory=HttpSettings)
     ports: PortSettings = field(default_factory=PortSettings)
     hosts: dict[str, HostSettings] = field(default_factory=dict[str, HostSettings])
+    secrets: dict[str, SecretSettings] = field(default_factory=dict[str, SecretSettings])
+
+
+def configured_secrets(settings: Settings) -> dict[str, SecretRule]:
+    """Return the secrets, which were checked with the file."""
+    return {name: entry.secret(name) for name, entry in settings.secrets.items()}

@@ -109,6 +109,7 @@ class Environment:
         directory: directory in which programs start; empty for the session's own.
         devices: devices that its user gave it, as configured.
         shown_devices: these devices as its jails show them; None without any.
+        secrets: names of the secrets that its sessions are granted.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Environment:
     directory: str = ""
     devices: tuple[str, ...] = ()
     shown_devices: ShownDevices | None = None
+    secrets: tuple[str, ...] = ()
 
     @property
     def only_programs(self) -> bool:
@@ -246,12 +248,14 @@ class JailSpec:
         network: network of its session at the start.
         rehearsed: its interpreter runs something before it is ready, so that the first execution is
             faster; False where somebody waits for the session.
+        secrets: names of the secrets that its session is granted.
     """
 
     environment: Environment
     project: ProjectMount | None
     sizes: JailSizes
     network: NetworkRule = NO_NETWORK
+    secrets: tuple[str, ...] = ()
     rehearsed: bool = field(default=True, compare=False)
 
     @property
@@ -279,6 +283,8 @@ class ClientIdentity:
         sources: sources of environments that are only for clients with this entry.
         inherited: its variables for its project's development shell.
         labels: labels of its new sessions.
+        secrets: names of secrets of its new sessions, in place of the configured ones; None for
+            those.
         network: network of its new sessions, in place of the configured one; None for that.
         peer: process and user id of the peer, from the kernel; None if unknown.
         bound: upper bound of its new sessions' network, in any configuration; None for none. A
@@ -298,6 +304,7 @@ class ClientIdentity:
     bound: NetworkRule | None = None
     labels: Labels = ()
     resumes: bool = field(default=False, compare=False)
+    secrets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

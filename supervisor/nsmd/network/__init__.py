@@ -5,6 +5,7 @@ passes it out (docs/contributing/agent-protocol.md, `listen`). Everything else r
 the jail: code reaches none of our processes, and cannot see how names are resolved.
 
 addresses      which addresses are public
+interception   what carries the connections to some hosts: an interface
 decisions      requests of code and the decisions on them: events and counters
 refusal        reasons for refusals, in the words of each protocol
 web_proxy      requests to an HTTP proxy, without I/O
@@ -13,6 +14,7 @@ resolver       from a host name to a connection with a checked address
 serving        one connection of a client
 listener       the socket that an agent has passed
 gateway        shared by all sessions: name look-ups, room, counters
+secrets        values that helpers put into requests, in the place of stand-ins
 allowed_hosts  hosts that one session or box may reach, and its requests
 network        the network of one session, as it is now
 """

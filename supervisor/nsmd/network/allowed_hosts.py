@@ -12,6 +12,7 @@ from nsmd.model.host_rules import Address, AllowList, Host
 from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
 from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, ConnectionSlot, Gateway
+from nsmd.network.interception import Interceptor
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.resolver import FewAtOnce, ReachableHosts, Resolve, may_stay
 from nsmd.network.serving import serve
@@ -44,6 +45,7 @@ class AllowedHosts:
     Args:
         whose: owner for the log, e.g. ``session 3f2a``.
         rule: rule to begin with.
+        owner: id of the session or box.
     """
 
     __slots__ = (
@@ -55,6 +57,7 @@ class AllowedHosts:
         "_logged",
         "_look_up",
         "_moved_s",
+        "_owner",
         "_port",
         "_problem",
         "_watched",
@@ -62,8 +65,9 @@ class AllowedHosts:
         "mode",
     )
 
-    def __init__(self, whose: str, rule: NetworkRule, *, gateway: Gateway) -> None:
+    def __init__(self, whose: str, rule: NetworkRule, owner: str, *, gateway: Gateway) -> None:
         self._whose = whose
+        self._owner = owner
         self.mode: NetworkMode = rule.mode
         self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
         self._gateway = gateway
@@ -175,6 +179,11 @@ class AllowedHosts:
                 place.leave()
 
     # For `ProxyPolicy`.
+
+    @property
+    def interceptor(self) -> Interceptor | None:
+        secrets = self._gateway.secrets
+        return None if secrets is None else secrets.held_by(self._owner)
 
     def reach(self) -> ReachableHosts:
         allowed = self._allowed if self.mode == "allow" else None

@@ -17,18 +17,22 @@ Verdict = Literal[
     "port",
     "address",
     "bad-request",
+    "secret",
     "unresolved",
     "unreachable",
     "busy",
 ]
 """Decision on a request: it was allowed; the network is off; its host is not in the list, or not on
-that port; its name leads to a private address that is not named; it was no request for a host;
-nobody knows the name; nobody answers at the address; there was no room.
+that port; its name leads to a private address that is not named; it was no request for a host; it
+had the stand-in of a secret where that is worth nothing; nobody knows the name; nobody answers at
+the address; there was no room.
 """
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
-REFUSED: frozenset[Verdict] = frozenset(("off", "not-allowed", "port", "address", "bad-request"))
+REFUSED: frozenset[Verdict] = frozenset(
+    ("off", "not-allowed", "port", "address", "bad-request", "secret")
+)
 """Verdicts of a rule; the others come from the present state of the network."""
 
 MAX_KEPT = 256

@@ -6,6 +6,7 @@ import trio
 
 from nsmd.host.descriptors import MAX_PROXIED
 from nsmd.network.decisions import Counters
+from nsmd.network.interception import Granter
 from nsmd.network.resolver import Resolve, SystemResolver
 
 MAX_SESSION_CONNECTIONS = 64
@@ -51,6 +52,7 @@ class Gateway:
         room: a token for each connection; without one, a connection is refused.
         refusing: a token for each connection that is being refused, for its descriptor.
         accepting: limit of threads that accept connections.
+        secrets: has the secrets of sessions and boxes; None if there are none.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Gateway:
         self.room = trio.CapacityLimiter(max_connections)
         self.refusing = trio.CapacityLimiter(MAX_BUSY)
         self.accepting = trio.CapacityLimiter(MAX_ACCEPTING)
+        self.secrets: Granter | None = None
 
     def __repr__(self) -> str:
         return f"<Gateway {self.room.borrowed_tokens} connections>"

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from nsm.jail.proxyvariables import PROXY_PORT, variables_with_port
+from nsm.jail.proxyvariables import PROXY_PORT, TRUST_VARIABLES, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agent_link.frames import ListeningFrame
 from nsmd.agent_link.link import AgentLink
@@ -62,7 +62,7 @@ class SessionNetwork(AllowedHosts):
         listener: int | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(f"session {session_id}", rule, gateway=gateway)
+        super().__init__(f"session {session_id}", rule, session_id, gateway=gateway)
         self._earlier_listener = listener
         self._changed = changed
         self._listening: NamespaceListener | None = None
@@ -95,6 +95,20 @@ class SessionNetwork(AllowedHosts):
             self._scope.cancel()
         else:
             self._close_earlier()
+
+    async def get_secrets(self, names: Sequence[str]) -> None:
+        """Have secrets read, before there is a jail.
+
+        Raises:
+            NsmError: that is not possible.
+        """
+        if names and self._gateway.secrets is not None:
+            await self._gateway.secrets.grant(self._session_id, names, self.rule)
+
+    def drop_secrets(self) -> None:
+        """Take its secrets from it: the session is over."""
+        if self._gateway.secrets is not None:
+            self._gateway.secrets.end(self._session_id)
 
     @property
     def listener_descriptor(self) -> int | None:
@@ -166,12 +180,17 @@ class SessionNetwork(AllowedHosts):
         """Ask for a listener at once: code that is sent after this finds it."""
         if self._opening is not None or self._link is None:
             return
-        frame = {
+        interceptor = self.interceptor
+        frame: dict[str, object] = {
             "type": "listen",
             "id": self._requests.new_id(),
             "port": PROXY_PORT,
             "variables": variables_with_port(),
         }
+        if interceptor is not None:
+            trust = dict.fromkeys(TRUST_VARIABLES, "{certificates}")
+            frame["variables"] = {**variables_with_port(), **trust, **interceptor.variables}
+            frame["certificate"] = interceptor.certificate
         try:
             question = self._requests.begin("listen", frame, (ListeningFrame,))
         except NsmError as error:

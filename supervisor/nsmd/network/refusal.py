@@ -28,6 +28,7 @@ _STATUS: Mapping[Verdict, tuple[HTTPStatus, str, str]] = {
     "port": (HTTPStatus.FORBIDDEN, "Port not allowed (nsm)", "http_request_denied"),
     "address": (HTTPStatus.FORBIDDEN, "Address not allowed (nsm)", "destination_ip_prohibited"),
     "bad-request": (HTTPStatus.BAD_REQUEST, "Bad request to proxy (nsm)", "http_request_error"),
+    "secret": (HTTPStatus.FORBIDDEN, "Secret not allowed (nsm)", "http_request_denied"),
     "unresolved": (HTTPStatus.BAD_GATEWAY, "No such host (nsm)", "dns_error"),
     "unreachable": (HTTPStatus.BAD_GATEWAY, "Host does not answer (nsm)", "connection_refused"),
     "busy": (
@@ -44,6 +45,7 @@ _SOCKS: Mapping[Verdict, int] = {
     "port": 2,
     "address": 2,
     "bad-request": 1,
+    "secret": 2,
     "unresolved": 4,
     "unreachable": 5,
     "busy": 1,

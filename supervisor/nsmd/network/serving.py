@@ -11,6 +11,7 @@ import trio
 
 from nsmd.model.host_rules import Address, Host, show_host
 from nsmd.network.decisions import Protocol, Verdict
+from nsmd.network.interception import Interceptor
 from nsmd.network.refusal import RefusedError, http_response
 from nsmd.network.resolver import ReachableHosts, connect
 from nsmd.network.socks import VERSION as SOCKS_5
@@ -42,6 +43,11 @@ class ProxyPolicy(Interface):
 
     def reach(self) -> ReachableHosts:
         """Return the hosts that code may reach now."""
+        ...
+
+    @property
+    def interceptor(self) -> Interceptor | None:
+        """Return what carries connections to some hosts; None for nothing."""
         ...
 
     def decided(
@@ -125,6 +131,7 @@ class _ProxyConnection(ABC):
             patience.deadline = float("inf")
             if busy:
                 raise RefusedError("busy", busy)  # noqa: TRY301
+            self._check_head(host, port)
             server, address = await self._reach(host, port)
         except RefusedError as refused:
             shown = show_host(host) if host else ""
@@ -137,7 +144,11 @@ class _ProxyConnection(ABC):
                 self._note_life()
                 forget = self._policy.watch(host, port, address, self._open)
                 try:
-                    await self._pass_on(server)
+                    interceptor = self._policy.interceptor
+                    if interceptor is None or not interceptor.takes(host, port):
+                        await self._pass_on(server)
+                    else:
+                        await self._intercept(interceptor, server, str(host), port)
                 finally:
                     forget()
 
@@ -183,6 +194,32 @@ class _ProxyConnection(ABC):
         """Read the client's request; None if it ended before it was complete."""
 
     @abstractmethod
+    def _check_head(self, host: Host, port: int) -> None:
+        """Check what is seen of the request itself.
+
+        Raises:
+            RefusedError: it is refused.
+        """
+
+    async def _intercept(
+        self, interceptor: Interceptor, server: trio.SocketStream, host: str, port: int
+    ) -> None:
+        """Have the connection carried elsewhere."""
+        answer, early = self._begin_tunnel()
+        await self._client.send_all(answer)
+        self._open.deadline = float("inf")  # who carries it knows when nothing moves
+
+        def moved(sent: int, received: int) -> None:
+            self._policy.sent(sent)
+            self._policy.received(received)
+
+        await interceptor.carry(self._client, server, host, port, early, moved)
+
+    @abstractmethod
+    def _begin_tunnel(self) -> tuple[bytes, bytes]:
+        """The answer for a client that may send any bytes, and those it has sent already."""
+
+    @abstractmethod
     async def _pass_on(self, server: trio.SocketStream) -> None:
         """Carry out the request with a connected server."""
 
@@ -217,8 +254,14 @@ class _Socks(_ProxyConnection):
             await self._client.send_all(answers)
         return request.host, request.port
 
+    def _check_head(self, host: Host, port: int) -> None:
+        """Check nothing: SOCKS has no more than the host."""
+
+    def _begin_tunnel(self) -> tuple[bytes, bytes]:
+        return self._proxy.begin_tunnel()
+
     async def _pass_on(self, server: trio.SocketStream) -> None:
-        await self._tunnel(server, self._proxy.begin_tunnel())
+        await self._tunnel(server, self._begin_tunnel())
 
     def _refusal(self, refused: RefusedError) -> bytes:
         return self._proxy.answers() + self._proxy.refusal(refused)
@@ -242,9 +285,26 @@ class _Web(_ProxyConnection):
             self.protocol = "connect"
         return request.host, request.port
 
+    def _begin_tunnel(self) -> tuple[bytes, bytes]:
+        return self._proxy.begin_tunnel()
+
+    def _check_head(self, host: Host, port: int) -> None:
+        interceptor = self._policy.interceptor
+        if interceptor is None or self.protocol == "connect":
+            return
+        request = self._proxy.outgoing()
+        name = interceptor.found_in(request.target, request.headers)
+        if name is not None or interceptor.takes(host, port):
+            what = f"The stand-in of secret {name}" if name else "A secret's host"
+            raise RefusedError(
+                "secret",
+                f"{what} is of no use with http://: nsm puts values of secrets into requests with "
+                "https:// only, and only to their hosts.",
+            )
+
     async def _pass_on(self, server: trio.SocketStream) -> None:
         if self.protocol == "connect":
-            await self._tunnel(server, self._proxy.begin_tunnel())
+            await self._tunnel(server, self._begin_tunnel())
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_request, server, nursery.cancel_scope)

@@ -1,6 +1,6 @@
 """Requests to an HTTP proxy: `CONNECT`, and requests for a whole URL; no I/O.
 
-h11 reads the client's bytes; it is strict about requests, and `_check_length` refuses the rest of
+h11 reads the client's bytes; it is strict about requests, and `check_length` refuses the rest of
 what servers may read differently. The server of a URL gets what the URL
 says: its path, and its host in place of any `Host` header. So only the URL decides which server
 gets which request. Each connection carries one request, because a second one could be for another
@@ -46,6 +46,10 @@ _SCHEME = b"http://"
 _VERSIONS = (b"1.0", b"1.1")
 
 
+class WrongLengthError(Exception):
+    """Servers might find the end of a request at different bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebRequest:
     """Request of a client.
@@ -87,7 +91,10 @@ class WebProxy:
         if not isinstance(event, h11.Request):
             raise _bad("it ended before a request")
         self._head = event
-        _check_length(event)
+        try:
+            check_length(event)
+        except WrongLengthError as error:
+            raise _bad(str(error)) from None
         try:
             if event.method == b"CONNECT":
                 host, port = parse_authority(event.target.decode("ascii"))
@@ -106,10 +113,17 @@ class WebProxy:
 
     def head(self) -> bytes:
         """Return the head to send to the server of a URL."""
+        try:
+            return self._server.send(self.outgoing()) or b""
+        except h11.LocalProtocolError as error:
+            raise _bad(str(error)) from None
+
+    def outgoing(self) -> h11.Request:
+        """Return the request for the server of a URL."""
         assert self._head is not None, "there is a request"
         host, port, path = _split_url(self._head.target)
         shown = show_host(host) if port == 80 else show_host(host, port)
-        request = h11.Request(
+        return h11.Request(
             method=self._head.method,
             target=path,
             headers=[
@@ -118,10 +132,6 @@ class WebProxy:
                 (b"Connection", b"close"),
             ],
         )
-        try:
-            return self._server.send(request) or b""
-        except h11.LocalProtocolError as error:
-            raise _bad(str(error)) from None
 
     @property
     def done(self) -> bool:
@@ -155,26 +165,26 @@ class WebProxy:
             raise _bad(str(error)) from None
 
 
-def _check_length(request: h11.Request) -> None:
+def check_length(request: h11.Request) -> None:
     """Check that every server finds the end of this request at the same byte.
 
     A server that believes another header would take a part of the body for a second request.
 
     Raises:
-        RefusedError: some might not.
+        WrongLengthError: some might not.
     """
     values = dict(request.headers)
     length, coded = values.get(b"content-length"), b"transfer-encoding" in values
     if request.http_version not in _VERSIONS:
-        raise _bad("its version of HTTP is neither 1.0 nor 1.1")
+        raise WrongLengthError("its version of HTTP is neither 1.0 nor 1.1")
     if coded and length is not None:
-        raise _bad("it has both Content-Length and Transfer-Encoding")
+        raise WrongLengthError("it has both Content-Length and Transfer-Encoding")
     if coded and request.http_version == b"1.0":
-        raise _bad("HTTP/1.0 has no Transfer-Encoding")
+        raise WrongLengthError("HTTP/1.0 has no Transfer-Encoding")
     if length is not None and length != b"%d" % int(length):
-        raise _bad("its Content-Length begins with a zero")
+        raise WrongLengthError("its Content-Length begins with a zero")
     if request.method == b"CONNECT" and (coded or length not in (None, b"0")):
-        raise _bad("CONNECT has no body")
+        raise WrongLengthError("CONNECT has no body")
 
 
 def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

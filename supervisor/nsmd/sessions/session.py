@@ -329,13 +329,17 @@ class Session:
         """Own the jail from launch to its last process; returns when the session is over."""
         journald.about(session=self.id, client="")
         try:
+            await self.network.get_secrets(() if self.taken_up else self.spec.secrets)
             await self._agent_session.run()
+        except NsmError as error:
+            self.agent_lost("its secrets could not be read", error)
         except Exception:  # a bug of ours costs this session and not a thousand others
             log.exception("session %s failed", self.id)
             self.end("an error inside the supervisor")
         finally:
             # Cancelled (shutdown) or crashed: waiting callers still get an answer.
             self.end("the supervisor is shutting down")
+            self.network.drop_secrets()
             self._feed(LifecycleEvent.GONE)
 
     def agent_ready(self, link: AgentLink) -> None:
@@ -476,11 +480,7 @@ class Session:
             self._transcripts.close(self.transcript, self.end_reason)
         self._watcher.session_ended(self)
         self._events.publish(
-            "session_ended",
-            session=self.id,
-            subject=self,
-            reason=self.end_reason,
-            lost=self.lost,
+            "session_ended", session=self.id, subject=self, reason=self.end_reason, lost=self.lost
         )
         if self._over is not None:
             self._over.set()

@@ -136,7 +136,7 @@ async def test_code_cannot_hide_a_request_from_the_proxy_and_show_it_to_the_serv
 ) -> None:
     """The server believes Content-Length, and takes what follows for another request."""
     if not measure:
-        monkeypatch.setattr(web_proxy, "_check_length", believe)
+        monkeypatch.setattr(web_proxy, "check_length", believe)
     seen = b""
 
     async def serve(stream: trio.SocketStream) -> None:

@@ -4,7 +4,7 @@
     Sessions        ps, top, logs, replay, inspect, net, port, fork, save, restore, tree, kill
     Files           cp, diff, apply, discard
     Environments    env
-    The host        bridge, with its action bridge_audit; e2b
+    The host        bridge, with its action bridge_audit; e2b; secrets
     The supervisor  status, events, audit, http, drain, reload, shutdown, service
     Set-up          setup, doctor (doctor_in_box: what it tells in a box), config, completion
     Older forms     envs; pool, stats and metrics, which are actions of status

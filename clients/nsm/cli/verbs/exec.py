@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from nsm.cli import terminal
-from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser, add_network, seconds
+from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser, add_network, add_secret, seconds
 from nsm.client.blocking import Client
 from nsm.client.projects import DEFAULT, project_of, why_no_project
 from nsm.wire.errors import JobError, NsmError
@@ -88,6 +88,7 @@ def parser() -> Parser:
         help="readonly, or overlay: programs may change the project, in a copy",
     )
     add_network(where.add_argument, "what it may reach: off, full, or hosts separated by commas")
+    add_secret(where.add_argument, "a secret that a new session uses and does not see")
     return parser
 
 
@@ -186,6 +187,7 @@ def _exec(options: argparse.Namespace) -> int:
             project=given,
             project_mode=options.project_mode,
             network=options.network,
+            secrets=options.secrets,
         )
         where = job.started
         if where is not None and where.created:

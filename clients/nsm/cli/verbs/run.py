@@ -17,6 +17,7 @@ from nsm.cli.options import (
     EXIT_TIMED_OUT,
     Parser,
     add_network,
+    add_secret,
     seconds,
 )
 from nsm.cli.render import formats
@@ -125,6 +126,7 @@ def parser() -> Parser:
         sees.add_argument,
         "what a new session may reach: off, full, or hosts separated by commas",
     )
+    add_secret(sees.add_argument, "a secret that a new session uses and does not see")
     result = parser.add_argument_group("what comes of it")
     result.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
     result.add_argument(
@@ -240,6 +242,7 @@ class _Execution:
             project=self._project,
             project_mode=options.project_mode,
             network=options.network,
+            secrets=options.secrets,
             stream=not options.json,
             inherit=self._client.server.inherit,
             reset=options.reset,

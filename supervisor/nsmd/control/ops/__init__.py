@@ -12,6 +12,7 @@ inspection       all facts about one session
 jobs             start, read, write, signal, stop and list programs in a session
 network          show and change what a session may reach
 pool             what the pool holds, and why
+secrets          choose, list, try and revoke secrets
 ports            open, close and list ports of sessions on the host
 preloading       modules that environments preload, and templates
 project_environments  find, use and forget environments that lie in projects

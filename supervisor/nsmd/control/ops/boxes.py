@@ -9,6 +9,7 @@ from nsmd.bridge.values import Caller
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops import network as networking
+from nsmd.control.ops import secrets
 from nsmd.jail.cgroups import BoxBounds
 from nsmd.model.names import PROGRAM_NAME
 from nsmd.model.settings import MAX_MEGABYTES
@@ -42,10 +43,17 @@ async def box_open(call: Call) -> dict[str, Any]:
         network=network,
         shows_project=arguments.flag(call.args, "shows_project"),
         programs=await _programs(call),
+        secrets=secrets.names_in(call),
         writable=arguments.paths(call.args, "writable", MAX_WRITABLE),
         bounds=_bounds(call),
     )
-    return box.facts() | {"sockets": box.sockets_directory}
+    given = None
+    if box.interceptor is not None:
+        given = {
+            "variables": dict(box.interceptor.variables),
+            "certificate": box.interceptor.certificate,
+        }
+    return box.facts() | {"sockets": box.sockets_directory, "given_secrets": given}
 
 
 async def boxes(call: Call) -> dict[str, Any]:

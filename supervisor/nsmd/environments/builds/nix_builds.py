@@ -96,5 +96,6 @@ class NixBuilds:
             cpu_weight=settings.cpu_weight or found.cpu_weight,
             preload=settings.preload or found.preload,
             network=settings.network_rule,
+            secrets=settings.secrets,
             variables=tuple(settings.env.items()),
         )

@@ -1,0 +1,44 @@
+"""Certificates that programs of the session trust: those of the system, and one more."""
+
+from __future__ import annotations
+
+import os
+
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+    "/etc/ssl/cert.pem",
+)
+"""Files with the certificates that a system trusts; the first that is there counts."""
+
+DIRECTORY = "/tmp/.nsm"  # noqa: S108 - the session's own
+BUNDLE = f"{DIRECTORY}/certificates.pem"
+
+MAX_BYTES = 4 * 1024 * 1024
+
+
+def write_bundle(certificate: str) -> str:
+    """Write a file with what the system trusts and this certificate; returns its path.
+
+    Code can change the file: it may trust whom it likes.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.makedirs(DIRECTORY, mode=0o755, exist_ok=True)
+    data = _trusted() + certificate.encode()
+    with open(f"{BUNDLE}.new", "wb") as file:
+        file.write(data)
+    os.rename(f"{BUNDLE}.new", BUNDLE)
+    return BUNDLE
+
+
+def _trusted() -> bytes:
+    for path in (os.environ.get("SSL_CERT_FILE", ""), *BUNDLES):
+        try:
+            with open(path, "rb") as file:
+                return file.read(MAX_BYTES) + b"\n"
+        except OSError:
+            continue
+    return b""

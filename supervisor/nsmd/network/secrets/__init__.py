@@ -1,0 +1,21 @@
+"""Secrets that never enter a session or box. No module imports a later one.
+
+Code gets stand-ins. A helper, a process for each session or box with secrets, puts the values into
+the headers of requests to the hosts that they are for, and stand-ins into what comes back
+(decision 0034). Only helpers import what speaks TLS. This module imports nothing, since helpers
+import it.
+
+source          in a helper: the value of a secret
+stand_ins       stand-ins: made, found in requests, put into responses
+vault           in a helper: the values of one session or box
+authority       in a helper: its certificate authority
+client_hello    in a helper: the first message of a TLS client
+host_rules      in a helper: rules for requests to one host, and for its responses
+http1           in a helper: HTTP/1.1 of one connection
+carrying        in a helper: one connection, with TLS on both sides
+helper          in a helper: its messages
+records         facts about grants for the next supervisor
+helper_process  one helper, as the supervisor holds it
+grant           the secrets of one session or box
+service         all secrets
+"""

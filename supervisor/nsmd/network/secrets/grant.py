@@ -1,0 +1,372 @@
+"""The secrets of one session or box, and the helper that uses them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from nsm.dataclass import replace
+from nsm.wire.errors import BadRequestError, InternalError, NsmError
+from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.store import DescriptorStore
+from nsmd.model.events import EventKind, Events
+from nsmd.model.host_rules import Host
+from nsmd.model.secrets import SecretRule
+from nsmd.network.secrets.helper_process import HelperProcess
+from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
+from nsmd.network.secrets.stand_ins import find, find_in_header
+
+log = logging.getLogger(__name__)
+
+MAX_REFUSALS = 100
+"""Largest number of refused requests of one session or box in the audit: code can make thousands a
+second. Those with a secret are all there.
+"""
+
+END = b"x"
+"""Ends a connection, on the socket that tells of its end."""
+
+
+class Grant:
+    """Secrets of one session or box.
+
+    Args:
+        record: facts for a later supervisor.
+        helper: its helper.
+        state: memory file of the helper's authority and stand-ins; owned from now on.
+        store: keeps all of it for the next supervisor.
+
+    Attributes:
+        uses: number of requests with a secret, by its name.
+    """
+
+    def __init__(
+        self,
+        record: GrantRecord,
+        helper: HelperProcess,
+        state: int,
+        *,
+        store: DescriptorStore,
+        events: Events,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.record = record
+        self.uses = dict.fromkeys(record.stand_ins, 0)
+        self.refusals = 0
+        self.leaving = False
+        self._helper: HelperProcess | None = helper
+        self._state = state
+        self._store = store
+        self._events = events
+        self._nursery = nursery
+        self._lock = trio.Lock()
+        self._ended = False
+        nursery.start_soon(self._listen, helper, name=repr(self))
+
+    def __repr__(self) -> str:
+        return f"<Grant of {self.record.owner}: {', '.join(self.record.stand_ins)}>"
+
+    @classmethod
+    async def make(
+        cls,
+        owner: str,
+        secrets: Sequence[SecretRule],
+        *,
+        store: DescriptorStore,
+        events: Events,
+        nursery: trio.Nursery,
+    ) -> Grant:
+        """Start a helper and have it read the secrets.
+
+        Raises:
+            NsmError: a secret cannot be read.
+        """
+        state = os.memfd_create("nsm-secrets", os.MFD_CLOEXEC)
+        helper: HelperProcess | None = None
+        try:
+            helper = _started()
+            ready = await _begin(helper, secrets, state, ())
+            record = GrantRecord(
+                owner=owner,
+                secrets=tuple(secrets),
+                certificate=ready["certificate"],
+                stand_ins=ready["stand_ins"],
+                control=records.identity(helper.control.fileno()),
+                state=records.identity(state),
+            )
+        except BaseException:
+            if helper is not None:
+                helper.close()
+            os.close(state)
+            raise
+        grant = cls(record, helper, state, store=store, events=events, nursery=nursery)
+        grant.keep()
+        return grant
+
+    @classmethod
+    def taken_up(
+        cls, left: LeftGrant, *, store: DescriptorStore, events: Events, nursery: trio.Nursery
+    ) -> Grant:
+        """Take over what an earlier supervisor has granted."""
+        helper = HelperProcess.taken_up(left.pidfd, left.control)
+        return cls(left.record, helper, left.state, store=store, events=events, nursery=nursery)
+
+    @property
+    def name(self) -> str:
+        """Name in the descriptor store."""
+        return GRANT + self.record.owner
+
+    @property
+    def helper_pid(self) -> int:
+        """Process id of the helper, for people; 0 if none runs."""
+        return self._helper.pid if self._helper is not None else 0
+
+    @property
+    def certificate(self) -> str:
+        return self.record.certificate
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables with the stand-ins."""
+        stand_ins = self.record.stand_ins
+        return {
+            variable: stand_ins[secret.name]
+            for secret in self.record.secrets
+            for variable in secret.variables
+        }
+
+    # For the proxy (`nsmd.network.interception`).
+
+    def takes(self, host: Host, port: int) -> bool:
+        return any(secret.is_for(host, port) for secret in self.record.secrets)
+
+    def found_in(self, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        stand_ins = self.record.stand_ins
+        found = (find_in_header(name, value, stand_ins) for name, value in headers)
+        return find(target, stand_ins) or next(filter(None, found), None)
+
+    async def carry(
+        self,
+        client: trio.SocketStream,
+        server: trio.SocketStream,
+        host: str,
+        port: int,
+        early: bytes,
+        moved: Callable[[int, int], None],
+    ) -> None:
+        ours, its = socket.socketpair()
+        over = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        async with over:
+            message = {"op": "carry", "host": host, "port": port, "early": early.hex()}
+            with its:
+                sockets = (client.socket.fileno(), server.socket.fileno(), its.fileno())
+                try:
+                    await self._send(message, sockets)
+                except NsmError as error:
+                    log.warning("secrets of %s: %s", self.record.owner, error.message)
+                    return
+            await client.aclose()
+            await server.aclose()
+            finished = False
+            told = b""
+            try:
+                with suppress(trio.BrokenResourceError):
+                    while data := await over.receive_some(64):
+                        told += data
+                finished = True
+            finally:
+                if not finished and not self.leaving:
+                    with suppress(OSError):
+                        ours.send(END, socket.MSG_DONTWAIT)
+            counts = told.split()
+            if len(counts) == 2:
+                moved(int(counts[0]), int(counts[1]))
+
+    # Changes.
+
+    def revoke(self, name: str) -> bool:
+        """Make a stand-in worthless; False if it is not one of these, or was already."""
+        if name not in self.record.stand_ins or name in self.record.revoked:
+            return False
+        self.record = replace(self.record, revoked=(*self.record.revoked, name))
+        self.keep()
+        if self._helper is not None:
+            self._nursery.start_soon(self._tell_of_revocation, self._helper, name)
+        return True
+
+    def hosts_changed(self) -> None:
+        """The list of hosts is another: connections of earlier supervisors end."""
+        if self._helper is not None:
+            self._nursery.start_soon(self._tell, self._helper, {"op": "strict"})
+
+    def end(self) -> None:
+        """End the helper and all connections: the session or box is over."""
+        if self._ended:
+            return
+        self._ended = True
+        self._store.drop(self.name)
+        self._drop_helper()
+        os.close(self._state)
+
+    def part(self) -> None:
+        """Leave the helper to the next supervisor."""
+        self.leaving = True
+
+    def keep(self) -> None:
+        """Store it for the next supervisor."""
+        for name, descriptors in self.everything_kept():
+            if descriptors:
+                self._store.keep(name, descriptors)
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
+        helper = self._helper
+        if helper is None or self._ended:
+            return
+        try:
+            file = memory_file(records.encode(self.record))
+        except OSError:  # there is no free descriptor for the moment
+            yield self.name, ()
+            return
+        try:
+            yield self.name, [file, helper.pidfd, helper.control.fileno(), self._state]
+        finally:
+            os.close(file)
+
+    # The helper.
+
+    async def _send(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Send a message; the helper is started again if it has died.
+
+        Raises:
+            NsmError: there is none.
+        """
+        for _ in range(2):
+            helper = await self._running()
+            try:
+                await helper.send(message, descriptors)
+            except OSError:
+                self._drop_helper(helper)
+            else:
+                return
+        raise InternalError("The helper that puts secrets into requests dies at once.")
+
+    async def _running(self) -> HelperProcess:
+        async with self._lock:
+            if self._helper is not None and self._helper.ended:
+                self._drop_helper(self._helper)
+            if self._ended:
+                raise InternalError("The session or box has ended.")
+            if self._helper is None:
+                log.warning("secrets of %s: their helper has died", self.record.owner)
+                started = _started()
+                try:
+                    await _begin(started, self.record.secrets, self._state, self.record.revoked)
+                except BaseException:
+                    started.close()
+                    raise
+                control = records.identity(started.control.fileno())
+                self.record = replace(self.record, control=control)
+                self._helper = started
+                self._nursery.start_soon(self._listen, started, name=repr(self))
+                self.keep()
+            return self._helper
+
+    def _drop_helper(self, helper: HelperProcess | None = None) -> None:
+        if self._helper is not None and helper in (None, self._helper):
+            dropped, self._helper = self._helper, None
+            dropped.close()
+
+    async def _listen(self, helper: HelperProcess) -> None:
+        """Take the helper's messages until it ends."""
+        while (message := await helper.receive()) is not None:
+            self._take(message)
+        self._drop_helper(helper)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        facts = {key: message[key] for key in ("host", "port", "method", "path")}
+        if message["op"] == "used":
+            for name in message["secrets"]:
+                self.uses[name] = self.uses.get(name, 0) + 1
+            self._publish("secret_used", secrets=message["secrets"], **facts)
+        elif message["op"] == "refused":
+            self.refusals += 1
+            if self.refusals <= MAX_REFUSALS:
+                told = {key: message[key] for key in ("verdict", "secret", "why")}
+                self._publish("secret_refused", **facts, **told)
+
+    def _publish(self, kind: EventKind, **facts: Any) -> None:
+        self._events.publish(kind, owner=self.record.owner, **facts)
+
+    async def _tell_of_revocation(self, helper: HelperProcess, name: str) -> None:
+        await self._tell(helper, {"op": "revoke", "name": name})
+
+    async def _tell(self, helper: HelperProcess, message: Mapping[str, object]) -> None:
+        with suppress(OSError):  # it has ended; the next one learns of it at its start
+            await helper.send(message)
+
+
+async def try_out(secret: SecretRule) -> str:
+    """Read a secret as for a session, and return a stand-in for it.
+
+    Raises:
+        NsmError: it cannot be read.
+    """
+    state = os.memfd_create("nsm-secrets", os.MFD_CLOEXEC)
+    helper = None
+    try:
+        helper = _started()
+        ready = await _begin(helper, (secret,), state, ())
+        return str(ready["stand_ins"][secret.name])
+    finally:
+        os.close(state)
+        if helper is not None:
+            helper.close()
+
+
+def _started() -> HelperProcess:
+    try:
+        return HelperProcess.start()
+    except OSError as error:
+        raise InternalError(
+            f"The helper that puts secrets into requests cannot be started: {error.strerror}.",
+            hint="End some sessions.",
+        ) from error
+
+
+async def _begin(
+    helper: HelperProcess, secrets: Sequence[SecretRule], state: int, revoked: Sequence[str]
+) -> dict[str, Any]:
+    """Give a helper its secrets.
+
+    Raises:
+        NsmError: one cannot be read.
+    """
+    message = {
+        "op": "begin",
+        "secrets": [records.to_plain(each) for each in secrets],
+        "revoked": list(revoked),
+    }
+    try:
+        await helper.send(message, [state])
+    except OSError:
+        answer = None
+    else:
+        answer = await helper.receive()
+    if answer is None:
+        raise InternalError(
+            "The helper that puts secrets into requests has died at its start.",
+            hint="The supervisor's log may say why.",
+        )
+    if answer["op"] == "failed":
+        raise BadRequestError(
+            f"There is no value: {answer['why']}.", hint="`nsm secrets test NAME` tries it again."
+        )
+    return answer

@@ -1,0 +1,178 @@
+"""A program that puts the secrets of one session or box into its requests.
+
+There is one for each session or box with secrets, so that none is in the way of another. It alone
+knows their values. It outlives the supervisor, and ends when its channel does.
+
+Descriptor 0 is connected to the supervisor. Messages are packets (unix(7), SOCK_SEQPACKET) with one
+JSON object each, some with descriptors:
+
+``begin``   the secrets, and a memory file for the certificate authority and the stand-ins. If that
+            has some already, they are used: an earlier helper has died. The answer is ``ready`` or
+            ``failed``
+``carry``   a connection of code to a host: its socket, one that is connected to the host, and one
+            to say that it is over. A byte on that ends the connection; its end does not, since a
+            supervisor may have ended that way
+``revoke``  use a secret no more
+``strict``  end all connections of earlier supervisors: the list of hosts has changed
+
+It sends ``used`` for each request with a secret, before the request, and ``refused``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from nsm.wire.decode import decode
+from nsmd.model.secrets import SecretRule
+from nsmd.network.secrets.authority import Authority, now_utc
+from nsmd.network.secrets.carrying import SecretCarrier
+from nsmd.network.secrets.source import SourceError
+from nsmd.network.secrets.vault import Vault
+
+PACKET_BYTES = 128 * 1024
+MAX_STATE_BYTES = 1024 * 1024
+DESCRIPTORS_AT_ONCE = 3
+
+_PR_SET_DUMPABLE = 4
+
+
+class Helper:
+    """All connections of one session or box.
+
+    Args:
+        control: connection to the supervisor.
+    """
+
+    def __init__(self, control: trio.socket.SocketType) -> None:
+        self._control = control
+        self._sending = trio.Lock()
+        self._vault: Vault | None = None
+        self._carrier: SecretCarrier | None = None
+        self._orphans: set[trio.CancelScope] = set()
+
+    async def run(self) -> None:
+        """Serve until the supervisor closes the channel, and keeps no copy of it."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                data, descriptors = await self._receive()
+                if not data:
+                    break
+                message = json.loads(data)
+                await self._carry_out(message, descriptors, nursery)
+            nursery.cancel_scope.cancel()
+
+    async def _carry_out(
+        self, message: dict[str, Any], descriptors: Sequence[int], nursery: trio.Nursery
+    ) -> None:
+        op = message["op"]
+        if op == "begin" and len(descriptors) == 1:
+            await self._begin(message, descriptors[0])
+        elif op == "carry" and len(descriptors) == DESCRIPTORS_AT_ONCE:
+            nursery.start_soon(self._carry, message, descriptors)
+        elif op == "revoke" and self._vault is not None:
+            self._vault.revoke(message["name"])
+        elif op == "strict":
+            for scope in self._orphans:
+                scope.cancel()
+
+    async def _begin(self, message: dict[str, Any], state: int) -> None:
+        try:
+            secrets = [decode(SecretRule, each) for each in message["secrets"]]
+            known = json.loads(os.pread(state, MAX_STATE_BYTES, 0) or b"{}")
+            vault = await Vault.read(secrets, known.get("stand_ins", {}))
+            names = [host.name for secret in secrets for host in secret.hosts]
+            authority = (
+                Authority.from_pem(known["authority"])
+                if "authority" in known
+                else Authority.make(names, now_utc())
+            )
+            kept = {"authority": authority.to_pem(), "stand_ins": vault.stand_ins}
+            os.pwrite(state, json.dumps(kept).encode(), 0)
+            trusted = ssl.create_default_context()
+            trusted.set_alpn_protocols(["http/1.1"])
+        except SourceError as error:
+            await self._tell({"op": "failed", "why": str(error)})
+            return
+        finally:
+            os.close(state)
+        for name in message.get("revoked", ()):
+            vault.revoke(name)
+        self._vault = vault
+        self._carrier = SecretCarrier(authority, vault, trusted=trusted, tell=self._tell)
+        ready = {"certificate": authority.certificate, "stand_ins": vault.stand_ins}
+        await self._tell({"op": "ready", **ready})
+
+    async def _carry(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        client, server, over = (
+            trio.SocketStream(trio.socket.from_stdlib_socket(_adopted(each)))
+            for each in descriptors
+        )
+        counts = (0, 0)
+        async with client, server, over, trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, over, nursery.cancel_scope)
+            if self._carrier is not None:
+                early = bytes.fromhex(message["early"])
+                host, port = message["host"], message["port"]
+                counts = await self._carrier.carry(client, server, host, port, early)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await over.send_all(b"%d %d" % counts)
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self, over: trio.SocketStream, scope: trio.CancelScope) -> None:
+        with suppress(trio.BrokenResourceError):
+            if await over.receive_some(1):
+                scope.cancel()
+                return
+        self._orphans.add(scope)
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._orphans.discard(scope)
+
+    async def _receive(self) -> tuple[bytes, list[int]]:
+        try:
+            data, parts, _, _ = await self._control.recvmsg(
+                PACKET_BYTES, socket.CMSG_LEN(4 * DESCRIPTORS_AT_ONCE), socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError:
+            return b"", []
+        return data, [
+            int.from_bytes(content[at : at + 4], sys.byteorder)
+            for level, kind, content in parts
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            for at in range(0, len(content) - 3, 4)
+        ]
+
+    async def _tell(self, message: dict[str, object]) -> None:
+        """Send a message; waits while nobody reads them. What was sent is kept by the kernel."""
+        async with self._sending:
+            with suppress(OSError):
+                await self._control.send(json.dumps(message).encode())
+
+
+def _adopted(descriptor: int) -> socket.socket:
+    adopted = socket.socket(fileno=descriptor)
+    adopted.setblocking(False)
+    if adopted.family != socket.AF_UNIX:
+        adopted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return adopted
+
+
+def main() -> None:
+    """Run as a program."""
+    # Values are in this process only: in no core file, and out of reach of other processes.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    control = trio.socket.from_stdlib_socket(socket.socket(fileno=0))
+    trio.run(Helper(control).run)

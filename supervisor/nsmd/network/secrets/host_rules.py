@@ -1,0 +1,231 @@
+"""Rules for requests to one host, and for its responses; no I/O."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from nsm.dataclass import dataclass
+from nsmd.network.secrets.stand_ins import Redactor, find, find_in_header, replace_in_header
+from nsmd.network.secrets.vault import Vault
+
+Headers = list[tuple[bytes, bytes]]
+
+_DROPPED = frozenset((b"accept-encoding", b"if-range", b"range", b"sec-websocket-extensions"))
+"""Request headers that would have the server send what cannot be searched: compressed bytes, or a
+part of a value.
+"""
+
+_NEVER_SEARCHED = frozenset((b"content-length", b"host", b"transfer-encoding"))
+_METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
+
+MAX_PATH = 300
+"""Characters of a path in the audit."""
+
+
+class RefusedRequestError(Exception):
+    """A request is refused; the message is for the client, and for people.
+
+    Args:
+        verdict: `stand-in` for a stand-in that is worth nothing there, else `bad-request`.
+        secret: name of the secret that it is about; empty for none.
+    """
+
+    def __init__(self, verdict: str, message: str, *, secret: str = "") -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.secret = secret
+
+
+class RefusedResponseError(Exception):
+    """A response cannot be searched, so nobody gets it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request for the server.
+
+    Attributes:
+        headers: without values.
+        secrets: names of the secrets that it takes.
+    """
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    secrets: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The path without its query, for people."""
+        path = self.target.partition(b"?")[0][:MAX_PATH].decode("ascii", "replace")
+        return "".join(c if c.isprintable() else "?" for c in path)
+
+
+class HostRules:
+    """Rules of one connection.
+
+    Args:
+        host: name that the client asked the proxy for, and its port.
+        vault: the secrets of the session or box.
+    """
+
+    def __init__(self, host: str, port: int, vault: Vault) -> None:
+        self.host = host
+        self.port = port
+        self._vault = vault
+
+    def check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
+        """Check a request, and find the secrets in it.
+
+        Raises:
+            RefusedRequestError: it is refused.
+        """
+        self._check_form(method, target, headers)
+        stand_ins = self._vault.stand_ins
+        usable = self._vault.usable(self.host, self.port)
+        if (name := find(target, stand_ins)) is not None:
+            raise RefusedRequestError(
+                "stand-in",
+                f"the stand-in of secret {name} is in the URL, where servers write it to logs; "
+                "nsm puts values into headers only",
+                secret=name,
+            )
+        used: list[str] = []
+        kept: list[tuple[bytes, bytes]] = []
+        foreign = {name: each for name, each in stand_ins.items() if name not in usable}
+        for header, value in headers:
+            lower = header.lower()
+            if lower in _DROPPED:
+                continue
+            kept.append((header, value))
+            if lower in _NEVER_SEARCHED:
+                continue
+            if (name := find_in_header(lower, value, foreign)) is not None:
+                raise RefusedRequestError(
+                    "stand-in",
+                    f"the stand-in of secret {name} is worth nothing at {self.host}: the secret "
+                    "is for other hosts, or was revoked",
+                    secret=name,
+                )
+            used += replace_in_header(lower, value, usable).names
+        kept.append((b"Accept-Encoding", b"gzip"))
+        present = {header.lower() for header, _ in kept}
+        used += [
+            secret
+            for secret, added, _ in self._vault.added_headers(self.host, self.port)
+            if added.lower().encode() not in present
+        ]
+        return CheckedRequest(
+            method=method, target=target, headers=kept, secrets=tuple(dict.fromkeys(used))
+        )
+
+    async def with_values(self, request: CheckedRequest) -> Headers:
+        """Return the headers for the server, with values."""
+        if not request.secrets:
+            return request.headers
+        await self._vault.refresh(request.secrets)
+        usable = self._vault.usable(self.host, self.port)
+        made = [
+            (header, value)
+            if header.lower() in _NEVER_SEARCHED
+            else (header, replace_in_header(header.lower(), value, usable).value)
+            for header, value in request.headers
+        ]
+        present = {header.lower() for header, _ in made}
+        for name, header, prefix in self._vault.added_headers(self.host, self.port):
+            if header.lower().encode() not in present:
+                value = f"{prefix} {usable[name][1]}" if prefix else usable[name][1]
+                made.append((header.encode(), value.encode()))
+        return made
+
+    def answered(self, request: CheckedRequest, status: int) -> None:
+        """Note the status of a response."""
+        if status == 401:
+            self._vault.refused(request.secrets)
+
+    @property
+    def same_length(self) -> bool:
+        """True if responses keep their length."""
+        return self._vault.patterns.same_length
+
+    def redactor(self) -> Redactor:
+        """Make a redactor for one response."""
+        return Redactor(self._vault.patterns)
+
+    def redacted(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Return the headers of a response without values."""
+        replace = self._vault.patterns.replace
+        return [(replace(name), replace(value)) for name, value in headers]
+
+    def _check_form(self, method: bytes, target: bytes, headers: Headers) -> None:
+        if not _METHOD.fullmatch(method) or method == b"CONNECT":
+            raise _bad("its method is none that passes")
+        if not target.startswith(b"/") and not (target == b"*" and method == b"OPTIONS"):
+            raise _bad("its target is no path")
+        hosts = [value for name, value in headers if name.lower() == b"host"]
+        own = {self.host, f"{self.host}:{self.port}"}
+        if len(hosts) != 1 or hosts[0].decode("ascii", "replace").lower() not in own:
+            raise _bad(f"its host is not {self.host}, the server of this connection")
+
+
+class BodyFilter:
+    """The body of one response: decoded and without values.
+
+    Args:
+        coding: its Content-Encoding.
+        redactor: takes the decoded bytes.
+
+    Raises:
+        RefusedResponseError: nobody here knows that coding.
+    """
+
+    def __init__(self, coding: bytes, redactor: Redactor) -> None:
+        coding = coding.strip().lower()
+        self._redactor = redactor
+        self._decoder = None
+        if coding in (b"gzip", b"x-gzip"):
+            self._decoder = zlib.decompressobj(wbits=31)
+        elif coding == b"deflate":
+            self._decoder = zlib.decompressobj()
+        elif coding not in (b"", b"identity"):
+            raise RefusedResponseError(
+                f"the server sent a body with the coding {coding.decode('ascii', 'replace')!r:.40}"
+                ", which nsm cannot search for secrets"
+            )
+
+    @property
+    def decodes(self) -> bool:
+        """True if the length changes."""
+        return self._decoder is not None
+
+    def feed(self, data: bytes, most: int) -> tuple[bytes, bool]:
+        """Take bytes, or nothing to go on with what was taken.
+
+        Args:
+            most: largest number of decoded bytes to return.
+
+        Returns:
+            The bytes for the client, and whether there are more.
+
+        Raises:
+            RefusedResponseError: it is not so coded.
+        """
+        if self._decoder is None:
+            return self._redactor.feed(data), False
+        try:
+            decoded = self._decoder.decompress(self._decoder.unconsumed_tail + data, most)
+        except zlib.error:
+            raise RefusedResponseError("the server's body is not coded as it says") from None
+        if self._decoder.unused_data:
+            raise RefusedResponseError("something follows the server's compressed body")
+        return self._redactor.feed(decoded), bool(self._decoder.unconsumed_tail)
+
+    def finish(self) -> bytes:
+        """Return the last bytes."""
+        rest = self._decoder.flush() if self._decoder is not None else b""
+        return self._redactor.feed(rest) + self._redactor.finish()
+
+
+def _bad(why: str) -> RefusedRequestError:
+    return RefusedRequestError("bad-request", f"nsm does not pass this request on: {why}")

@@ -1,0 +1,306 @@
+"""HTTP/1.1 of one connection: requests to the server with values, responses back without.
+
+h11 reads both sides strictly, and writes each message again: a server gets no byte of a request
+that was not understood here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import h11
+import trio
+
+from nsmd.network.secrets.host_rules import (
+    BodyFilter,
+    CheckedRequest,
+    HostRules,
+    RefusedRequestError,
+    RefusedResponseError,
+)
+from nsmd.network.web_proxy import WrongLengthError, check_length
+
+MAX_HEAD_BYTES = 64 * 1024
+PIECE_BYTES = 64 * 1024
+
+LINGER_S = 5.0
+"""Time for a client to send the rest of a request that was answered early, and to read a refusal.
+"""
+
+
+class ConnectionTraffic(Protocol):
+    """Record of what a connection carries."""
+
+    async def used(self, request: CheckedRequest) -> None:
+        """Record a request with secrets; returns once that cannot be lost."""
+
+    async def refused(self, refusal: RefusedRequestError, method: str, path: str) -> None:
+        """Record a refused request."""
+
+    def sent(self, size: int) -> None:
+        """Count bytes for the server, and note that the connection lives."""
+
+    def received(self, size: int) -> None:
+        """Count bytes of the server, likewise."""
+
+
+class _Over(Exception):  # noqa: N818 - no error
+    """Nothing more can be done on this connection."""
+
+
+class Http1:
+    """Both sides of a connection.
+
+    Args:
+        client, server: after TLS.
+    """
+
+    def __init__(
+        self,
+        client: trio.abc.Stream,
+        server: trio.abc.Stream,
+        rules: HostRules,
+        traffic: ConnectionTraffic,
+    ) -> None:
+        self._client = client
+        self._server = server
+        self._rules = rules
+        self._traffic = traffic
+        self._from_client = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._to_server = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._request: CheckedRequest | None = None
+        self._sent = trio.Event()
+        self._answered = trio.Event()
+        self._switched = False
+
+    async def run(self) -> None:
+        """Pass on requests until one side ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_over, self._return_responses, nursery.cancel_scope)
+            nursery.start_soon(self._until_over, self._send_requests, nursery.cancel_scope)
+
+    async def _until_over(
+        self, work: Callable[[], Awaitable[None]], scope: trio.CancelScope
+    ) -> None:
+        try:
+            await work()
+        except (_Over, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        except h11.LocalProtocolError:
+            pass  # one side sent what the other one cannot get, as a 101 that nobody asked for
+        except RefusedResponseError as refused:
+            await self._answer(502, str(refused))
+        except h11.RemoteProtocolError:
+            if work == self._return_responses:
+                await self._answer(502, "the server's response is no valid HTTP")
+            else:
+                await self._answer(400, "this is no valid request of HTTP/1.1")
+        scope.cancel()
+
+    # Requests.
+
+    async def _send_requests(self) -> None:
+        while True:
+            event = await self._next(self._from_client, self._client)
+            if not isinstance(event, h11.Request):
+                return
+            try:
+                request = self._check(event)
+            except RefusedRequestError as refusal:
+                path = event.target.partition(b"?")[0][:300].decode("ascii", "replace")
+                await self._traffic.refused(refusal, event.method.decode("ascii", "replace"), path)
+                status = 403 if refusal.verdict == "stand-in" else 400
+                await self._answer(status, str(refusal))
+                return
+            self._request = request
+            headers = await self._rules.with_values(request)
+            if request.secrets:
+                await self._traffic.used(request)
+            await self._to_server_send(
+                h11.Request(method=request.method, target=request.target, headers=headers)
+            )
+            await self._send_body()
+            await self._await_answer()
+
+    def _check(self, event: h11.Request) -> CheckedRequest:
+        """Check a request.
+
+        Raises:
+            RefusedRequestError: it is refused.
+        """
+        try:
+            check_length(event)
+        except WrongLengthError as error:
+            raise RefusedRequestError("bad-request", f"nsm does not pass it on: {error}") from None
+        headers = event.headers.raw_items()
+        upgrades = [v.strip().lower() for name, v in headers if name.lower() == b"upgrade"]
+        if upgrades and (upgrades != [b"websocket"] or not self._rules.same_length):
+            # Without it, the server answers in HTTP/1.1.
+            headers = [row for row in headers if row[0].lower() not in (b"upgrade", b"connection")]
+        return self._rules.check(event.method, event.target, headers)
+
+    async def _send_body(self) -> None:
+        while True:
+            event = await self._next(self._from_client, self._client)
+            if isinstance(event, h11.Data):
+                await self._to_server_send(h11.Data(data=event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                await self._to_server_send(h11.EndOfMessage(headers=event.headers))
+                return
+            else:
+                raise _Over
+
+    async def _await_answer(self) -> None:
+        """Wait for the end of the response, and begin the next cycle if there can be one."""
+        self._sent.set()
+        await self._answered.wait()
+        self._sent, self._answered = trio.Event(), trio.Event()
+        if self._switched:
+            await self._send_raw()
+            raise _Over
+        ends = (self._from_client, self._to_server)
+        if any(h11.MUST_CLOSE in (end.our_state, end.their_state) for end in ends):
+            raise _Over
+        if any((end.our_state, end.their_state) != (h11.DONE, h11.DONE) for end in ends):
+            raise _Over
+        self._from_client.start_next_cycle()
+        self._to_server.start_next_cycle()
+
+    async def _send_raw(self) -> None:
+        data, _ = self._from_client.trailing_data
+        while True:
+            if data:
+                await self._server.send_all(data)
+                self._traffic.sent(len(data))
+            data = bytes(await self._client.receive_some(PIECE_BYTES))
+            if not data:
+                return
+
+    # Responses.
+
+    async def _return_responses(self) -> None:
+        while True:
+            event = await self._next(self._to_server, self._server)
+            if isinstance(event, h11.InformationalResponse):
+                headers = self._rules.redacted(event.headers.raw_items())
+                await self._to_client_send(
+                    h11.InformationalResponse(
+                        status_code=event.status_code, reason=event.reason, headers=headers
+                    )
+                )
+                if event.status_code == 101:
+                    self._switched = True
+                    self._answered.set()
+                    await self._return_raw()
+                    return
+            elif isinstance(event, h11.Response):
+                await self._return_response(event)
+            else:
+                return
+
+    async def _return_response(self, response: h11.Response) -> None:
+        request = self._request
+        if request is None:
+            raise _Over  # the server answers before anything was asked
+        self._rules.answered(request, response.status_code)
+        headers = self._rules.redacted(response.headers.raw_items())
+        codings = [value for name, value in headers if name.lower() == b"content-encoding"]
+        has_body = request.method != b"HEAD" and response.status_code not in (204, 304)
+        body = BodyFilter(b", ".join(codings) if has_body else b"", self._rules.redactor())
+        if has_body and (body.decodes or not self._rules.same_length):
+            changed = {b"content-length"} | ({b"content-encoding"} if body.decodes else set())
+            headers = [row for row in headers if row[0].lower() not in changed]
+        await self._to_client_send(
+            h11.Response(
+                status_code=response.status_code,
+                reason=self._rules.redacted([(b"", response.reason)])[0][1],
+                headers=headers,
+            )
+        )
+        await self._return_body(body)
+
+    async def _return_body(self, body: BodyFilter) -> None:
+        while True:
+            event = await self._next(self._to_server, self._server)
+            if isinstance(event, h11.Data):
+                data, more = body.feed(bytes(event.data), PIECE_BYTES)
+                await self._send_piece(data)
+                while more:
+                    data, more = body.feed(b"", PIECE_BYTES)
+                    await self._send_piece(data)
+            elif isinstance(event, h11.EndOfMessage):
+                await self._send_piece(body.finish())
+                headers = self._rules.redacted(event.headers.raw_items())
+                await self._to_client_send(h11.EndOfMessage(headers=headers))
+                break
+            else:
+                raise _Over
+        with trio.move_on_after(LINGER_S):  # an early answer, which the client should read
+            await self._sent.wait()
+            self._answered.set()
+            return
+        raise _Over
+
+    async def _send_piece(self, data: bytes) -> None:
+        if data:
+            await self._to_client_send(h11.Data(data=data))
+
+    async def _return_raw(self) -> None:
+        redactor = self._rules.redactor()
+        data, _ = self._to_server.trailing_data
+        while True:
+            if data and (out := redactor.feed(data)):
+                await self._client.send_all(out)
+            data = bytes(await self._server.receive_some(PIECE_BYTES))
+            self._traffic.received(len(data))
+            if not data:
+                break
+        await self._client.send_all(redactor.finish())
+
+    # Both.
+
+    async def _next(self, connection: h11.Connection, stream: trio.abc.Stream) -> object:
+        """Read the next event of one side; it waits while the other one answers."""
+        while True:
+            event = connection.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            data = bytes(await stream.receive_some(PIECE_BYTES))
+            if connection is self._to_server:
+                self._traffic.received(len(data))
+            connection.receive_data(data)
+
+    async def _to_server_send(self, event: h11.Event) -> None:
+        data = self._to_server.send(event)
+        if data:
+            await self._server.send_all(data)
+            self._traffic.sent(len(data))
+
+    async def _to_client_send(self, event: h11.Event) -> None:
+        data = self._from_client.send(event)
+        if data:
+            await self._client.send_all(data)
+
+    async def _answer(self, status: int, text: str) -> None:
+        """Answer in the server's place, if it has not begun to; nothing follows."""
+        if self._from_client.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = f"nsm: {text}\n".encode()
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Proxy-Status", "nsm; error=http_request_denied"),
+            ("Connection", "close"),
+        ]
+        try:
+            head = h11.Response(status_code=status, headers=headers, reason=b"Refused (nsm)")
+            await self._to_client_send(head)
+            if self._request is None or self._request.method != b"HEAD":
+                await self._to_client_send(h11.Data(data=body))
+            await self._to_client_send(h11.EndOfMessage())
+            with trio.move_on_after(LINGER_S):
+                while await self._client.receive_some(PIECE_BYTES):
+                    pass
+        except (h11.LocalProtocolError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return

@@ -1,0 +1,110 @@
+"""Records of granted secrets in the descriptor store, for the next supervisor. No values."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from nsm.dataclass import dataclass, field
+from nsmd.fdstore import records
+from nsmd.fdstore.records import NewerRecordError, RecordError
+from nsmd.fdstore.store import Kept
+from nsmd.host.processes import pid_of
+from nsmd.model.secrets import SecretRule
+
+log = logging.getLogger(__name__)
+
+GRANT = "secrets-"
+"""Beginning of the names in the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRecord:
+    """Secrets of one session or box.
+
+    Attributes:
+        owner: id of the session or box.
+        certificate: that of its certificate authority, as PEM.
+        stand_ins: stand-ins of the secrets, by name.
+        revoked: names of those that are worth nothing any more.
+        control, state: identities (`nsmd.fdstore.records.identity`) of its descriptors.
+    """
+
+    owner: str
+    secrets: tuple[SecretRule, ...]
+    certificate: str
+    stand_ins: dict[str, str]
+    revoked: tuple[str, ...] = ()
+    control: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftGrant:
+    """Secrets that an earlier supervisor has granted. It owns its descriptors."""
+
+    record: GrantRecord
+    pidfd: int
+    control: int
+    state: int
+
+
+@dataclass(slots=True)
+class LeftGrants:
+    """All of these.
+
+    Attributes:
+        over: names in the store with nothing useful.
+    """
+
+    found: list[LeftGrant] = field(default_factory=list[LeftGrant])
+    over: list[str] = field(default_factory=list[str])
+
+
+def sort_out(kept: Kept) -> LeftGrants:
+    """Sort the grants that an earlier supervisor has left.
+
+    Args:
+        kept: descriptors by name; this takes those whose names begin with `GRANT`.
+    """
+    left = LeftGrants()
+    for name, descriptors in kept.items():
+        if not name.startswith(GRANT):
+            continue
+        try:
+            left.found.append(_take(descriptors))
+        except NewerRecordError:
+            _close(descriptors)  # it stays in the store
+        except RecordError as error:
+            log.warning("the kept entry %s cannot be used: %s", name, error)
+            _close(descriptors)
+            left.over.append(name)
+    return left
+
+
+def _take(descriptors: Sequence[int]) -> LeftGrant:
+    """Take one entry.
+
+    Raises:
+        RecordError: it cannot be used.
+    """
+    data = [each for each in map(records.read_file, descriptors) if each is not None]
+    record = next((each for each in data if each.startswith(b"nsm-record ")), None)
+    if record is None:
+        raise RecordError("there is no record of it")
+    grant = records.decode(GrantRecord, record)
+    by_identity = {records.identity(each): each for each in descriptors}
+    pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
+    control, state = by_identity.get(grant.control), by_identity.get(grant.state)
+    if pidfd is None or control is None or state is None:
+        raise RecordError("not all of its descriptors are there")
+    _close(each for each in descriptors if each not in (pidfd, control, state))
+    return LeftGrant(record=grant, pidfd=pidfd, control=control, state=state)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,139 @@
+"""The values of the secrets of one session or box, in the process that uses them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from nsm.dataclass import dataclass
+from nsmd.model.secrets import SecretRule
+from nsmd.network.secrets.source import SourceError, read_value
+from nsmd.network.secrets.stand_ins import Patterns, make_stand_in
+
+LEAST_AGE_S = 30.0
+"""A source is asked again no sooner: code can have a server answer 401 as often as it likes."""
+
+MAX_FORMER = 4
+"""Earlier values that responses are still searched for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldSecret:
+    """One secret with its value.
+
+    Attributes:
+        former: earlier values, the newest last.
+        read_s: when the source was asked, on the monotonic clock.
+        refused: a server answered 401 since.
+        revoked: its stand-in is worth nothing any more.
+    """
+
+    secret: SecretRule
+    stand_in: str
+    value: str
+    former: tuple[str, ...] = ()
+    read_s: float
+    refused: bool = False
+    revoked: bool = False
+
+
+class Vault:
+    """All secrets of one session or box.
+
+    Args:
+        held: the secrets, with their values.
+    """
+
+    def __init__(self, held: Sequence[HeldSecret]) -> None:
+        self._held = {each.secret.name: each for each in held}
+        self._lock = trio.Lock()
+        self.patterns = self._patterns()
+
+    @classmethod
+    async def read(cls, secrets: Sequence[SecretRule], known: Mapping[str, str]) -> Vault:
+        """Read all values.
+
+        Args:
+            known: stand-ins that code has seen already, by name.
+
+        Raises:
+            SourceError: one cannot be read; the message names it.
+        """
+        held: list[HeldSecret] = []
+        for secret in secrets:  # one after the other: some ask the person
+            value = await _ask(secret)
+            held.append(
+                HeldSecret(
+                    secret=secret,
+                    stand_in=known.get(secret.name) or make_stand_in(value),
+                    value=value,
+                    read_s=time.monotonic(),
+                )
+            )
+        return cls(held)
+
+    @property
+    def stand_ins(self) -> dict[str, str]:
+        """Stand-ins by name, those of revoked secrets included."""
+        return {name: each.stand_in for name, each in self._held.items()}
+
+    def usable(self, host: str, port: int) -> dict[str, tuple[str, str]]:
+        """Stand-in and value of the secrets for a host, by name."""
+        return {
+            name: (each.stand_in, each.value)
+            for name, each in self._held.items()
+            if not each.revoked and each.secret.is_for(host, port)
+        }
+
+    def added_headers(self, host: str, port: int) -> list[tuple[str, str, str]]:
+        """Headers to add to requests for a host: secret, name, and what is before the value."""
+        return [
+            (name, header, prefix)
+            for name, each in self._held.items()
+            if not each.revoked and each.secret.is_for(host, port)
+            for header, prefix in each.secret.headers
+        ]
+
+    def revoke(self, name: str) -> None:
+        """Use a secret no more. Responses are still searched for it."""
+        if name in self._held:
+            self._held[name].revoked = True
+
+    def refused(self, names: Sequence[str]) -> None:
+        """A server answered 401 to a request with these secrets."""
+        for name in names:
+            self._held[name].refused = True
+
+    async def refresh(self, names: Sequence[str]) -> None:
+        """Ask the sources of refused secrets again; keep the value if they give none."""
+        async with self._lock:
+            for name in names:
+                each = self._held[name]
+                if not each.refused or time.monotonic() < each.read_s + LEAST_AGE_S:
+                    continue
+                each.refused, each.read_s = False, time.monotonic()
+                try:
+                    value = await _ask(each.secret)
+                except SourceError:
+                    continue
+                if value != each.value:
+                    each.former = (*each.former, each.value)[-MAX_FORMER:]
+                    each.value = value
+                    self.patterns = self._patterns()
+
+    def _patterns(self) -> Patterns:
+        return Patterns(
+            (value, each.stand_in)
+            for each in self._held.values()
+            for value in (*each.former, each.value)
+        )
+
+
+async def _ask(secret: SecretRule) -> str:
+    try:
+        return await trio.to_thread.run_sync(read_value, secret.source, dict(os.environ))
+    except SourceError as error:
+        raise SourceError(f"secret {secret.name}: {error}") from None

@@ -1,0 +1,199 @@
+"""A TLS server on this machine's loopback that shows its requests, and the authority behind it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import ssl
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, ClassVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from pathlib import Path
+
+NAME = "host.nsm.internal"
+
+
+class TestAuthority:
+    """A certificate authority that only tests trust, in files.
+
+    Attributes:
+        bundle: its certificate.
+    """
+
+    __test__ = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests of nsm")])
+        certificate = (
+            _begun(self._name, self._name, self._key.public_key(), days=1)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        self.bundle = directory / "authority.pem"
+        self.bundle.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def certificate(self, name: str = NAME, *, days: float = 1) -> Path:
+        """Make a file with a certificate for a name, and its key.
+
+        Args:
+            days: validity; negative for one that has expired.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            _begun(subject, self._name, key.public_key(), days=days)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        file = self._directory / f"{name}-{days}.pem"
+        file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            + certificate.public_bytes(serialization.Encoding.PEM)
+        )
+        return file
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: float
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=2))
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Shows requests in many forms."""
+
+    protocol_version = "HTTP/1.1"
+    seen: ClassVar[list[tuple[str, str, Mapping[str, str], bytes]]]
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.seen.append((self.command, self.path, headers, body))
+        shown = headers.get("authorization", "none").encode()
+        form = self.path.partition("?")[0].strip("/")
+        match form:
+            case "plain":
+                self._answer(shown)
+            case "gzip":
+                self._answer(gzip.compress(shown), coding="gzip")
+            case "br":
+                self._answer(shown, coding="br")
+            case "base64":
+                self._answer(base64.b64encode(b"so: " + shown))
+            case "escaped":
+                self._answer("".join(f"\\u{byte:04x}" for byte in shown).encode())
+            case "url":
+                self._answer("".join(f"%{byte:02X}" for byte in shown).encode())
+            case "header":
+                self._answer(b"", more={"X-Seen": shown.decode()})
+            case "chunked":
+                self._answer_in_pieces(shown)
+            case "refused":
+                self._answer(b"no", status=401)
+            case _:
+                self._answer(b"ok")
+
+    do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815 - names of the standard library
+
+    def _answer(
+        self, body: bytes, *, status: int = 200, coding: str = "", more: Mapping[str, str] = {}
+    ) -> None:
+        self.send_response(status)
+        for name, value in more.items():
+            self.send_header(name, value)
+        if coding:
+            self.send_header("Content-Encoding", coding)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _answer_in_pieces(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for byte in body:
+            self.wfile.write(b"1\r\n%c\r\n" % byte)
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is there
+        """Say nothing."""
+
+
+class SecretServer:
+    """The running server.
+
+    Attributes:
+        port: its port on 127.0.0.1.
+        seen: method, path, headers and body of each request.
+    """
+
+    def __init__(self, port: int, seen: list[tuple[str, str, Mapping[str, str], bytes]]) -> None:
+        self.port = port
+        self.seen = seen
+
+    @property
+    def host(self) -> str:
+        """Name and port, as jails reach it."""
+        return f"{NAME}:{self.port}"
+
+    def url(self, path: str) -> str:
+        return f"https://{self.host}/{path}"
+
+    def last(self, header: str = "authorization") -> str | None:
+        """A header of the latest request."""
+        return self.seen[-1][2].get(header)
+
+
+@contextmanager
+def secret_server(certificate: Path) -> Generator[SecretServer]:
+    """Serve until the end of the block."""
+    seen: list[tuple[str, str, Mapping[str, str], bytes]] = []
+    handler = type("Handler", (_Handler,), {"seen": seen})
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield SecretServer(server.server_address[1], seen)
+        finally:
+            server.shutdown()
+            thread.join()
