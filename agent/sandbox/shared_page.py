@@ -44,6 +44,11 @@ class SharedPage:
             raise
         return fd
 
+    def close(self) -> None:
+        """Unmap the memory; whoever has it as well keeps it."""
+        self._numbers.release()
+        self._memory.close()
+
     @property
     def interruptible(self) -> int:
         """The execution whose code takes signals, or took them last; the worker's to write."""

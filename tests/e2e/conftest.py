@@ -13,6 +13,8 @@ from e2e_support import Supervisor, supervisor
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from nsm import Client
+
 
 @pytest.fixture
 def short_dir() -> Generator[Path]:
@@ -26,3 +28,11 @@ def shared() -> Generator[Supervisor]:
     """A supervisor for the module; tests leave it as they found it."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as it:
         yield it
+
+
+@pytest.fixture
+def client(shared: Supervisor) -> Generator[Client]:
+    """A client of it; its sessions end with the test."""
+    with shared.client() as made:
+        yield made
+        made.kill_all()

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import platform
-import random
-import re
-import signal
 import threading
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,36 +11,15 @@ from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp_types import TextContent
 
-from e2e_support import program, supervisor
-from nsm.wire.errors import BadRequestError, ForkRefusedError, NsmError, UnknownSessionError
+from e2e_support import program
+from live_forks import LIMITS, NONE, needs_scopes, printed
+from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from e2e_support import Supervisor
     from nsm import Client
 
-
-SCOPES = 6
-"""Version of Landlock that has scopes."""
-
-pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64" or ctypes.CDLL(None).syscall(444, None, 0, 1) < SCOPES,
-    reason="not here: sessions are forked on x86-64 with Landlock's scopes (Linux 6.12)",
-)
-
-
-@pytest.fixture
-def client(shared: Supervisor) -> Iterator[Client]:
-    with shared.client() as made:
-        yield made
-        made.kill_all()
-
-
-def printed(client: Client, session: str, code: str) -> str:
-    result = client.run(code, env="python", session=session)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
+pytestmark = needs_scopes
 
 
 def test_a_fork_goes_on_where_the_original_is(client: Client) -> None:
@@ -129,59 +100,6 @@ def test_numpy_s_numbers_differ(client: Client) -> None:
     client.fork("numbers", "other")
     code = "print(numpy.random.random())"
     assert printed(client, "numbers", code) != printed(client, "other", code)
-
-
-SEES = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def reached():
-    found = []
-    own = {1, os.getpid(), os.getppid()}
-    for pid in range(2, 2000):
-        if pid in own:
-            continue
-        for what, tried in (
-            ('kill', lambda: os.kill(pid, 0)),
-            ('trace', lambda: libc.ptrace(0x4206, pid, 0, 0) == 0 or 1 / 0),
-            ('root', lambda: os.listdir(f'/proc/{pid}/root/workspace')),
-            ('memory', lambda: open(f'/proc/{pid}/mem', 'rb').close()),
-            ('command', lambda: open(f'/proc/{pid}/cmdline', 'rb').close()),
-            ('namespace', lambda: os.close(os.open(f'/proc/{pid}/ns/user', os.O_RDONLY))),
-        ):
-            try:
-                tried()
-            except (OSError, ZeroDivisionError):
-                continue
-            found.append((pid, what))
-    return found
-def privileges():
-    lines = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
-    names = ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'Seccomp', 'NoNewPrivs')
-    limits = [open(f'/proc/sys/user/max_{kind}_namespaces').read().strip() for kind in ('user', 'mnt', 'pid', 'net')]
-    return [int(lines[name], 16) for name in names], limits
-"""  # noqa: E501
-
-
-def test_original_and_forks_cannot_reach_each_other(client: Client) -> None:
-    printed(client, "above", SEES)
-    forks = [fork.name for fork in client.fork("above", count=2).forks]
-    (below,) = client.fork(forks[0]).forks
-    nothing = "[]\n"
-    for name in ("above", *forks, below.name):
-        assert printed(client, name, "print(reached())") == nothing, name
-        privileges = "([0, 0, 0, 0, 0, 2, 1], ['0', '0', '0', '0'])\n"
-        assert printed(client, name, "print(privileges())") == privileges, name
-        code = "print(libc.setns(os.open('/proc/self/ns/user', 0), 0), ctypes.get_errno())"
-        assert printed(client, name, code) == "-1 38\n"
-        again = "print(libc.unshare(0x10000000), ctypes.get_errno())"
-        assert printed(client, name, again) == "-1 1\n"
-    # Nor can what starts in the original only later.
-    client.run("import os; os._exit(0)", env="python", session="above")
-    printed(client, "above", SEES)
-    assert printed(client, "above", "print(reached())") == nothing
-    program = SEES + "open('/workspace/reached', 'w').write(repr(reached()))"
-    assert client.exec("above", ["python3", "-c", program], env="python").wait().exit_code == 0
-    assert printed(client, "above", "print(open('/workspace/reached').read())") == nothing
 
 
 HEADLESS = """
@@ -284,136 +202,6 @@ def test_names_and_kinds(client: Client) -> None:
         client.fork("shell")
 
 
-LIMITS = (
-    "import os\n"
-    "print([open(f'/proc/sys/user/{name}').read().strip() for name in os.listdir('/proc/sys/user')"
-    " if name in {'max_user_namespaces', 'max_mnt_namespaces', 'max_pid_namespaces'}])"
-)
-NONE = "['0', '0', '0']\n"
-
-
-def helpers(shared: Supervisor) -> set[int]:
-    """The fork server, its helpers, and what these have made and not yet given away."""
-    found: set[int] = set()
-    for pid in shared.descendants():
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-            # What is in a PID namespace of its own is the agent of a fork.
-            if b"forking.fork_server" in command and re.search(
-                r"^NSpid:\t\d+$", status, re.MULTILINE
-            ):
-                found.add(pid)
-    return found
-
-
-SPARE = 3
-"""The fork server, a helper that waits for a request, and what that has for making jails."""
-
-
-def wait_for_helpers(shared: Supervisor) -> set[int]:
-    """Wait until no request is carried out; returns what waits for the next one."""
-    while len(found := helpers(shared)) > SPARE:
-        time.sleep(0.01)
-    return found
-
-
-def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None:
-    printed(client, "clean", "x = 1")
-    client.fork("clean", "and-fork")
-    wait_for_helpers(shared)
-    client.kill_all()
-    while any(b"fork_server" in command_of(pid) for pid in shared.descendants() - helpers(shared)):
-        time.sleep(0.01)
-
-
-def children_of(pid: int) -> set[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return {int(child) for task in tasks for child in task.read_text(encoding="ascii").split()}
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor) -> None:
-    printed(client, "again", "x = 5")
-    client.fork("again", "before")
-    for pid in wait_for_helpers(shared):
-        with contextlib.suppress(ProcessLookupError):  # those that wait end with the fork server
-            os.kill(pid, signal.SIGKILL)
-    client.fork("again", "after")
-    for name in ("again", "before", "after"):
-        assert printed(client, name, "print(x)") == "5\n"
-
-
-@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
-def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int) -> None:
-    """At some moment; the original goes on, and nothing is left over."""
-    delays = random.Random(7)
-    for number in range(kills):
-        target = f"target-{number // 10}"  # as the kernel refuses the 16th fork of a session
-        printed(client, target, "x = 5")
-        wait_for_helpers(shared)
-        server = children_of(shared.pid)
-        made: list[str] = []
-
-        def fork(made: list[str] = made, target: str = target) -> None:
-            with shared.client() as other, contextlib.suppress(ForkRefusedError):
-                made += [each.name for each in other.fork(target).forks]
-
-        forking = threading.Thread(target=fork)
-        forking.start()
-        time.sleep(delays.random() / 30)
-        for pid in helpers(shared) - server:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        forking.join()
-        assert printed(client, target, "print(x)") == "5\n"
-        assert printed(client, target, LIMITS) == NONE
-        for each in made:
-            assert printed(client, each, "print(x)") == "5\n"
-            client.kill(each)
-        if number % 10 == 9:
-            client.kill(target)
-    assert len(client.sessions()) == (1 if kills % 10 else 0)
-
-
-@pytest.mark.parametrize("victim", ["agent", "worker"])
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_originals_that_are_killed_while_they_are_forked(
-    client: Client, shared: Supervisor, victim: str, kills: int
-) -> None:
-    """At some moment; nothing is left over, and the next session is as any."""
-    delays = random.Random(7)
-    for number in range(kills):
-        target = f"victim-{number}"
-        printed(client, target, "x = 5")
-        (agent,) = [row.pid for row in client.sessions() if row.name == target]
-        assert agent, "it runs"
-        (worker,) = children_of(agent)
-
-        def fork(target: str = target) -> None:
-            with shared.client() as other, contextlib.suppress(NsmError):
-                other.fork(target)
-
-        forking = threading.Thread(target=fork)
-        forking.start()
-        time.sleep(delays.random() / 30)
-        os.kill(agent if victim == "agent" else worker, signal.SIGKILL)
-        forking.join()
-        wait_for_helpers(shared)
-        printed(client, target, "x = 6")
-        client.kill_all()
-    assert client.sessions() == []
-    printed(client, "sound", "x = 5")
-    client.fork("sound", "copy")
-    assert printed(client, "copy", "print(x)") == "5\n"
-
-
 def test_forks_of_two_siblings_at_once(client: Client, shared: Supervisor) -> None:
     """Each takes namespaces that count in the one that both are forks of."""
     printed(client, "parent", "x = 5")
@@ -457,36 +245,6 @@ def test_what_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
     assert printed(client, "part", code) == printed(client, "whole", code)
     refused = client.run("open('/proc/1/environ')", env="python", session="part")
     assert "Permission" in refused.stderr
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
-def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int) -> None:
-    """The original goes on; its forks that are there end with it, and are told why."""
-    delays = random.Random(7)
-    for number in range(kills):
-        with supervisor(short_dir, keep=True) as it:
-            with it.client() as client:
-                printed(client, "target", "x = 5" if number == 0 else "print(x)")
-                if number == 0:
-                    client.fork("target", "leaf")
-
-            def fork(running: Supervisor = it) -> None:
-                with running.client() as other, contextlib.suppress(NsmError):
-                    other.fork("target")
-
-            forking = threading.Thread(target=fork)
-            forking.start()
-            time.sleep(delays.random() / 30)
-            it.process.kill()
-            it.process.wait()
-            forking.join()
-    with supervisor(short_dir) as it, it.client() as client:
-        for name in ("target", "leaf"):
-            assert printed(client, name, "print(x)") == "5\n"
-            assert printed(client, name, LIMITS) == NONE
-        client.kill("target")
-        again = client.run("1", env="python", session="leaf")
-        assert "of which it is a fork" in str(again.session.replaced)
 
 
 async def test_sandboxes_are_forked(shared: Supervisor) -> None:

@@ -89,7 +89,7 @@ class ForkReport(NamedTuple):
     """Forks that were made of a running session.
 
     Attributes:
-        closed: what the original had open and they have not, such as pipes and connections.
+        closed: what the original has and they have not, such as pipes, connections and programs.
         copied_bytes: size of the files that each of them got.
         stood_s: seconds for which the original stood still.
     """

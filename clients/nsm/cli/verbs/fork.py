@@ -12,9 +12,10 @@ A fork has the variables, functions, open files, working directory and environme
 running Python session, and copies of /workspace and /tmp. Original and forks go their own ways from
 then on, each with its own processes, limits and transcript. A fork ends with its original.
 
-The session must be idle, and no other program may run in it. Pipes and connections are closed in
-the forks, and listed here. Sessions with threads, GPU or shared memory, Bash and Node sessions are
-refused, and go on as before; `nsm save` and `nsm restore` may help.
+The session must be idle. Jobs that run in it stay with the original. Pipes and connections are
+closed in the forks. Both are listed here. Sessions with threads, GPU or shared memory, programs
+that have started others, Bash and Node sessions are refused, and go on as before; `nsm save` and
+`nsm restore` may help.
 
 examples:
   nsm fork analysis

@@ -7,6 +7,7 @@ ptrace         system calls that a stopped process makes for its tracer (x86-64)
 call_lists     many such calls with one stop
 copying        copies of the original's directories
 original       parts of a process that cannot be copied, and files that have to be opened again
+bystanders     programs that run beside the original's interpreter, and are kept from the fork
 namespaces     namespaces of the original, their limits, and how a process enters them
 first_process  PID 1 of a fork, until that is its agent
 new_jails      jails of the forks of one request, and the process that makes them

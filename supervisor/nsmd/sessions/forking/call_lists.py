@@ -83,13 +83,13 @@ class CallLists:
         return CallList(traced, self._address)
 
 
-class Result(NamedTuple):
+class ResultOf(NamedTuple):
     """The result of an earlier call of the same list, as an argument."""
 
     place: int
 
 
-class At(NamedTuple):
+class StoredAt(NamedTuple):
     """A number that an earlier call of the same list has written to memory, as an argument."""
 
     address: int
@@ -123,7 +123,7 @@ class CallList:
         self._data += data + bytes(-len(data) % 16)
         return address
 
-    def add(self, name: str, *arguments: int | Result | At, may_fail: bool = False) -> int:
+    def add(self, name: str, *arguments: int | ResultOf | StoredAt, may_fail: bool = False) -> int:
         """Add a call; returns its place among the results."""
         copied = [each for each in arguments if isinstance(each, tuple)]
         place = len(self._calls) + len(copied)
@@ -133,7 +133,7 @@ class CallList:
                 words.append(each & _MASK)
                 continue
             words.append(0)
-            source = self._entry(each.place) + 56 if isinstance(each, Result) else each.address
+            source = self._entry(each.place) + 56 if isinstance(each, ResultOf) else each.address
             packed = _ENTRY.pack(_COPY, source, self._entry(place) + 8 * number, *[0] * 5)
             self._calls.append(("copy", True, packed))
         self._calls.append((name, may_fail, _ENTRY.pack(*words, *[0] * (8 - len(words)))))

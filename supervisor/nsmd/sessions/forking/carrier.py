@@ -16,29 +16,31 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
+from nsmd.sessions.forking.bystanders import Bystanders
 from nsmd.sessions.forking.call_lists import CallLists
 from nsmd.sessions.forking.first_process import Kit
 from nsmd.sessions.forking.namespaces import KINDS, Original, become_user_of, rehearse
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
 from nsmd.sessions.forking.original import (
+    PAGE,
     CannotForkError,
-    check_alone,
     check_gpu,
     check_threads,
     descriptors_of,
-    only_child,
     page_of,
     status_of,
+    worker_of,
 )
 from nsmd.sessions.forking.outfit import Found, Outfit, enter_namespaces
 from nsmd.sessions.forking.ptrace import (
     CLONE_SHARED,
     CLONE_VFORK,
     CLONE_VM,
+    DATA,
     RESULT,
     WALL,
     Registers,
@@ -56,6 +58,9 @@ from sandbox.template.kernel import SetupError
 
 LIMIT_S = 60
 """Time limit of a request. Then the original goes on, and nothing is forked."""
+
+STOP_S = 2
+"""Time for other programs in the session to stop, and then to make a system call, each."""
 
 UNUSED = 3
 """Exit status of a helper that got no request."""
@@ -94,6 +99,7 @@ class Carrier:
         self._forks: list[Fork] = []
         self._temporary: list[Traced] = []
         self._worker: Traced | None = None
+        self._bystanders: Bystanders | None = None
         self._site = 0
         self._registers: Registers = {}
         self._closed: Mapping[int, str] = {}
@@ -119,8 +125,10 @@ class Carrier:
         for traced in [fork.worker for fork in self._forks] + self._temporary:
             traced.kill()
         self._jails.take_back()
+        if self._bystanders is not None:
+            self._bystanders.let_go()
         if self._worker is not None:
-            self._let_go(self._worker)
+            self._worker.let_go()
 
     def end(self) -> None:
         """End the processes that carried the workers; the original waits for one of them."""
@@ -131,32 +139,27 @@ class Carrier:
         """Descriptors of the forks' PID 1s."""
         return [fork.jail.pidfd for fork in self._forks]
 
-    @staticmethod
-    def _let_go(worker: Traced) -> None:
-        try:
-            worker.detach()
-        except OSError:  # it runs: only a stopped process can be detached
-            with suppress(OSError, TracedEndedError):
-                worker.attached = True
-                worker.interrupt()
-                worker.detach()
-
     def _run(self) -> Mapping[str, Any]:
         if libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1) < LANDLOCK_SCOPES:
             raise CannotForkError(
                 "this kernel cannot keep a session from its forks, which takes Landlock with "
                 "scopes (Linux 6.12)"
             )
-        pid = only_child(self._agent)
+        pid = worker_of(self._agent)
         check_gpu(pid)  # first: its memory looks like shared memory, and its driver has threads
         worker = self._worker = Traced.seize(pid)
         child = self._forked(worker)
         began_s = time.monotonic()
         check_threads(pid)
-        check_alone(self._agent, {pid, child.pid})
+        bystanders = self._bystanders = Bystanders(self._agent, {pid, child.pid})
+        with _seconds(STOP_S, "a program that runs in it does not stop"):
+            bystanders.stop()
         self._jails.begin_to_make(self._order["count"])
         outfit = self._look(worker, child)
         self._shut_in(worker)
+        with _seconds(STOP_S, "a program that runs in it makes no system calls"):
+            for thread in bystanders.threads:
+                self._shut_in(thread)
         self._jails.wait_until_made()
         jails = self._jails.all
         for jail in jails:
@@ -168,12 +171,13 @@ class Carrier:
             copied += fork.jail.wait_for_copy()
             self._finish(fork, outfit)
         worker.detach()
+        bystanders.let_go()
         stood_s = time.monotonic() - began_s
         for fork in self._forks:
             self._release(fork.worker)
         return {
             "forks": [fork.jail.pid for fork in self._forks],
-            "closed": sorted({*self._closed.values()})[:50],
+            "closed": sorted({*self._closed.values(), *bystanders.names} - {PAGE})[:50],
             "copied_bytes": copied,
             "stood_s": stood_s,
         }
@@ -235,16 +239,17 @@ class Carrier:
         self._lists = CallLists(child, self._site)
         return Outfit(self._lists, found, self._kit.last_capability)
 
-    def _shut_in(self, worker: Traced) -> None:
-        """Have the original enter a Landlock domain, so that it cannot reach its forks."""
+    @staticmethod
+    def _shut_in(thread: Traced) -> None:
+        """Have a thread of the original enter a Landlock domain, so that it reaches no fork."""
         attributes = landlock_attributes(LANDLOCK_SCOPE_SIGNAL)
-        address = worker.write(attributes)
-        worker.call_in_place(
+        thread.call_in_place(
+            attributes,
             [
-                ("landlock_create_ruleset", (address, len(attributes), 0)),
+                ("landlock_create_ruleset", (DATA, len(attributes), 0)),
                 ("landlock_restrict_self", (RESULT, 0)),
                 ("close", (RESULT,)),
-            ]
+            ],
         )
 
     # The forks.
@@ -372,5 +377,21 @@ def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
         os._exit(0)
 
 
+@contextmanager
+def _seconds(limit_s: int, words: str) -> Generator[None]:
+    """Refuse the fork if the block takes longer."""
+    signal.alarm(limit_s)
+    try:
+        yield
+    except TooSlowError:
+        raise CannotForkError(words) from None
+    finally:
+        signal.alarm(LIMIT_S)
+
+
+class TooSlowError(CannotForkError):
+    """The time limit is over."""
+
+
 def _too_slow(_number: int, _frame: object) -> None:
-    raise CannotForkError(f"it took longer than {LIMIT_S} s")
+    raise TooSlowError(f"it took longer than {LIMIT_S} s")

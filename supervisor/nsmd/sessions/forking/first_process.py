@@ -63,7 +63,7 @@ class Kit(NamedTuple):
         return Kit(last, Filter(program))
 
 
-class Ends(NamedTuple):
+class AgentEnds(NamedTuple):
     """Descriptors of one fork.
 
     Attributes:
@@ -91,7 +91,7 @@ class FirstProcess:
     """
 
     def __init__(
-        self, order: Mapping[str, Any], kit: Kit, ends: Ends, sources: Mapping[str, int]
+        self, order: Mapping[str, Any], kit: Kit, ends: AgentEnds, sources: Mapping[str, int]
     ) -> None:
         self._order, self._kit, self._ends, self._sources = order, kit, ends, sources
         self._talk = _socket.socket(fileno=ends.talk)

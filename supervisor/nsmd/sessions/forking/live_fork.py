@@ -15,7 +15,7 @@ import trio
 
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import ForkRefusedError, NsmError
-from nsmd.agent_link.frames import ForkedFrame
+from nsmd.agent_link.frames import CompletionsFrame, ForkedFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore.holder import receive
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
@@ -45,7 +45,7 @@ class CarrierReport(NamedTuple):
 
     Attributes:
         forks: host process ids of their PID 1s.
-        closed: descriptors of the original that forks do not have, in words.
+        closed: descriptors and programs of the original that forks do not have, in words.
         copied_bytes: size of the files that each got.
         stood_s: seconds for which the original was stopped.
     """
@@ -120,6 +120,8 @@ class LiveFork:
             raise original.ended_error()
         if plan.impossible or plan.policy is None:
             raise _refused(original, plan.impossible)
+        if self._launcher.limits.undo:
+            await self._until_frozen()
         common, policy, *variables = plan.request.split(b"\0")
         environment = spec.environment
         host_network = spec.network.mode == "full"
@@ -160,6 +162,22 @@ class LiveFork:
                 made.policy, made.template_pid = plan.policy, jail.template_pid
                 self._jails.append(made)
         self.report = report
+
+    async def _until_frozen(self) -> None:
+        """Wait until the checkpoint of the last call is made, which is a fork, too.
+
+        The interpreter answers one question after another, and so this one when it is made.
+        """
+        requests = self._original.requests
+        question = {
+            "type": "complete",
+            "id": requests.new_id(),
+            "interpreter": self._original.spec.environment.interpreter,
+            "code": "",
+            "cursor": 0,
+        }
+        with suppress(NoAnswerError):
+            await requests.ask("complete", question, (CompletionsFrame,), TIMEOUT_S)
 
     async def _request(
         self, order: Mapping[str, object], fds: Sequence[int]
@@ -295,8 +313,6 @@ def check_forkable(original: Session) -> None:
         raise _refused(
             original, f"nsm can do that on x86-64 only, and this is {platform.machine()}"
         )
-    if original.jobs:
-        raise _refused(original, "programs run beside its interpreter, which could reach the fork")
     if environment.artifact is not None:
         raise _refused(original, "it runs in an artifact of Nix, whose jail nsm does not make")
     if environment.program != environment.agent_python:

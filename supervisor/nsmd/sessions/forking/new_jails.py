@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from nsmd.host.processes import pid_of
-from nsmd.sessions.forking.first_process import Ends, FirstProcess, Kit
+from nsmd.sessions.forking.first_process import AgentEnds, FirstProcess, Kit
 from nsmd.sessions.forking.namespaces import (
     CLONE_PARENT,
     LIMITS,
@@ -29,7 +29,7 @@ from nsmd.sessions.forking.namespaces import (
     rehearse,
     restore_limits,
 )
-from nsmd.sessions.forking.original import CannotForkError, only_child
+from nsmd.sessions.forking.original import CannotForkError, worker_of
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNET, clone
 
@@ -230,7 +230,7 @@ class _Maker:
             return  # the helper has ended
         order = json.loads(message)
         become_user_of(order["agent"])
-        original = Original(order["agent"], only_child(order["agent"]), order["template"])
+        original = Original(order["agent"], worker_of(order["agent"]), order["template"])
         original.hide_others()
         sources = {
             path: os.open(f"/proc/{original.worker}/root{path}", os.O_RDONLY | os.O_DIRECTORY)
@@ -266,7 +266,7 @@ class _Maker:
                 socket.send_fds(self._line, [_BORN], [pidfd])
                 os.close(pidfd)
 
-    def _make_ends(self, channel: int, group: int | None) -> Ends:
+    def _make_ends(self, channel: int, group: int | None) -> AgentEnds:
         """Make the descriptors of one fork; the helper gets its own, and those of the worker."""
         talk, its = (end.detach() for end in socket.socketpair(type=socket.SOCK_SEQPACKET))
         control, theirs = (end.detach() for end in socket.socketpair())
@@ -279,4 +279,6 @@ class _Maker:
         socket.send_fds(self._line, [_ENDS], given)
         os.close(talk)
         os.close(theirs)
-        return Ends(channel, group, its, (control, page, out_read, out_write, err_read, err_write))
+        return AgentEnds(
+            channel, group, its, (control, page, out_read, out_write, err_read, err_write)
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 from typing import NamedTuple
 
@@ -38,29 +39,37 @@ class Descriptors(NamedTuple):
     closed: dict[int, str]
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """Text of a file of /proc."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
 
 
 def status_of(pid: int) -> dict[str, str]:
     """Fields of /proc/PID/status."""
-    pairs = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    pairs = (line.partition(":") for line in read(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
-def only_child(agent: int) -> int:
-    """Process id of the worker of a session.
+def worker_of(agent: int) -> int:
+    """Process id of the interpreter of a session.
 
     Raises:
-        CannotForkError: other programs run in it, or no Python does.
+        CannotForkError: there is none.
     """
-    with open(f"/proc/{agent}/task/{agent}/children", encoding="utf-8") as file:
-        children = [int(pid) for pid in file.read().split()]
-    if len(children) != 1:
-        check_alone(agent, set(children[:1]))
+    found = [pid for pid in children_of(agent) if not is_dead(pid)]
+    if len(found) > 1:
+        # Beside it there may be checkpoints, which block all signals, and programs.
+        found = [pid for pid in found if PAGE in read(f"/proc/{pid}/maps") and not _is_frozen(pid)]
+    if len(found) != 1:
         raise CannotForkError("no Python waits for code in it")
-    return children[0]
+    return found[0]
+
+
+def _is_frozen(pid: int) -> bool:
+    never = 1 << signal.SIGKILL - 1 | 1 << signal.SIGSTOP - 1
+    lowest = (1 << 31) - 1  # the C library keeps two of the others for itself
+    return not ~(int(status_of(pid)["SigBlk"], 16) | never) & lowest
 
 
 def check_gpu(pid: int) -> None:
@@ -81,38 +90,28 @@ def check_threads(pid: int) -> None:
     """
     tasks = os.listdir(f"/proc/{pid}/task")
     if len(tasks) > 1:
-        names = sorted({_read(f"/proc/{pid}/task/{task}/comm").strip() for task in tasks})
+        names = sorted({read(f"/proc/{pid}/task/{task}/comm").strip() for task in tasks})
         raise CannotForkError(
             f"it runs {len(tasks) - 1} threads beside its main one ({', '.join(names)[:200]}), "
             "which a fork would not have"
         )
 
 
-def check_alone(agent: int, own: set[int]) -> None:
-    """Refuse a session in which other programs run.
-
-    Args:
-        agent: PID 1 of the session.
-        own: processes that may be there.
-
-    Raises:
-        CannotForkError: other programs run in the session, which could reach into the fork.
-    """
-    queue, others = [agent], list[int]()
-    for parent in queue:
-        for task in os.listdir(f"/proc/{parent}/task"):
-            children = [int(pid) for pid in _read(f"/proc/{parent}/task/{task}/children").split()]
-            queue += children
-            others += [pid for pid in children if pid not in own and not _is_dead(pid)]
-    if others:
-        names = ", ".join(sorted({_read(f"/proc/{pid}/comm").strip() for pid in others}))
-        raise CannotForkError(
-            f"other programs run in it ({names[:200]}), and the kernel cannot keep these from "
-            "the fork"
-        )
+def children_of(pid: int) -> set[int]:
+    """Process ids of the children of all threads of a process; none if it has ended."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return {
+            int(child)
+            for task in tasks
+            for child in read(f"/proc/{pid}/task/{task}/children").split()
+        }
+    except FileNotFoundError:
+        return set()
 
 
-def _is_dead(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
+    """Tell whether a process has ended."""
     try:
         status = status_of(pid)
         # A program whose main thread has ended looks dead while its other threads go on.
@@ -128,7 +127,7 @@ def page_of(pid: int) -> int:
         CannotForkError: it shares memory that a fork would share as well.
     """
     page = 0
-    for line in _read(f"/proc/{pid}/maps").splitlines():
+    for line in read(f"/proc/{pid}/maps").splitlines():
         if (found := _MAP.fullmatch(line)) is None:
             raise CannotForkError(f"its memory cannot be read: {line[:200]}")
         start, _, rights, inode, path = found.groups()
@@ -167,9 +166,7 @@ def descriptors_of(pid: int, private: set[int]) -> Descriptors:
             continue
         path = os.readlink(f"/proc/{pid}/fd/{name}")
         kind = os.stat(f"/proc/{pid}/fd/{name}").st_mode
-        facts = dict(
-            line.split(":", 1) for line in _read(f"/proc/{pid}/fdinfo/{name}").splitlines()
-        )
+        facts = dict(line.split(":", 1) for line in read(f"/proc/{pid}/fdinfo/{name}").splitlines())
         reopens = stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISCHR(kind)
         if not reopens or not path.startswith("/") or path.endswith(" (deleted)"):
             closed[fd] = path

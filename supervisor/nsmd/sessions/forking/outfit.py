@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsmd.sessions.forking.call_lists import At, CallList, CallLists, Result
+from nsmd.sessions.forking.call_lists import CallList, CallLists, ResultOf, StoredAt
 from nsmd.sessions.forking.original import CannotForkError, Descriptors, FileToOpen
 from nsmd.sessions.forking.ptrace import CLONE_VM, Traced, libc
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
@@ -117,7 +117,7 @@ class Outfit:
             path = calls.data(os.fsencode(file.path) + b"\0")
             flags = file.flags & ~_OPENING_ONCE
             opened = calls.add("openat", _AT_FDCWD, path, flags, 0, may_fail=True)
-            fresh = Result(opened)
+            fresh = ResultOf(opened)
             if file.offset:
                 calls.add("lseek", fresh, file.offset, os.SEEK_SET, may_fail=True)
             moved = calls.add("dup3", fresh, file.fd, file.flags & os.O_CLOEXEC, may_fail=True)
@@ -129,7 +129,7 @@ class Outfit:
         """Take its privileges away, and have it enter a Landlock domain, as the original did."""
         attributes = landlock_attributes(LANDLOCK_SCOPE_SIGNAL)
         address = calls.data(attributes)
-        ruleset = Result(calls.add("landlock_create_ruleset", address, len(attributes), 0))
+        ruleset = ResultOf(calls.add("landlock_create_ruleset", address, len(attributes), 0))
         calls.add("landlock_restrict_self", ruleset, 0)
         calls.add("close", ruleset)
         for capability in range(self._last_capability + 1):
@@ -175,7 +175,7 @@ def enter_namespaces(
     numbers = control + socket.CMSG_LEN(0)
     for place in range(len(namespaces)):
         # The next number is in the upper half of these eight bytes, which the kernel ignores.
-        fd = At(numbers + 4 * place)
+        fd = StoredAt(numbers + 4 * place)
         calls.add("setns", fd, 0)
         calls.add("close", fd)
     # At its end it would write there that a thread has ended, into the memory of the worker.

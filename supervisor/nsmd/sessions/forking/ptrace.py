@@ -61,9 +61,8 @@ CLONE_VM, CLONE_VFORK = 0x100, 0x4000
 CLONE_SHARED = CLONE_VM | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
 """CLONE_VM, _FS, _FILES, _SIGHAND, _PARENT and _THREAD: what a fork does not share."""
 
-SCRATCH = 16 * 1024
-"""Distance below the stack pointer, beyond the red zone, of memory that a stopped process does not
-use."""
+SCRATCH = 256
+"""Distance below the stack pointer, beyond the red zone, of memory that is borrowed."""
 
 
 class TracedEndedError(Exception):
@@ -141,7 +140,19 @@ class Traced:
     def interrupt(self) -> None:
         """Stop it, if it runs."""
         _ptrace(_INTERRUPT, self.pid)
-        self.wait()
+        stop = self.wait()
+        if stop >> 8 == 0 and stop != signal.SIGTRAP:
+            self._signals.append(stop)
+
+    def let_go(self) -> None:
+        """Let it run, untraced, whatever it does now."""
+        try:
+            self.detach()
+        except OSError:  # it runs: only a stopped process can be detached
+            with suppress(OSError, TracedEndedError):
+                self.attached = True
+                self.interrupt()
+                self.detach()
 
     def finish_call(self) -> None:
         """Run to the end of the system call that it is in."""
@@ -169,12 +180,6 @@ class Traced:
 
     def read(self, address: int, size: int) -> bytes:
         return os.pread(self._open_memory(), size, address)
-
-    def write(self, data: bytes, offset: int = 0) -> int:
-        """Write into its scratch memory; returns the address."""
-        address = (self.registers["rsp"] - SCRATCH + offset) & ~15
-        os.pwrite(self._open_memory(), data, address)
-        return address
 
     def poke(self, address: int, data: bytes) -> None:
         os.pwrite(self._open_memory(), data, address)
@@ -267,8 +272,12 @@ class Traced:
             changed[register] = value & _MASK
         self.registers = changed
 
-    def call_in_place(self, calls: list[tuple[str, tuple[int, ...]]]) -> None:
+    def call_in_place(self, data: bytes, calls: list[tuple[str, tuple[int, ...]]]) -> None:
         """Have it make system calls just before the one that it makes next.
+
+        Args:
+            data: is in its memory meanwhile; `DATA` among the arguments stands for the address.
+            calls: names and arguments; `RESULT` stands for the first result that is not zero.
 
         If this process ends meanwhile, the other one goes on, at worst with another result of that
         call.
@@ -278,12 +287,15 @@ class Traced:
         """
         self._to_call()
         entry = self.registers
-        result = 0
+        address = (entry["rsp"] - SCRATCH) & ~15
+        before = self.read(address, len(data))
+        self.poke(address, data)
+        known = {DATA: address, RESULT: 0}
         try:
             for name, arguments in calls:
                 changed = {**entry, "orig_rax": CALLS[name]}
                 for register, value in zip(_ARGUMENTS, arguments, strict=False):
-                    changed[register] = (result if value is RESULT else value) & _MASK
+                    changed[register] = known.get(value, value) & _MASK
                 self.registers = changed
                 self._to_call()
                 made = self.registers["rax"]
@@ -291,9 +303,10 @@ class Traced:
                 self.registers = {**again, "orig_rax": _NO_CALL}
                 self._to_call()
                 checked(name, made)
-                result = result or made
+                known[RESULT] = known[RESULT] or made
         finally:
             with suppress(OSError):
+                self.poke(address, before)
                 self.registers = entry
 
     def detach(self) -> None:
@@ -324,8 +337,8 @@ class Traced:
             self._memory = -1
 
 
-RESULT = -(1 << 62)
-"""Stands for the result of the first call that had one, in `Traced.call_in_place`."""
+RESULT, DATA = -(1 << 62), -(1 << 62) - 1
+"""Arguments that `Traced.call_in_place` puts in."""
 
 
 def checked(name: str, result: int) -> int:

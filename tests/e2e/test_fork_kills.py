@@ -1,0 +1,148 @@
+"""Live forks of which a process is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e_support import supervisor
+from live_forks import (
+    LIMITS,
+    NONE,
+    children_of,
+    command_of,
+    helpers,
+    needs_scopes,
+    printed,
+    wait_for_helpers,
+)
+from nsm.wire.errors import ForkRefusedError, NsmError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e_support import Supervisor
+    from nsm import Client
+
+pytestmark = needs_scopes
+
+
+def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None:
+    printed(client, "clean", "x = 1")
+    client.fork("clean", "and-fork")
+    wait_for_helpers(shared)
+    client.kill_all()
+    while any(b"fork_server" in command_of(pid) for pid in shared.descendants() - helpers(shared)):
+        time.sleep(0.01)
+
+
+def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor) -> None:
+    printed(client, "again", "x = 5")
+    client.fork("again", "before")
+    for pid in wait_for_helpers(shared):
+        with contextlib.suppress(ProcessLookupError):  # those that wait end with the fork server
+            os.kill(pid, signal.SIGKILL)
+    client.fork("again", "after")
+    for name in ("again", "before", "after"):
+        assert printed(client, name, "print(x)") == "5\n"
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int) -> None:
+    """At some moment; the original goes on, and nothing is left over."""
+    delays = random.Random(7)
+    for number in range(kills):
+        target = f"target-{number // 10}"  # as the kernel refuses the 16th fork of a session
+        printed(client, target, "x = 5")
+        wait_for_helpers(shared)
+        server = children_of(shared.pid)
+        made: list[str] = []
+
+        def fork(made: list[str] = made, target: str = target) -> None:
+            with shared.client() as other, contextlib.suppress(ForkRefusedError):
+                made += [each.name for each in other.fork(target).forks]
+
+        forking = threading.Thread(target=fork)
+        forking.start()
+        time.sleep(delays.random() / 30)
+        for pid in helpers(shared) - server:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        forking.join()
+        assert printed(client, target, "print(x)") == "5\n"
+        assert printed(client, target, LIMITS) == NONE
+        for each in made:
+            assert printed(client, each, "print(x)") == "5\n"
+            client.kill(each)
+        if number % 10 == 9:
+            client.kill(target)
+    assert len(client.sessions()) == (1 if kills % 10 else 0)
+
+
+@pytest.mark.parametrize("victim", ["agent", "worker"])
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_originals_that_are_killed_while_they_are_forked(
+    client: Client, shared: Supervisor, victim: str, kills: int
+) -> None:
+    """At some moment; nothing is left over, and the next session is as any."""
+    delays = random.Random(7)
+    for number in range(kills):
+        target = f"victim-{number}"
+        printed(client, target, "x = 5")
+        (agent,) = [row.pid for row in client.sessions() if row.name == target]
+        assert agent, "it runs"
+        (worker,) = children_of(agent)
+
+        def fork(target: str = target) -> None:
+            with shared.client() as other, contextlib.suppress(NsmError):
+                other.fork(target)
+
+        forking = threading.Thread(target=fork)
+        forking.start()
+        time.sleep(delays.random() / 30)
+        os.kill(agent if victim == "agent" else worker, signal.SIGKILL)
+        forking.join()
+        wait_for_helpers(shared)
+        printed(client, target, "x = 6")
+        client.kill_all()
+    assert client.sessions() == []
+    printed(client, "sound", "x = 5")
+    client.fork("sound", "copy")
+    assert printed(client, "copy", "print(x)") == "5\n"
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int) -> None:
+    """The original goes on; its forks that are there end with it, and are told why."""
+    delays = random.Random(7)
+    for number in range(kills):
+        with supervisor(short_dir, keep=True) as it:
+            with it.client() as client:
+                printed(client, "target", "x = 5" if number == 0 else "print(x)")
+                if number == 0:
+                    client.fork("target", "leaf")
+
+            def fork(running: Supervisor = it) -> None:
+                with running.client() as other, contextlib.suppress(NsmError):
+                    other.fork("target")
+
+            forking = threading.Thread(target=fork)
+            forking.start()
+            time.sleep(delays.random() / 30)
+            it.process.kill()
+            it.process.wait()
+            forking.join()
+    with supervisor(short_dir) as it, it.client() as client:
+        for name in ("target", "leaf"):
+            assert printed(client, name, "print(x)") == "5\n"
+            assert printed(client, name, LIMITS) == NONE
+        client.kill("target")
+        again = client.run("1", env="python", session="leaf")
+        assert "of which it is a fork" in str(again.session.replaced)

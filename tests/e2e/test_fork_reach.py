@@ -1,0 +1,147 @@
+"""Sessions and their forks, which must not reach each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e_support import supervisor
+from live_forks import needs_scopes, printed
+from nsm.wire.errors import ForkRefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsm import Client
+
+pytestmark = needs_scopes
+
+
+SEES = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def reached():
+    found = []
+    own = {1, os.getpid(), os.getppid()}
+    for pid in range(2, 2000):
+        if pid in own:
+            continue
+        for what, tried in (
+            ('kill', lambda: os.kill(pid, 0)),
+            ('trace', lambda: libc.ptrace(0x4206, pid, 0, 0) == 0 or 1 / 0),
+            ('root', lambda: os.listdir(f'/proc/{pid}/root/workspace')),
+            ('memory', lambda: open(f'/proc/{pid}/mem', 'rb').close()),
+            ('command', lambda: open(f'/proc/{pid}/cmdline', 'rb').close()),
+            ('namespace', lambda: os.close(os.open(f'/proc/{pid}/ns/user', os.O_RDONLY))),
+        ):
+            try:
+                tried()
+            except (OSError, ZeroDivisionError):
+                continue
+            found.append((pid, what))
+    return found
+def privileges():
+    lines = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
+    names = ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'Seccomp', 'NoNewPrivs')
+    limits = [open(f'/proc/sys/user/max_{kind}_namespaces').read().strip() for kind in ('user', 'mnt', 'pid', 'net')]
+    return [int(lines[name], 16) for name in names], limits
+"""  # noqa: E501
+
+
+def test_original_and_forks_cannot_reach_each_other(client: Client) -> None:
+    printed(client, "above", SEES)
+    forks = [fork.name for fork in client.fork("above", count=2).forks]
+    (below,) = client.fork(forks[0]).forks
+    nothing = "[]\n"
+    for name in ("above", *forks, below.name):
+        assert printed(client, name, "print(reached())") == nothing, name
+        privileges = "([0, 0, 0, 0, 0, 2, 1], ['0', '0', '0', '0'])\n"
+        assert printed(client, name, "print(privileges())") == privileges, name
+        code = "print(libc.setns(os.open('/proc/self/ns/user', 0), 0), ctypes.get_errno())"
+        assert printed(client, name, code) == "-1 38\n"
+        again = "print(libc.unshare(0x10000000), ctypes.get_errno())"
+        assert printed(client, name, again) == "-1 1\n"
+    # Nor can what starts in the original only later.
+    client.run("import os; os._exit(0)", env="python", session="above")
+    printed(client, "above", SEES)
+    assert printed(client, "above", "print(reached())") == nothing
+    program = SEES + "open('/workspace/reached', 'w').write(repr(reached()))"
+    assert client.exec("above", ["python3", "-c", program], env="python").wait().exit_code == 0
+    assert printed(client, "above", "print(open('/workspace/reached').read())") == nothing
+
+
+TRACES = """
+import signal
+traced = []
+def trace(*_):
+    own = os.getpid()
+    for pid in range(2, own + 40):
+        if pid != own and libc.ptrace(0x4206, pid, 0, 0) == 0:
+            traced.append(pid)
+            libc.ptrace(17, pid, 0, 0)
+_ = signal.signal(signal.SIGALRM, trace)
+_ = signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+"""
+
+
+def test_what_is_being_made_cannot_be_traced(client: Client) -> None:
+    """Code of the original runs in a handler of signals while its fork is made."""
+    for number in range(3):
+        name = f"tracer-{number}"
+        printed(client, name, SEES + TRACES)
+        client.fork(name, "traced")
+        assert (
+            printed(client, name, "signal.setitimer(signal.ITIMER_REAL, 0); print(traced)")
+            == "[]\n"
+        )
+        client.kill_all()
+
+
+BESIDE = """
+open('/workspace/go').read()
+open('/workspace/reached', 'w').write(repr([each for each in reached() if each[0] > FIRST]))
+"""
+
+
+def test_programs_that_run_stay_with_the_original(short_dir: Path) -> None:
+    with supervisor(short_dir, config="[session]\nundo = 3\n") as it, it.client() as client:
+        printed(client, "busy", "x = 1; import os; os.mkfifo('go'); os.mkfifo('reached')")
+        printed(client, "busy", "x = 2")
+        start = "p = os.fork()\nif not p: os._exit(0)\nprint(os.waitpid(p, 0)[0])"
+        first = int(printed(client, "busy", start))
+        # One more: the job itself.
+        program = f"{SEES}\nFIRST = {first + 1}\n{BESIDE}"
+        job = client.exec("busy", ["python3", "-c", program], env="python")
+        report = client.fork("busy", "free")
+        assert [each for each in report.closed if "program" in each] == [
+            "program 'python3', which stays with the original"
+        ]
+        (below,) = client.fork("free").forks
+        for name in ("free", below.name):
+            assert printed(client, name, "print(x)") == "2\n"
+            assert client.jobs(name) == []
+        reached = "open('go', 'w').close(); print(open('reached').read())"
+        assert printed(client, "busy", reached) == "[]\n"
+        assert job.wait().exit_code == 0
+        # A checkpoint is not in the way, and neither a copy of it that is the interpreter now.
+        client.undo("busy", 3)
+        assert printed(client, "busy", "print(x)") == "1\n"
+        client.fork("busy", "older")
+        assert printed(client, "older", "print(x)") == "1\n"
+        client.kill_all()
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_kept_from_the_fork(client: Client) -> None:
+    printed(client, "computes", "x = 1")
+    code = "open('/workspace/here', 'w').close()\nwhile True: pass"
+    printed(client, "computes", "import os; os.mkfifo('here')")
+    job = client.exec("computes", ["python3", "-c", code], env="python")
+    printed(client, "computes", "_ = open('here').read()")
+    with pytest.raises(ForkRefusedError, match="makes no system calls"):
+        client.fork("computes")
+    assert printed(client, "computes", "print(x)") == "1\n"
+    job.stop()
+    client.fork("computes", "alone")
+    assert printed(client, "alone", "print(x)") == "1\n"
