@@ -13,11 +13,12 @@ import select
 import signal
 import socket
 import struct
+import time
 
 from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError, UnkeptError
-from sandbox.framing import FrameError
+from sandbox.framing import READ_BYTES, FrameError
 from sandbox.interpreters.python import PythonInterpreter
-from sandbox.processes import read_process, send_signal
+from sandbox.processes import has_children_of, read_children, read_process, send_signal
 from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN, THAW
 
 TYPE_CHECKING = False
@@ -272,7 +273,7 @@ class Checkpoints:
         while self._kept[-1] is not target:
             self._drop(self._kept.pop())
         if interpreter.pid:
-            interpreter.discard("")
+            self._end(interpreter)
         interpreter.lost = ""
         back = FileReturn(self._contents, mapped)
         for path, entry in target.files.items():
@@ -293,6 +294,39 @@ class Checkpoints:
                 self._fail(execution, f"the checkpoint cannot be woken: {error.strerror}")
         else:
             self._agent.executions.finish(execution, 0)
+
+    def _end(self, interpreter: Interpreter) -> None:
+        """End an interpreter and all that it started, so that nothing more is written to files.
+
+        One that has stopped is amid no write. So nobody has to wait for its end, which takes longer
+        the more memory it has.
+        """
+        if self._stop_alone(interpreter):
+            send_signal(interpreter.pid, signal.SIGKILL)
+            self._ending.add(interpreter.pid)
+            interpreter.forget("")
+        else:
+            interpreter.discard("")
+        self._agent.reap()
+
+    def _stop_alone(self, interpreter: Interpreter) -> bool:
+        """Stop an interpreter; return whether it has stopped, and nothing else is to be ended."""
+        agent, pid = self._agent, interpreter.pid
+        if agent.live_interpreters() != [interpreter] or agent.has_jobs:
+            return False
+        send_signal(pid, signal.SIGSTOP)
+        told = select.poll()
+        told.register(agent.wakeup_fd, select.POLLIN)
+        deadline = time.monotonic() + ANSWER_MS / 1000
+        how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, pid, how) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            told.poll(left_s * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.read(agent.wakeup_fd, READ_BYTES)
+        return not (read_children(agent.pid) - agent.helpers - {pid} or has_children_of(pid))
 
     def _wake(self, order: str, descriptors: list[int]) -> None:
         """Send a checkpoint what it needs to be the worker.
