@@ -27,6 +27,7 @@ from sandbox.linux import (
     prctl,
     shut_abstract_sockets,
 )
+from sandbox.project_layers import ProjectLayers
 from sandbox.shared_page import SharedPage
 from sandbox.workers.python.worker import PythonWorker, run_worker
 
@@ -96,6 +97,7 @@ def serve(
     host_network: bool = False,
     worker: PythonWorker | None = None,
     adopted: Sequence[int] = (),
+    layers: Sequence[int] = (),
 ) -> NoReturn:
     """Have an agent serve on this channel.
 
@@ -109,8 +111,11 @@ def serve(
         host_network: the network is the host's, and what else is in it is to be out of reach.
         worker: a Python worker that was made before a fork.
         adopted: arguments of `Interpreter.adopt`, if the interpreter runs already.
+        layers: arguments of `ProjectLayers`, if the session has a copy of its project and undo.
     """
     prctl(PR_SET_DUMPABLE, 0)
+    if layers:
+        agent.layers = ProjectLayers(*layers)
     if host_network:
         shut_abstract_sockets()
     try:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sandbox.execution import CurrentExecution
     from sandbox.interpreters.base import Interpreter
     from sandbox.job import JobProcess
+    from sandbox.project_layers import ProjectLayers
 
 
 class Agent:
@@ -58,6 +59,7 @@ class Agent:
 
     Attributes:
         has_forks: the session has been forked; what starts in it is kept from its forks.
+        layers: the copy of the project that undo takes back; None if there is none.
     """
 
     pid: int
@@ -83,6 +85,7 @@ class Agent:
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
         self.checkpoints: Checkpoints | None = None
+        self.layers: ProjectLayers | None = None
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
         self._token = ""

@@ -13,11 +13,12 @@ import select
 import signal
 import socket
 import struct
+import time
 
 from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError, UnkeptError
-from sandbox.framing import FrameError
+from sandbox.framing import READ_BYTES, FrameError
 from sandbox.interpreters.python import PythonInterpreter
-from sandbox.processes import read_process, send_signal
+from sandbox.processes import has_children_of, read_children, read_process, send_signal
 from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN, THAW
 
 TYPE_CHECKING = False
@@ -37,6 +38,12 @@ TEMPORARY = "/tmp"  # noqa: S108  # the session's own
 
 CREDENTIALS = struct.Struct("3i")
 
+NOT_TAKEN_BACK = (
+    "processes that code had started are gone. Not taken back: what went over a network, and what "
+    "programs of the host did"
+)
+NOR_THE_COPY = ", and changes to the project's copy"
+
 OTHERS = {
     "bash": "a shell cannot be copied while it goes on",
     "node": "Node cannot be copied while it goes on",
@@ -50,6 +57,7 @@ class Checkpoint:
         pid: of the copy that waits; 0 for none.
         has_process: a copy waits or was asked for; else the interpreter is a new one.
         files: paths and what was there; empty if the files could not be kept.
+        layer: what was changed in the copy of the project; None if it has none.
         refusal: why it is of no use; empty if it is of use.
         bound_bytes: memory that it may hold beside the worker, at most.
     """
@@ -58,6 +66,7 @@ class Checkpoint:
         self.pid = 0
         self.has_process = False
         self.files: dict[str, Entry] = {}
+        self.layer: Entry | None = None
         self.refusal = ""
         self.bound_bytes = 0
         self.link: socket.socket | None = None
@@ -120,14 +129,15 @@ class Checkpoints:
         """Copy the present files into a checkpoint."""
         mapped = mapped_files(interpreter.pid)
         while True:
-            kept = (each.files for each in reversed(self._kept) if each.files)
-            nothing: dict[str, Entry] = {}
-            before = next(kept, nothing)
+            before = next((each for each in reversed(self._kept) if each.files), checkpoint)
+            known, known_layer = before.files, before.layer
             look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
-            checkpoint.files = {}
+            checkpoint.files, checkpoint.layer = {}, None
             try:
                 for path in self._directories():
-                    checkpoint.files[path] = look.at(path, before.get(path))
+                    checkpoint.files[path] = look.at(path, known.get(path))
+                if self._agent.layers is not None:
+                    checkpoint.layer = self._agent.layers.look(look, known_layer)
                 look.check()
             except TooMuchError as error:
                 fits = error.total_bytes <= self._agent.limits.undo_bytes
@@ -138,7 +148,7 @@ class Checkpoints:
             except (UnkeptError, OSError) as error:
                 checkpoint.refusal = f"its files could not be kept: {error}"
             if checkpoint.refusal:
-                checkpoint.files = {}
+                checkpoint.files, checkpoint.layer = {}, None
             return
 
     def _directories(self) -> list[str]:
@@ -215,7 +225,7 @@ class Checkpoints:
             send_signal(checkpoint.pid, signal.SIGKILL)
             self._ending.add(checkpoint.pid)
             checkpoint.pid = 0
-        checkpoint.files = {}
+        checkpoint.files, checkpoint.layer = {}, None
 
     def on_exit(self, pid: int) -> None:
         """Handle the end of a process, which may be one of a checkpoint."""
@@ -263,7 +273,7 @@ class Checkpoints:
         while self._kept[-1] is not target:
             self._drop(self._kept.pop())
         if interpreter.pid:
-            interpreter.discard("")
+            self._end(interpreter)
         interpreter.lost = ""
         back = FileReturn(self._contents, mapped)
         for path, entry in target.files.items():
@@ -271,6 +281,10 @@ class Checkpoints:
                 back.to(path, entry)
             except OSError as error:
                 back.failed.append(f"{path} ({error.strerror})")
+        if self._agent.layers is not None and target.layer is not None:
+            back.failed += self._agent.layers.go_back(
+                self._contents, target.layer, has_mapped=bool(mapped)
+            )
         self._tell(interpreter, steps, back)
         if target.has_process:
             self._target = target
@@ -280,6 +294,39 @@ class Checkpoints:
                 self._fail(execution, f"the checkpoint cannot be woken: {error.strerror}")
         else:
             self._agent.executions.finish(execution, 0)
+
+    def _end(self, interpreter: Interpreter) -> None:
+        """End an interpreter and all that it started, so that nothing more is written to files.
+
+        One that has stopped is amid no write. So nobody has to wait for its end, which takes longer
+        the more memory it has.
+        """
+        if self._stop_alone(interpreter):
+            send_signal(interpreter.pid, signal.SIGKILL)
+            self._ending.add(interpreter.pid)
+            interpreter.forget("")
+        else:
+            interpreter.discard("")
+        self._agent.reap()
+
+    def _stop_alone(self, interpreter: Interpreter) -> bool:
+        """Stop an interpreter; return whether it has stopped, and nothing else is to be ended."""
+        agent, pid = self._agent, interpreter.pid
+        if agent.live_interpreters() != [interpreter] or agent.has_jobs:
+            return False
+        send_signal(pid, signal.SIGSTOP)
+        told = select.poll()
+        told.register(agent.wakeup_fd, select.POLLIN)
+        deadline = time.monotonic() + ANSWER_MS / 1000
+        how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, pid, how) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            told.poll(left_s * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.read(agent.wakeup_fd, READ_BYTES)
+        return not (read_children(agent.pid) - agent.helpers - {pid} or has_children_of(pid))
 
     def _wake(self, order: str, descriptors: list[int]) -> None:
         """Send a checkpoint what it needs to be the worker.
@@ -345,10 +392,7 @@ class Checkpoints:
         text = f"undid {calls}: variables, working directory and files are as they were before\n"
         interpreter.captures["stdout"].write(text.encode())
         interpreter.add_note(words_of(count))
-        interpreter.add_note(
-            "processes that code had started are gone. Not taken back: what went over a network, "
-            "what programs of the host did, and changes to the project's copy"
-        )
+        interpreter.add_note(f"{NOT_TAKEN_BACK}{'' if self._agent.layers else NOR_THE_COPY}")
         if self._agent.live_jobs():
             interpreter.add_note("jobs go on, and files that they write are as they were, too")
         if back.failed:

@@ -137,6 +137,7 @@ class Entry:
         target: of a link.
         is_mapped: it may have changed without a trace.
         is_linked: it has several names.
+        is_opaque: a directory of an overlay's upper layer that hides the one below it.
     """
 
     __slots__ = (
@@ -146,6 +147,7 @@ class Entry:
         "inode",
         "is_linked",
         "is_mapped",
+        "is_opaque",
         "mode",
         "modified",
         "target",
@@ -155,7 +157,7 @@ class Entry:
         self.entries: dict[bytes, Entry] = {}
         self.content: Content | None = None
         self.target = b""
-        self.is_mapped = False
+        self.is_mapped = self.is_opaque = False
         self.is_linked = status.st_nlink > 1
         self.mode = status.st_mode
         self.modified = status.st_mtime_ns
@@ -192,8 +194,24 @@ class FileLook:
         self._limit = limit
         self._mapped = mapped
         self._count = 0
+        self._is_layer = False
         self.total_bytes = 0
         self.lacks_room = False
+
+    def layer(self, directory: int, before: Entry | None) -> Entry:
+        """The same for the upper layer of an overlay, with what marks deletions in it.
+
+        Args:
+            directory: its descriptor.
+
+        Raises:
+            UnkeptError: there is too much.
+        """
+        self._is_layer = True
+        entry = Entry(os.fstat(directory))
+        self._below(directory, entry, before, 0)
+        self._is_layer = False
+        return entry
 
     def at(self, path: str, before: Entry | None) -> Entry:
         """
@@ -223,8 +241,9 @@ class FileLook:
         if depth > DEEPEST_KEPT:
             raise UnkeptError(f"there are directories below {DEEPEST_KEPT} others")
         known = {} if before is None else before.entries
+        found.is_opaque = self._is_layer and is_opaque(directory)
         for name in os.listdir(directory):
-            if not depth and name == OWN_DIRECTORY:
+            if not depth and name == OWN_DIRECTORY and not self._is_layer:
                 continue
             self._count += 1
             if self._count > MAX_ENTRIES:
@@ -240,7 +259,8 @@ class FileLook:
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFREG:
             self.total_bytes += status.st_blocks * BLOCK
-            is_mapped = status.st_ino in self._mapped
+            # In a layer, inodes have other numbers than those that processes see.
+            is_mapped = bool(self._mapped) if self._is_layer else status.st_ino in self._mapped
             if before is not None and before.content and before.is_same(status) and not is_mapped:
                 return before
             return self._file(directory, name, status, is_mapped)
@@ -250,7 +270,7 @@ class FileLook:
         elif kind == stat.S_IFDIR:
             with opened_again(directory, name, OPEN_DIRECTORY, status.st_mode) as fd:
                 self._below(fd, entry, before, depth + 1)
-        elif kind != stat.S_IFIFO:
+        elif kind != stat.S_IFIFO and not (self._is_layer and is_whiteout(status)):
             return None  # a socket, which only its process can make
         return entry
 
@@ -412,6 +432,19 @@ def opened_to_change(
         yield fd
     finally:
         os.close(fd)
+
+
+def is_whiteout(status: os.stat_result) -> bool:
+    """Return whether a file is an overlay's mark for a removed one."""
+    return stat.S_ISCHR(status.st_mode) and not status.st_rdev
+
+
+def is_opaque(directory: int) -> bool:
+    """Return whether an overlay's directory hides the one below it."""
+    try:
+        return os.getxattr(directory, "user.overlay.opaque") == b"y"
+    except OSError:
+        return False
 
 
 def remove(directory: int, name: bytes, depth: int = 0) -> None:

@@ -100,6 +100,18 @@ def read_children(pid: int) -> set[int]:
         return set()
 
 
+def has_children_of(pid: int) -> bool:
+    """Return whether a process has children, or cannot be looked at."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+                if file.read(1):
+                    return True
+    except OSError:
+        return True
+    return False
+
+
 def has_children() -> bool:
     """Return whether this process has children, ended ones included."""
     try:

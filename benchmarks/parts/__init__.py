@@ -10,6 +10,8 @@
 - `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
 - `files`: a gigabyte in and out of a session, and small files
+- `undo`: what an undo takes, and what it costs calls
+- `saves`: sessions saved and restored, beside a pickle
 - `ports`: bytes and connections through open ports of sessions
 - `box`: how long a box takes to start
 - `restart`: how long a restart of the supervisor interrupts its clients
@@ -38,6 +40,8 @@ PARTS: Mapping[str, str] = {
     "clients": "parts.clients",
     "commands": "parts.commands",
     "files": "parts.files",
+    "undo": "parts.undo",
+    "saves": "parts.saves",
     "ports": "parts.ports",
     "box": "parts.box",
     "restart": "parts.restart",

@@ -12,7 +12,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
+import nsm
 from e2e_support import program, supervisor
+from nsm.changes import Changes
 from nsm.wire.errors import BadRequestError, UnknownSessionError
 from realjail import needs_bwrap
 from soak.household import Household
@@ -97,6 +99,68 @@ def test_files_that_were_copied_in_stay(undoing: Supervisor) -> None:
         assert client.undo("work").exit_code == 0
         assert client.files("work").read("given.txt") == b"given"
         client.kill("work")
+
+
+CHANGE = """
+import os, shutil
+os.chdir("/project")
+open("changed", "w").write("once"); os.remove("src/one"); os.mkdir("new"); os.chmod("src", 0o711)
+open("new/a", "w").write("a"); os.symlink("a", "new/link"); os.link("new/a", "new/b")
+"""
+
+SPOIL_PROJECT = """
+shutil.rmtree("src"); shutil.rmtree("old"); os.mkdir("old"); open("old/x", "w").close()
+open("changed", "a").write(", twice"); open("kept", "w").write("lost"); os.remove("link")
+os.remove("new/a"); os.mkdir("new/a"); os.mkdir("link"); open("new/b", "a").write("b")
+os.chmod("changed", 0o600); shutil.rmtree("deep")
+"""
+
+SHOW_PROJECT = """
+import os
+for top, directories, files in os.walk("/project"):
+    for name in sorted(directories + files):
+        path = os.path.join(top, name)
+        status = os.lstat(path)
+        plain = os.path.isfile(path) and not os.path.islink(path)
+        print(path, oct(status.st_mode), open(path).read() if plain else "")
+        if os.path.islink(path): print(os.readlink(path))
+"""
+
+
+def test_the_copy_of_a_project_goes_back(undoing: Supervisor, tmp_path: Path) -> None:
+    """Both what the session had changed in it and what it had not."""
+    project = tmp_path / "project"
+    for path in (tmp_path, project):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+    for name in ("changed", "kept", "src/one", "src/two", "old/deep/file", "deep/er/still/file"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(f"host's {name}")
+    (project / "link").symlink_to("kept")
+    with nsm.Client(socket_path=undoing.socket, scope="test", project=project) as client:
+
+        def run(code: str) -> str:
+            settings: Any = {"env": "python", "session": "copied", "project_mode": "overlay"}
+            result = client.run(code, **settings)
+            assert result.stderr == "", result.stderr
+            return result.stdout
+
+        begun = run(SHOW_PROJECT)
+        run(CHANGE)
+        changed = run(SHOW_PROJECT)
+        for _ in range(2):
+            run(SPOIL_PROJECT)
+            assert run(SHOW_PROJECT) != changed
+            result = client.undo("copied", 2)
+            assert result.exit_code == 0, result.stderr
+            assert "copy" not in " ".join(result.notes)
+            assert "not as they were" not in " ".join(result.notes)
+            assert run(SHOW_PROJECT) == changed
+            assert client.undo("copied").exit_code == 0
+        assert client.undo("copied", 2).exit_code == 0
+        assert run(SHOW_PROJECT) == begun
+        assert Changes(client).rows("copied")[0] == []
+    assert (project / "src/one").read_text() == "host's src/one"
 
 
 def test_undo_is_refused_while_code_runs(undoing: Supervisor) -> None:

@@ -127,7 +127,7 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
         size_mb: largest size of the changes, MiB.
 
     Returns:
-        Descriptors: the directory of what was changed, and the overlay.
+        Descriptors: the directory of what was changed, the overlay, and the directory below it.
     """
     hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
     try:
@@ -136,11 +136,12 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
         descriptors = [os.open(changed, DIRECTORY)]
         # Not by its path, in which the options' own separators may occur.
         os.chdir(path)
+        below = os.open(".", DIRECTORY)
         # userxattr: the kernel takes no other attributes from a user namespace. Linux 5.11, and
         # 6.6 for a tmpfs.
         options = f"lowerdir=.,upperdir={changed},workdir={work},userxattr"
         mount("overlay", path, "overlay", MS_NOSUID | MS_NODEV, options)
-        descriptors.append(os.open(path, DIRECTORY))
+        descriptors += [os.open(path, DIRECTORY), below]
         os.chdir("/")
     except OSError as error:
         raise SetupError(f"copy of {path}: {error.strerror}") from error

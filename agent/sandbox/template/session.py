@@ -222,6 +222,7 @@ class ForkedSession:
         self._request = request
         self._template = template
         self._agent = self._prepare_agent()
+        self._layers: Sequence[int] = ()
         self._limits = session_limits(request["limits"])
 
     def _prepare_agent(self) -> Any:
@@ -256,6 +257,7 @@ class ForkedSession:
             rehearse=self._request["rehearse"],
             host_network=self._template.host_network,
             worker=self._template.worker,
+            layers=self._layers,
         )
 
     def _keep_only(self, fd: int) -> None:
@@ -277,6 +279,8 @@ class ForkedSession:
         keep_mounts()
         copied = self._request.get("overlay")
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
+        if self._request["limits"].get("undo"):
+            self._layers = [os.dup(fd) for fd in copy]
         if root := self._request.get("root"):
             make_root(root["image"], root["size_mb"], root["kept"], root["made"])
         sizes = self._request["sizes"]
@@ -307,7 +311,7 @@ class ForkedSession:
         Args:
             copy: from `make_copy_on_write`; closed here.
         """
-        descriptors = [os.pidfd_open(os.getpid()), *copy]
+        descriptors = [os.pidfd_open(os.getpid()), *copy[:2]]
         try:
             channel = _socket.socket(fileno=SESSION_FD)
             packed = struct.pack(f"{len(descriptors)}i", *descriptors)
@@ -315,7 +319,7 @@ class ForkedSession:
             channel.sendmsg([WENT_WELL], [rights])
             channel.detach()
         finally:
-            for fd in descriptors:
+            for fd in (descriptors[0], *copy):
                 os.close(fd)
 
     @staticmethod

@@ -1,0 +1,272 @@
+"""The copy of a project, as it was: what the session has changed there lies in an upper layer.
+
+The kernel does not allow changes in that layer while it is mounted. So the way back leads through
+the overlay, as code's own writes do. What was not changed yet at the time of the checkpoint is
+copied from the project itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from sandbox.file_states import (
+    DEEPEST_REMOVED,
+    OPEN_DIRECTORY,
+    OPEN_FILE,
+    is_opaque,
+    is_whiteout,
+    opened_to_change,
+    remove,
+    transfer,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from sandbox.file_states import ContentStore, Entry, FileLook
+
+
+class ProjectLayers:
+    """Directories of an overlay. Code cannot reach the descriptors of the agent.
+
+    Args:
+        changed: descriptor of the upper layer.
+        shown: of the overlay.
+        below: of the project.
+    """
+
+    def __init__(self, changed: int, shown: int, below: int) -> None:
+        self._changed = changed
+        self._shown = shown
+        self._below = below
+
+    def look(self, look: FileLook, before: Entry | None) -> Entry:
+        """Copy what the session has changed.
+
+        Raises:
+            UnkeptError: there is too much.
+        """
+        return look.layer(self._changed, before)
+
+    def go_back(self, contents: ContentStore, wanted: Entry, *, has_mapped: bool) -> list[str]:
+        """Make the overlay what it was; returns what failed.
+
+        Args:
+            has_mapped: code has mapped files into memory, so that they may have changed without a
+                trace.
+        """
+        back = _LayerReturn(contents, has_mapped=has_mapped)
+        try:
+            back.directory(_Place(self._changed, self._shown, self._below), wanted)
+        except OSError as error:
+            back.failed.append(f"the copy of the project ({error.strerror})")
+        if not back.failed:
+            _note(self._changed, wanted)
+        return back.failed
+
+
+class _Place:
+    """One directory in each of the layers; -1 where it is not there.
+
+    Attributes:
+        depth: directories around it.
+        is_opaque: nothing of the directory below shows through now.
+    """
+
+    def __init__(self, changed: int, shown: int, below: int, around: _Place | None = None) -> None:
+        self.changed = changed
+        self.shown = shown
+        self.below = below
+        self.depth: int = 0 if around is None else around.depth + 1
+        self.is_opaque: bool = is_opaque(changed) or (around is not None and around.is_opaque)
+
+    @contextlib.contextmanager
+    def at(self, name: bytes, *, is_below: bool) -> Generator[_Place, None, None]:
+        """
+        Args:
+            is_below: what the project has there shows through.
+
+        Raises:
+            OSError: the overlay has no such directory, or it cannot be opened, or is too deep.
+        """
+        if self.depth > DEEPEST_REMOVED:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        mode = os.stat(name, dir_fd=self.shown, follow_symlinks=False).st_mode
+        with contextlib.ExitStack() as stack:
+            below = _opened(stack, self.below, name) if is_below else -1
+            shown = stack.enter_context(opened_to_change(self.shown, name, OPEN_DIRECTORY, mode))
+            # Last: the modes of both may just have been changed.
+            changed = _opened(stack, self.changed, name)
+            yield _Place(changed, shown, below, self)
+
+
+def _opened(stack: contextlib.ExitStack, parent: int, name: bytes) -> int:
+    if parent < 0:
+        return -1
+    try:
+        found = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
+    except OSError:
+        return -1
+    stack.callback(os.close, found)
+    return found
+
+
+class _LayerReturn:
+    """The way back of one undo.
+
+    Attributes:
+        failed: names that could not be made what they were.
+    """
+
+    def __init__(self, contents: ContentStore, *, has_mapped: bool) -> None:
+        self.failed: list[str] = []
+        self._contents = contents
+        self._has_mapped = has_mapped
+
+    def directory(self, place: _Place, wanted: Entry | None) -> None:
+        """Make a directory what it was.
+
+        Args:
+            wanted: what was changed in it; None if nothing was.
+        """
+        entries = {} if wanted is None else wanted.entries
+        now = _names(place.changed)
+        below = _names(place.below)
+        hides = wanted is not None and wanted.is_opaque
+        names = {*entries, *now}
+        if hides or place.is_opaque:
+            names |= below
+        for name in names:
+            entry = entries.get(name)
+            try:
+                if entry is not None:
+                    self._changed(place, name, entry, is_below=name in below and not hides)
+                elif name in below and not hides:
+                    self._unchanged(place, name, is_changed=name in now)
+                else:
+                    _clear(place.shown, name)
+            except OSError as error:
+                self.failed.append(f"{os.fsdecode(name)} ({error.strerror})")
+
+    def _changed(self, place: _Place, name: bytes, wanted: Entry, *, is_below: bool) -> None:
+        """Make what the session had changed what it was."""
+        kind = stat.S_IFMT(wanted.mode)
+        if kind == stat.S_IFCHR:
+            _clear(place.shown, name)
+            return
+        if kind == stat.S_IFDIR:
+            if not _is_directory(place.shown, name):
+                _clear(place.shown, name)
+                os.mkdir(name, 0o700, dir_fd=place.shown)
+            with place.at(name, is_below=is_below) as inside:
+                self.directory(inside, wanted)
+                _date(inside.shown, wanted.mode, wanted.modified)
+            return
+        status = _status(place.changed, name)
+        if status is not None and wanted.is_same(status) and not self._has_mapped:
+            return
+        if kind == stat.S_IFREG:
+            content = wanted.content
+            assert content is not None, "a file has content"
+            with _new_file(place.shown, name) as fd:
+                self._contents.write(content, fd)
+                _date(fd, wanted.mode, wanted.modified)
+        else:
+            _make_special(place.shown, name, wanted.mode, wanted.target, wanted.modified)
+
+    def _unchanged(self, place: _Place, name: bytes, *, is_changed: bool) -> None:
+        """Make what the session had not changed what the project has."""
+        status = os.stat(name, dir_fd=place.below, follow_symlinks=False)
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFDIR:
+            if not _is_directory(place.shown, name):
+                _clear(place.shown, name)
+                os.mkdir(name, 0o700, dir_fd=place.shown)
+            elif not is_changed and not place.is_opaque:
+                return
+            with place.at(name, is_below=True) as inside:
+                self.directory(inside, None)
+                _date(inside.shown, status.st_mode, status.st_mtime_ns)
+        elif kind == stat.S_IFREG:
+            source = os.open(name, os.O_RDONLY | OPEN_FILE, dir_fd=place.below)
+            try:
+                with _new_file(place.shown, name) as fd:
+                    transfer(source, 0, fd, 0, status.st_size)
+                    _date(fd, status.st_mode, status.st_mtime_ns)
+            finally:
+                os.close(source)
+        else:
+            target = os.readlink(name, dir_fd=place.below) if kind == stat.S_IFLNK else b""
+            _make_special(place.shown, name, status.st_mode, target, status.st_mtime_ns)
+
+
+def _names(directory: int) -> set[bytes]:
+    return set() if directory < 0 else {os.fsencode(name) for name in os.listdir(directory)}
+
+
+def _status(directory: int, name: bytes) -> os.stat_result | None:
+    if directory >= 0:
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return None
+
+
+def _is_directory(directory: int, name: bytes) -> bool:
+    status = _status(directory, name)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _clear(directory: int, name: bytes) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        remove(directory, name)
+
+
+@contextlib.contextmanager
+def _new_file(directory: int, name: bytes) -> Generator[int, None, None]:
+    """A new file in place of what has the name, whose other names keep their content."""
+    _clear(directory, name)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FILE, 0o600, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _make_special(directory: int, name: bytes, mode: int, target: bytes, modified: int) -> None:
+    """Make a link or a FIFO; nobody but its process can make a socket."""
+    _clear(directory, name)
+    if stat.S_ISLNK(mode):
+        os.symlink(target, name, dir_fd=directory)
+    elif stat.S_ISFIFO(mode):
+        os.mkfifo(name, stat.S_IMODE(mode), dir_fd=directory)
+    else:
+        return
+    os.utime(name, ns=(modified, modified), dir_fd=directory, follow_symlinks=False)
+
+
+def _date(fd: int, mode: int, modified: int) -> None:
+    """Give an open file or directory its permissions, and the time of its last change."""
+    status = os.fstat(fd)
+    if stat.S_IMODE(status.st_mode) != stat.S_IMODE(mode):
+        os.fchmod(fd, stat.S_IMODE(mode))
+    if status.st_mtime_ns != modified:
+        os.utime(fd, ns=(modified, modified))
+
+
+def _note(directory: int, wanted: Entry) -> None:
+    """Remember what was written as what it is now, so that it is not copied again."""
+    for name, entry in wanted.entries.items():
+        status = _status(directory, name)
+        if status is None or stat.S_IFMT(status.st_mode) != stat.S_IFMT(entry.mode):
+            continue
+        if stat.S_ISDIR(entry.mode):
+            with contextlib.ExitStack() as stack:
+                below = _opened(stack, directory, name)
+                if below >= 0:
+                    _note(below, entry)
+        elif not is_whiteout(status):
+            entry.note(status)
