@@ -5,6 +5,11 @@ Frameworks pin versions that contradict each other and nsm's. So each has a dire
 exact versions with hashes of all of it. The environments are kept in `build/integrations`. Where
 there is `package.json` with its lock file, npm installs that, too, in `npm` of the environment.
 
+Lines of `requirements.txt` that are ours: `# python: 3.12` names the Python that the packages need.
+`# source: NAME` names a package that has no wheel; then the versions are pinned for one machine.
+`# nsm: clients` says that they contradict what the supervisor needs: then nsm is there without it,
+and the supervisor of the tests is that of the Python that runs this program.
+
     make test-integrations                           # all of them
     make test-integrations ARGS='smolagents -k probe'
     .venv/bin/python tools/integrations.py --pin smolagents    # write its constraints.txt anew
@@ -33,6 +38,11 @@ ALWAYS = ("pytest>=8.4", "hatchling>=1.27", "editables")
 DEFAULT_PYTHON = "3.11"
 NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--engine-strict")
 PYTHON = re.compile(r"^# python: (3\.\d+)$", re.MULTILINE)
+CLIENTS_ONLY = re.compile(r"^# nsm: clients$", re.MULTILINE)
+CLIENTS_NEED = ("cbor2", "trio")
+"""Those of nsm's dependencies that `nsm.integrations` imports."""
+SOURCE = re.compile(r"^# source: (\S+)$", re.MULTILINE)
+PYENV = ".pyenv/versions"
 WHAT = "What the tests of the adapter for {name} need"
 
 
@@ -69,6 +79,12 @@ class Framework:
         found = PYTHON.search((self.directory / "requirements.txt").read_text(encoding="utf-8"))
         return found[1] if found else DEFAULT_PYTHON
 
+    @property
+    def clients_only(self) -> bool:
+        """Tell whether the supervisor has to be elsewhere."""
+        text = (self.directory / "requirements.txt").read_text(encoding="utf-8")
+        return CLIENTS_ONLY.search(text) is not None
+
     def interpreter(self) -> str:
         """Find a Python of that version.
 
@@ -78,14 +94,17 @@ class Framework:
         if "{}.{}".format(*sys.version_info) == self.python:
             return sys.executable
         name = f"python{self.python}"
-        for directory in os.get_exec_path():
+        of_pyenv = sorted((Path.home() / PYENV).glob(f"{self.python}.*/bin"), reverse=True)
+        for directory in [*os.get_exec_path(), *map(str, of_pyenv)]:
             path = shutil.which(name, path=directory)
             # A shim of pyenv may be there and run nothing.
             if path is not None:
                 tried = subprocess.run([path, "-c", ""], capture_output=True, check=False)
                 if tried.returncode == 0:
                     return path
-        raise UnavailableError(f"it is tested with Python {self.python}, and none is on PATH")
+        raise UnavailableError(
+            f"it is tested with Python {self.python}, and none is on PATH or of pyenv"
+        )
 
     def prepare(self) -> Path:
         """Make its virtual environment, unless it is there.
@@ -134,9 +153,16 @@ class Framework:
 
         Raises:
             pin.PinError: pip could not resolve them.
+            UnavailableError: there is no Python of that version.
         """
-        versions, found = pin.lock([*self.requirements, *ALWAYS], python=self.python)
-        text = pin.render(versions, found, {}, WHAT.format(name=self.name), pythons=[self.python])
+        needed = [*self.requirements, *ALWAYS]
+        only = CLIENTS_NEED if self.clients_only else None
+        source = SOURCE.findall((self.directory / "requirements.txt").read_text(encoding="utf-8"))
+        versions, found = pin.lock(
+            needed, python=self.python, pip=self.interpreter(), only=only, source=source
+        )
+        what = WHAT.format(name=self.name)
+        text = pin.render(versions, found, {}, what, pythons=[self.python], source=source)
         (self.directory / "constraints.txt").write_text(text, encoding="utf-8")
         print(f"{self.name}: {len(versions)} packages")
 
@@ -180,7 +206,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}:", flush=True)
         command = [str(python), "-m", "pytest", "-c", str(TESTS / "pytest.ini")]
         command += ["--rootdir", str(ROOT), "--confcutdir", str(TESTS), *for_pytest]
-        if subprocess.run([*command, str(framework.directory)], cwd=ROOT, check=False).returncode:
+        command += [str(framework.directory)]
+        environ = dict(os.environ)
+        if framework.clients_only:
+            environ["NSM_SUPERVISOR"] = str(Path(sys.executable).parent / "nsm-supervisor")
+        if subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode:
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

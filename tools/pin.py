@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ BUILD_EXTRAS = ("editables",)
 
 HEADER = """\
 # Written by tools/pin.py; do not edit.
-# {what} for CPython {first} to {last} on Linux x86_64 and aarch64, wheels only.
+# {what} for CPython {first} to {last} on Linux {machines}, wheels only.
 --only-binary :all:
 """
 
@@ -61,14 +62,23 @@ class PinError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One kind of machine: a Python version and the wheel tags it accepts."""
+    """One kind of machine: a Python version and the wheel tags it accepts.
+
+    Attributes:
+        pip: the Python whose pip is asked. It refuses packages that need a newer one.
+        source: packages that have no wheel. With any, the machine is this one.
+    """
 
     python: str
     machine: str
     glibc_minor: int
+    pip: str = sys.executable
+    source: tuple[str, ...] = ()
 
     def pip_options(self) -> list[str]:
         """The options that make pip resolve for this machine instead of its own."""
+        if self.source:
+            return ["--no-binary", ",".join(self.source)]
         options = ["--python-version", self.python, "--implementation", "cp"]
         for abi in (f"cp{self.python.replace('.', '')}", "abi3", "none"):
             options += ["--abi", abi]
@@ -115,7 +125,7 @@ def report(requirements: Iterable[str], target: Target, *options: str) -> list[P
         wanted = Path(scratch, "requirements.txt")
         wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         answer = Path(scratch, "report.json")
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
+        command = [target.pip, "-m", "pip", "install", "--quiet", "--dry-run"]
         command += ["--disable-pip-version-check", "--ignore-installed", "--only-binary", ":all:"]
         command += ["--target", str(Path(scratch, "nothing")), "--report", str(answer)]
         command += ["--requirement", str(wanted), *target.pip_options(), *options]
@@ -216,15 +226,31 @@ def hashes(
     return found
 
 
-def lock(roots: Sequence[str], *, python: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+def lock(
+    roots: Sequence[str],
+    *,
+    python: str,
+    pip: str,
+    only: Sequence[str] | None = None,
+    source: Sequence[str] = (),
+) -> tuple[dict[str, str], dict[str, set[str]]]:
     """Versions and hashes of what nsm and `roots` need, for one Python only.
+
+    Args:
+        pip: a Python of that version.
+        only: names of nsm's dependencies to take; None for all.
+        source: packages that have no wheel. Then it is for this machine only.
 
     Raises:
         PinError: pip could not resolve them.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [*project["project"]["dependencies"], *roots]
-    chosen = [target for target in targets() if target.python == python]
+    dependencies: list[str] = project["project"]["dependencies"]
+    chosen_ones = [line for line in dependencies if only is None or Requirement(line).name in only]
+    wanted = [*chosen_ones, *roots]
+    chosen = [replace(target, pip=pip) for target in targets() if target.python == python]
+    if source:
+        chosen = [replace(chosen[0], source=tuple(source))]
     oldest = report(wanted, chosen[0])
     if absent := missing(oldest, wanted, python):
         raise PinError(f"Python {python} also needs {sorted(absent)}: require them by name")
@@ -239,9 +265,12 @@ def render(
     what: str,
     *,
     pythons: Sequence[str] = PYTHONS,
+    source: Sequence[str] = (),
 ) -> str:
     """A requirements file in pip's hash-checking form."""
-    lines = [HEADER.format(what=what, first=pythons[0], last=pythons[-1])]
+    machines = platform.machine() if source else " and ".join(MACHINES)
+    header = HEADER.format(what=what, first=pythons[0], last=pythons[-1], machines=machines)
+    lines = [header, *(f"--no-binary {name}\n" for name in source)]
     for name in sorted(versions):
         digests = [f"    --hash=sha256:{digest}" for digest in sorted(found[name])]
         condition = f" ; {only[name]}" if name in only else ""

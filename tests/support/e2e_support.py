@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nsm
+from nsm.paths import supervisor_command
 from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def supervisor(
             [
                 *(["/bin/sh", "-c", f'ulimit {limits} && exec "$@"', "sh"] if limits else []),
                 *within,
-                *(sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writer)),
+                *(*supervisor_command(), "--ready-fd", str(writer)),
             ],
             env=variables_for(directory) | dict(variables or {}),
             stdin=subprocess.DEVNULL,

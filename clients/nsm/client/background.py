@@ -11,6 +11,7 @@ import os
 import threading
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -34,23 +35,42 @@ class Background:
         self._nursery: trio.Nursery | None = None
         self._token: trio.lowlevel.TrioToken | None = None
 
-    def blocking(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Call a function there, and wait for its end in this thread."""
-        future = self.start(function)
+    def blocking(
+        self,
+        function: Callable[[], Awaitable[T]],
+        lost: Callable[[T], Awaitable[None]] | None = None,
+    ) -> T:
+        """Call a function there, and wait for its end in this thread.
+
+        Args:
+            lost: called there with a result that the caller does not get.
+        """
+        future = self.start(function, lost)
         try:
             return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C
+        except BaseException:  # Ctrl-C
+            self._give_up(future, lost)
             raise
 
-    async def awaited(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def awaited(
+        self,
+        function: Callable[[], Awaitable[T]],
+        lost: Callable[[T], Awaitable[None]] | None = None,
+    ) -> T:
         """Call a function there, and await its end under asyncio or trio.
+
+        Args:
+            lost: called there with a result that the caller does not get.
 
         Cancellation: the function is cancelled, and its end is not waited for.
         """
-        future = self.start(function)
+        future = self.start(function, lost)
         if not trio.lowlevel.in_trio_run():
-            return await asyncio.wrap_future(future)
+            try:
+                return await asyncio.wrap_future(future)
+            except BaseException:
+                self._give_up(future, lost)
+                raise
         done, token = trio.Event(), trio.lowlevel.current_trio_token()
 
         def tell(_: object) -> None:
@@ -61,12 +81,26 @@ class Background:
         try:
             await done.wait()
         except BaseException:
-            future.cancel()
+            self._give_up(future, lost)
             raise
         return future.result()
 
-    def start(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Start a function there. To cancel the future cancels what the function waits for."""
+    def _give_up(self, future: Future[T], lost: Callable[[T], Awaitable[None]] | None) -> None:
+        """Cancel a call whose caller has gone; its result may be there already."""
+        future.cancel()
+        if lost is not None and not future.cancelled() and future.exception() is None:
+            self.start(partial(lost, future.result()))
+
+    def start(
+        self,
+        function: Callable[[], Awaitable[T]],
+        lost: Callable[[T], Awaitable[None]] | None = None,
+    ) -> Future[T]:
+        """Start a function there. To cancel the future cancels what the function waits for.
+
+        Args:
+            lost: called there with a result that comes after the future was cancelled.
+        """
         future: Future[T] = Future()
         token = self._started()
 
@@ -84,8 +118,11 @@ class Background:
                     with suppress(InvalidStateError):
                         future.set_exception(error)
                 else:
-                    with suppress(InvalidStateError):
+                    try:
                         future.set_result(result)
+                    except InvalidStateError:
+                        if lost is not None:
+                            await lost(result)
 
         def start_there() -> None:
             assert self._nursery is not None, "the thread is up"

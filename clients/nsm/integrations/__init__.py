@@ -14,6 +14,7 @@ docs/how-to/integrations.md shows how each is used.
     minisweagent.py      `NsmEnvironment`
     swerex.py            `NsmDeployment`, `NsmRuntime`; swerex_shell.py has its shells
     strands.py           `NsmSandbox`
+    openhands.py         `NsmAgentServer`, a workspace
     jupyter.py           kernel provisioner `nsm`
     acp_terminals.py     `NsmTerminals`, for editors that speak ACP
     sandboxes.py         `LazySandbox`: the sandbox of adapters, made at its first use

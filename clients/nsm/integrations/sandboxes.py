@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import trio
 
-from nsm import AsyncClient, NsmError
+from nsm import AsyncClient, AsyncJob, NsmError
 from nsm.client import operations
 from nsm.client.background import BACKGROUND
 from nsm.client.job_steps import COLLECT_BYTES
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Unpack
 
-    from nsm import AsyncJob
     from nsm.client.async_sandbox import AsyncSandbox
     from nsm.client.async_session_files import AsyncSessionFiles
     from nsm.client.job_steps import ProgramSettings
@@ -111,13 +110,13 @@ class LazySandbox:
 
     def do(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call one of the methods below, and wait in this thread."""
-        return BACKGROUND.blocking(partial(function, *args, **kwargs))
+        return BACKGROUND.blocking(partial(function, *args, **kwargs), self._stop_lost)
 
     async def ado(
         self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call one of the methods below, and await it under asyncio or trio."""
-        return await BACKGROUND.awaited(partial(function, *args, **kwargs))
+        return await BACKGROUND.awaited(partial(function, *args, **kwargs), self._stop_lost)
 
     def stop_soon(self, job: AsyncJob) -> None:
         """Stop a program, without waiting for its end."""
@@ -206,7 +205,7 @@ class LazySandbox:
         await self.files(write)
 
     async def start(self, argv: Sequence[str], **settings: Any) -> AsyncJob:
-        """Start a program, as `nsm.AsyncClient.exec`; what the caller cancels does not start."""
+        """Start a program, as `nsm.AsyncClient.exec`. If the caller is cancelled, it is stopped."""
         sandbox = await self.opened()
         with trio.CancelScope(shield=True):  # else nobody knows of a program that was started
             return await sandbox.exec(argv, **settings)
@@ -265,6 +264,11 @@ class LazySandbox:
             if row.port == port and row.is_open:
                 return row
         return await sandbox.open_port(port)
+
+    async def _stop_lost(self, result: object) -> None:
+        """Stop a program whose caller was cancelled while it was started."""
+        if isinstance(result, AsyncJob):
+            await self.stop(result)
 
     async def stop(self, job: AsyncJob) -> None:
         """Stop a program, with all that it has started, also if the caller is cancelled."""

@@ -56,6 +56,30 @@ def test_threads_asyncio_and_trio_share_a_session(sandbox: LazySandbox) -> None:
     assert trio.run(lambda: sandbox.ado(sandbox.execute, program)).stdout == b"a\n"
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 30.0], ids=["started", "starting"])
+def test_a_program_that_is_started_for_nobody_is_stopped(
+    running: Supervisor, sandbox: LazySandbox, wait_s: float
+) -> None:
+    """The caller is cancelled while, or after, the program's start is answered."""
+
+    async def main() -> None:
+        await sandbox.ado(sandbox.execute, ["mkfifo", "lives"])
+        argv = ["sh", "-c", "exec 3<>lives; echo >&3; exec sleep 1000"]
+        task = asyncio.create_task(sandbox.ado(sandbox.start, argv, wait_s=wait_s))
+        await sandbox.ado(sandbox.execute, ["head", "-c1", "lives"])
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if not task.cancelled():
+            await sandbox.ado(sandbox.stop, task.result())
+
+    asyncio.run(main())
+    assert sandbox.session is not None
+    with running.client() as client:
+        for row in client.jobs(sandbox.session):
+            assert not client.job(sandbox.session, row.id).wait(60).running, row
+
+
 def test_output_is_bytes_and_what_is_too_much_is_counted(sandbox: LazySandbox) -> None:
     done = run(sandbox, "printf '\\377\\0'; printf '\\376' >&2")
     assert (done.stdout, done.stderr, done.missing) == (b"\xff\0", b"\xfe", 0)
