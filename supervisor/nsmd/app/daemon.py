@@ -21,10 +21,10 @@ from nsm._version import program_version
 from nsmd.app.resources import Resources, open_resources
 from nsmd.app.service_status import ServiceStatus
 from nsmd.app.services import AppServices, open_services
-from nsmd.control.call import Services
 from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
 from nsmd.config.reload import Reconfiguration
+from nsmd.control.call import Services
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.unix_listener import LOCK
 from nsmd.http.scraping import serve_metrics

@@ -1,7 +1,8 @@
 """The verbs of `nsm`, a module each; `nsm.cli.main` has the table of them.
 
     Run code        run, exec, jobs, attach, interrupt, undo
-    Sessions        ps, top, logs, replay, inspect, net, secrets, port, fork, save, restore, tree, kill
+    Sessions        ps, top, logs, replay, inspect, net, secrets, port, fork, save, restore, tree,
+                    kill
     Files           cp, diff, apply, discard
     Environments    env
     The host        bridge, with its action bridge_audit; e2b
