@@ -43,8 +43,8 @@ are allowed while a session lives, transfers of files, and open ports.
 """
 
 PER_GRANT = 4
-"""Descriptors of a session or box with secrets: its helper, the channel to it, its state, and one
-to spare while a helper is replaced.
+"""Further descriptors of a session with secrets: its helper, the channel to it, its state, and one
+to spare while a helper is replaced. Those of boxes are among `MAX_LATER`.
 """
 
 MAX_GRANTS = 64
@@ -134,8 +134,7 @@ def share_out(limit: int, http: int = 0) -> Shares:
     proxied = min(MAX_PROXIED, max(LEAST, room // 32))
     boxes = min(MAX_BOXES, max(LEAST, room // 64))
     later = min(MAX_LATER, max(LEAST, room // 64))
-    grants = min(MAX_GRANTS, max(LEAST, room // 128))
-    left = room - connections - 2 * proxied - PER_BOX * boxes - later - PER_GRANT * grants
+    left = room - connections - 2 * proxied - PER_BOX * boxes - later
     sessions = max(LEAST, left // PER_SESSION)
     return Shares(
         limit=limit,
@@ -144,7 +143,7 @@ def share_out(limit: int, http: int = 0) -> Shares:
         proxied=proxied,
         boxes=boxes,
         ports=max(LEAST, later // PER_PORT),
-        grants=grants,
+        grants=min(MAX_GRANTS, max(LEAST, room // 64)),
     )
 
 

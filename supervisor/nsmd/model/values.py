@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from nsm.dataclass import dataclass, field
 from nsm.wire.results import Truncation
-from nsmd.host.descriptors import PER_OVERLAY, PER_PROXY, PER_SESSION
+from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
 from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import Enforcer, LimitEvent
@@ -262,7 +262,8 @@ class JailSpec:
     def descriptors(self) -> int:
         """Number of the supervisor's descriptors that its session holds."""
         copied = self.project is not None and self.project.copied
-        return PER_SESSION + PER_OVERLAY * copied + PER_PROXY * (self.network.mode == "allow")
+        found = PER_SESSION + PER_OVERLAY * copied + PER_PROXY * (self.network.mode == "allow")
+        return found + PER_GRANT * bool(self.secrets)
 
     def __hash__(self) -> int:  # as for `Environment`
         return hash((self.environment.name, self.project and self.project.path))

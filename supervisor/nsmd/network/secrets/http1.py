@@ -91,11 +91,11 @@ class Http1:
             pass  # one side sent what the other one cannot get, as a 101 that nobody asked for
         except RefusedResponseError as refused:
             await self._answer(502, str(refused))
-        except h11.RemoteProtocolError:
+        except h11.RemoteProtocolError as error:
             if work == self._return_responses:
                 await self._answer(502, "the server's response is no valid HTTP")
             else:
-                await self._answer(400, "this is no valid request of HTTP/1.1")
+                await self._answer(error.error_status_hint, "this is no valid request of HTTP/1.1")
         scope.cancel()
 
     # Requests.

@@ -1,0 +1,243 @@
+"""HTTP/1.1 with a secret, between a scripted client and a scripted server."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair
+
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
+from nsmd.network.secrets.http1 import Http1
+from nsmd.network.secrets.vault import HeldSecret, Vault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HOST = "api.example.org"
+VALUE, STAND_IN = "token-with-the-value", "token-in-its-place-1"
+OTHER = "other-in-its-place"
+ENDS_BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+Side = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
+
+
+def make_vault(*uses: str) -> Vault:
+    """A vault with a secret for this host and one for another."""
+    rows = (("key", HOST, STAND_IN, VALUE), ("other", "b.example.org", OTHER, "value-of-the-other"))
+    return Vault(
+        [
+            HeldSecret(
+                secret=parse_secret(name, "file: /x", [host], uses or ("env: KEY",)),
+                stand_in=stand_in,
+                value=value,
+                read_s=time.monotonic(),
+            )
+            for name, host, stand_in, value in rows
+        ]
+    )
+
+
+class Record:
+    """`ConnectionTraffic` of a test."""
+
+    def __init__(self) -> None:
+        self.uses: list[tuple[str, Sequence[str]]] = []
+        self.refusals: list[tuple[str, str]] = []
+
+    async def used(self, request: CheckedRequest) -> None:
+        self.uses.append((request.path, request.secrets))
+
+    async def refused(self, refusal: RefusedRequestError, method: str, path: str) -> None:
+        del method
+        self.refusals.append((refusal.verdict, path))
+
+    def sent(self, size: int) -> None:
+        """Count nothing."""
+
+    received = sent
+
+
+async def exchange(
+    asks: bytes, answers: Sequence[bytes] = (ENDS_BODY,), *, vault: Vault | None = None
+) -> tuple[bytes, bytes, Record]:
+    """Send something, have each request answered, and close both ends.
+
+    Returns:
+        What the client and the server got, and the record.
+    """
+    client, our_client = memory_stream_pair()
+    server, our_server = memory_stream_pair()
+    record = Record()
+    rules = HostRules(HOST, 443, vault or make_vault())
+    got: dict[str, bytes] = {"client": b"", "server": b""}
+
+    async def serve() -> None:
+        waiting = list(answers)
+        async for data in server:
+            got["server"] += bytes(data)
+            if waiting and got["server"].endswith((b"\r\n\r\n", b"END")):
+                await server.send_all(waiting.pop(0))
+                if not waiting:
+                    await server.send_eof()
+
+    async def ask() -> None:
+        await client.send_all(asks)
+        async for data in client:
+            got["client"] += bytes(data)
+            if b"onnection: close" in got["client"]:
+                await client.send_eof()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        nursery.start_soon(ask)
+        with trio.fail_after(60):
+            await Http1(our_client, our_server, rules, record).run()
+        await our_client.aclose()
+        await our_server.aclose()
+    return got["client"], got["server"], record
+
+
+def request(*lines: str, line: str = "GET /x HTTP/1.1", host: str = HOST, body: str = "") -> bytes:
+    return "\r\n".join((line, f"Host: {host}", *lines, "", body)).encode()
+
+
+async def test_a_value_goes_out_and_does_not_come_back() -> None:
+    answer = f"HTTP/1.1 200 OK\r\nX-Echo: {VALUE}\r\nContent-Length: 20\r\n\r\n{VALUE}".encode()
+    client, server, record = await exchange(request(f"Authorization: Bearer {STAND_IN}"), [answer])
+    assert f"Authorization: Bearer {VALUE}".encode() in server
+    assert STAND_IN.encode() not in server
+    assert client == answer.replace(VALUE.encode(), STAND_IN.encode())
+    assert record.uses == [("/x", ("key",))]
+
+
+async def test_requests_follow_each_other_on_one_connection() -> None:
+    asks = request() + request(f"X-Key: {STAND_IN}", line="GET /y?q=1 HTTP/1.1")
+    client, server, record = await exchange(asks, [ENDS_BODY, ENDS_BODY])
+    assert client == ENDS_BODY * 2
+    assert server.count(b"HTTP/1.1\r\n") == 2
+    assert record.uses == [("/y", ("key",))]
+
+
+async def test_a_header_is_added_where_there_is_none() -> None:
+    vault = make_vault("header: Authorization: Bearer")
+    _, server, record = await exchange(request(), vault=vault)
+    assert f"Authorization: Bearer {VALUE}".encode() in server
+    assert record.uses == [("/x", ("key",))]
+    _, server, record = await exchange(request("authorization: mine"), vault=vault)
+    assert VALUE.encode() not in server
+    assert record.uses == []
+
+
+@pytest.mark.parametrize(
+    ("asks", "status", "verdict"),
+    [
+        (request(line=f"GET /{STAND_IN} HTTP/1.1"), 403, "stand-in"),
+        (request(f"X: {OTHER}"), 403, "stand-in"),
+        (request(host="evil.example.org"), 400, "bad-request"),
+        (request(host=f"{HOST}:444"), 400, "bad-request"),
+        (request(line=f"GET https://{HOST}/ HTTP/1.1"), 400, "bad-request"),
+        (request(line="CONNECT a.example:443 HTTP/1.1"), 400, "bad-request"),
+        (request("Content-Length: 3", "Transfer-Encoding: chunked"), 400, "bad-request"),
+        (request("Content-Length: 03"), 400, "bad-request"),
+        (request(f"Host: {HOST}"), 400, ""),
+        (request("Content-Length: 1", "Content-Length: 2"), 400, ""),
+        (request("Transfer-Encoding: gzip, chunked"), 501, ""),
+        (request("X : y"), 400, ""),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "bad-request"),
+        (b"\x00\x01nonsense\r\n\r\n", 400, ""),
+    ],
+)
+async def test_requests_that_are_refused(asks: bytes, status: int, verdict: str) -> None:
+    client, server, record = await exchange(asks)
+    assert client.startswith(b"HTTP/1.1 %d " % status), client
+    assert server == b""
+    assert [each for each, _ in record.refusals] == ([verdict] if verdict else [])
+
+
+async def test_a_stand_in_in_a_body_stays_one() -> None:
+    asks = request("Content-Length: 23", line="POST / HTTP/1.1", body=f"{STAND_IN}END")
+    _, server, record = await exchange(asks)
+    assert server.endswith(f"{STAND_IN}END".encode())
+    assert record.uses == []
+
+
+async def test_a_stand_in_over_two_header_lines_is_none() -> None:
+    _, server, record = await exchange(request(f"X: {STAND_IN[:9]}", f"X: {STAND_IN[9:]}"))
+    assert VALUE.encode() not in server
+    assert record.uses == []
+
+
+async def test_servers_are_asked_for_what_can_be_searched() -> None:
+    _, server, _ = await exchange(request("Accept-Encoding: br, zstd", "Range: bytes=3-"))
+    assert b"Accept-Encoding: gzip\r\n" in server
+    assert b"br" not in server
+    assert b"Range" not in server
+
+
+async def test_a_compressed_body_is_decoded() -> None:
+    body = gzip.compress(f"the token is {VALUE}".encode() + b"x" * 300_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    client, _, _ = await exchange(request("Authorization: x"), [head + body])
+    assert f"the token is {STAND_IN}".encode() in client
+    assert client.count(b"x") >= 300_000
+    assert b"gzip" not in client
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, br\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: what\r\n\r\nok",
+        b"what is this\r\n\r\n",
+    ],
+)
+async def test_responses_that_are_refused(answer: bytes) -> None:
+    client, _, _ = await exchange(request(), [answer])
+    assert client.startswith(b"HTTP/1.1 502 ")
+
+
+async def test_a_body_that_is_not_coded_as_it_says_is_cut_short() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nwrong"
+    client, _, _ = await exchange(request(), [answer])
+    assert b"wrong" not in client
+    assert not client.endswith(b"0\r\n\r\n")
+
+
+async def test_a_websocket_passes_and_is_searched() -> None:
+    asks = request("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Extensions: deflate")
+    answer = b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    client, server, _ = await exchange(asks + b"\x81\x03END", [answer, VALUE.encode()])
+    assert b"deflate" not in server
+    assert server.endswith(b"\x81\x03END")
+    assert client.endswith(STAND_IN.encode())
+
+
+async def test_other_upgrades_are_left_out() -> None:
+    _, server, _ = await exchange(request("Upgrade: h2c", "Connection: Upgrade"))
+    assert b"pgrade" not in server
+
+
+async def test_a_value_that_has_changed_its_length() -> None:
+    vault = make_vault()
+    held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
+    held.former, held.value = (VALUE,), "a-longer-token-than-before"
+    vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
+    body = f"{held.value} {VALUE}".encode()
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    client, server, _ = await exchange(request(f"X: {STAND_IN}"), [answer], vault=vault)
+    assert held.value.encode() in server
+    assert f"{STAND_IN} {STAND_IN}".encode() in client
+    assert b"chunked" in client
+
+
+async def test_an_answer_before_the_whole_request(autojump_clock: object) -> None:
+    del autojump_clock
+    asks = request("Content-Length: 1000", line="POST / HTTP/1.1", body="beginsEND")
+    client, _, _ = await exchange(asks, [b"HTTP/1.1 413 Large\r\nContent-Length: 0\r\n\r\n"])
+    assert client.startswith(b"HTTP/1.1 413")

@@ -1,0 +1,144 @@
+"""Stand-ins: their shape, in requests, and in responses that come in any pieces."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsmd.network.secrets.stand_ins import (
+    Patterns,
+    Redactor,
+    find,
+    find_in_header,
+    make_stand_in,
+    replace_in_header,
+)
+
+VALUE = "sk-ant-api03-AbC/dEf+gHi9jKl0-mNo_PqR=="
+STAND_IN = make_stand_in(VALUE)
+KNOWN = {"key": (STAND_IN, VALUE)}
+VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=12, max_size=80)
+
+
+@pytest.mark.parametrize(
+    ("value", "prefix"),
+    [
+        ("ghp_Abcdefgh12345678ijklmnop90QRSTUVWXyz", "ghp_"),
+        ("sk-ant-api03-" + "Ab3" * 30, "sk-ant-api03-"),
+        ("correct-horse-9", ""),  # a beginning of a word that somebody chose tells too much
+        ("my-long-password-of-words-99", "my-long-"),
+    ],
+)
+def test_a_stand_in_has_the_shape_of_its_value(value: str, prefix: str) -> None:
+    made = make_stand_in(value)
+    assert made != value
+    assert made.startswith(prefix)
+    assert re.sub("[a-z]", "a", re.sub("[A-Z]", "A", re.sub("[0-9]", "0", made))) == re.sub(
+        "[a-z]", "a", re.sub("[A-Z]", "A", re.sub("[0-9]", "0", value))
+    )
+    assert make_stand_in(value) != made
+
+
+def test_a_value_of_signs_has_a_stand_in_of_letters() -> None:
+    made = make_stand_in("!!..//!!..")
+    assert len(made) == 10
+    assert made.isalnum()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (b"authorization", b"Bearer %s", b"Bearer %s"),
+        (b"x-api-key", b"%s", b"%s"),
+        (b"cookie", b"a=1; t=%s; b=2", b"a=1; t=%s; b=2"),
+    ],
+)
+def test_values_take_the_place_of_stand_ins(name: bytes, value: bytes, expected: bytes) -> None:
+    done = replace_in_header(name, value % STAND_IN.encode(), KNOWN)
+    assert done.value == expected % VALUE.encode()
+    assert done.names == ("key",)
+    assert find_in_header(name, value % STAND_IN.encode(), {"key": STAND_IN}) == "key"
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "basic", "BASIC"])
+def test_basic_credentials(scheme: str) -> None:
+    given_ = scheme.encode() + b" " + base64.b64encode(f"me:{STAND_IN}".encode())
+    done = replace_in_header(b"authorization", given_, KNOWN)
+    assert base64.b64decode(done.value[6:]) == f"me:{VALUE}".encode()
+    assert find_in_header(b"authorization", given_, {"key": STAND_IN}) == "key"
+
+
+@pytest.mark.parametrize("value", [b"Basic !!!", b"Basic", b"Basic bm9uZQ==", b"Bearer x"])
+def test_other_credentials_stay(value: bytes) -> None:
+    done = replace_in_header(b"authorization", value, KNOWN)
+    assert (done.value, done.names) == (value, ())
+
+
+def test_stand_ins_in_urls_are_found() -> None:
+    stand_ins = {"key": STAND_IN}
+    assert find(b"/x?t=" + STAND_IN.encode(), stand_ins) == "key"
+    assert find(b"/x?t=" + quote(STAND_IN, safe="").encode(), stand_ins) == "key"
+    assert find(b"/x?t=" + VALUE.encode(), stand_ins) is None
+
+
+def forms(value: str) -> list[bytes]:
+    """Ways in which a server may write a value."""
+    return [
+        value.encode(),
+        json.dumps({"token": value}).encode(),
+        json.dumps(value).replace("/", "\\/").encode(),
+        "".join(f"\\u{ord(c):04X}" for c in value).encode(),
+        quote(value, safe="").encode(),
+        "".join(f"%{ord(c):02x}" for c in value).encode(),
+        *(base64.b64encode(b"x" * shift + value.encode() + b"yz") for shift in range(3)),
+        *(base64.urlsafe_b64encode(b"x" * shift + value.encode()) for shift in range(3)),
+    ]
+
+
+def core(value: str, text: bytes) -> bool:
+    """Return whether some form of the value can be read from a text."""
+    texts = [text, re.sub(rb"%([0-9a-fA-F]{2})", lambda m: bytes([int(m[1], 16)]), text)]
+    texts.append(re.sub(rb"\\u00([0-9a-fA-F]{2})", lambda m: bytes([int(m[1], 16)]), text))
+    texts.append(re.sub(rb"\\(.)", rb"\1", text))
+    for match in re.findall(rb"[A-Za-z0-9+/_-]{8,}=*", text):
+        for cut in range(4):
+            piece = match[cut:].rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+            texts.append(base64.b64decode(piece[: len(piece) - (len(piece) % 4 == 1)] + b"=="))
+    return any(value.encode() in each for each in texts)
+
+
+@given(value=VALUES, cuts=st.lists(st.integers(1, 40), max_size=8), number=st.integers(0, 11))
+def test_no_form_of_a_value_passes_in_any_pieces(value: str, cuts: list[int], number: int) -> None:
+    stand_in = make_stand_in(value)
+    text = b"before " + forms(value)[number] + b" after"
+    assert core(value, text)
+    redactor = Redactor(Patterns([(value, stand_in)]))
+    out, rest = b"", text
+    for cut in cuts:
+        out += redactor.feed(rest[:cut])
+        rest = rest[cut:]
+    out += redactor.feed(rest) + redactor.finish()
+    assert not core(value, out)
+    assert out.startswith(b"before ")
+    assert out.endswith(b" after")
+    if Patterns([(value, stand_in)]).same_length and value.isalnum():
+        assert len(out) == len(text)
+
+
+@given(data=st.binary(max_size=300), cut=st.integers(0, 300))
+def test_what_has_no_value_passes_unchanged(data: bytes, cut: int) -> None:
+    redactor = Redactor(Patterns([(VALUE, STAND_IN)]))
+    assert redactor.feed(data[:cut]) + redactor.feed(data[cut:]) + redactor.finish() == data
+
+
+def test_bytes_that_begin_no_value_are_not_kept_back() -> None:
+    redactor = Redactor(Patterns([(VALUE, STAND_IN)]))
+    assert redactor.feed(b"data: {}\n\n") == b"data: {}\n\n"
+    assert redactor.feed(b"data: sk-an") == b"data: "
+    assert redactor.feed(b"d so on") == b"sk-and so on"
