@@ -48,6 +48,15 @@ RIGHTS = "policy: no root rights, no mounts and no further namespaces"
 KILLED = f"killed: memory limit {MEMORY_MB} MB reached"
 HOST_PROJECT = "/home/ann/src/words"
 MOVED = f"policy: the project {HOST_PROJECT} is at /project here"
+GPU_FULL = (
+    "gpu: GPU memory ran out: all sessions and programs of this machine share it, and nsm limits "
+    "none of them; `nsm top` shows the user who has it"
+)
+GPU_UPGRADED = (
+    "gpu: the GPU's driver was upgraded, and the kernel runs the older module until the user "
+    "restarts the machine"
+)
+NO_GPU = "gpu: this environment has no GPU; the user can give it one (`devices` in config.toml)"
 
 
 def hidden(place: str) -> str:
@@ -75,6 +84,10 @@ NOTES = {
     "rights": RIGHTS,
     "killed": f"{KILLED}; variables were lost",
     "moved": MOVED,
+    "gpu-memory": GPU_FULL,
+    "gpu-driver": GPU_UPGRADED,
+    "gpu-lost": "gpu: the GPU has fallen off its bus; the user has to restart the machine",
+    "no-gpu": NO_GPU,
 }
 
 

@@ -1,6 +1,7 @@
-"""Starts a program where directories are small, or cannot be written to.
+"""Starts a program where directories are small, cannot be written to, or have other content.
 
-Run as a program: ``restricted_mounts.py [tmpfs:BYTES:DIR | ro:DIR]... -- COMMAND...``. The mounts
+Run as a program: ``restricted_mounts.py [tmpfs:BYTES:DIR | ro:DIR | bind:DIR:PLACE |
+dev:NAME,NAME:DIR]... -- COMMAND...``; the last one has DIR, which it fills, as /dev. The mounts
 are in a namespace of the command's own, whose view is ``/proc/PID/root``. The command keeps this
 program's process id. An ordinary user makes them in a user namespace, in which nobody is root.
 """
@@ -41,6 +42,22 @@ def _enter() -> None:
     _mount("none", "/", "none", REC | PRIVATE)
 
 
+def _show_devices(names: str, directory: str) -> None:
+    """Show the usual devices and made-up ones, which lead to /dev/null, as /dev."""
+    usual = ("null", "zero", "full", "random", "urandom", "tty")
+    for name in (*usual, *names.split(",")):
+        Path(directory, name).touch()
+        source = name if name in usual else "null"
+        _mount(f"/dev/{source}", f"{directory}/{name}", "none", BIND)
+    for name in ("pts", "shm"):
+        Path(directory, name).mkdir()
+        _mount(f"/dev/{name}", f"{directory}/{name}", "none", BIND | REC)
+    for name in ("ptmx", "fd", "stdin", "stdout", "stderr"):
+        target = "pts/ptmx" if name == "ptmx" else f"/proc/self/fd/{'' if name == 'fd' else 0}"
+        Path(directory, name).symlink_to(target)
+    _mount(directory, "/dev", "none", BIND | REC)
+
+
 def main() -> None:
     """Make the places, and become the command."""
     end = sys.argv.index("--")
@@ -51,6 +68,11 @@ def main() -> None:
             size, _, directory = rest.partition(":")
             mode = f"{Path(directory).stat().st_mode & 0o777:o}"
             _mount("tmpfs", directory, "tmpfs", 0, f"size={size},mode={mode}")
+        elif kind == "bind":
+            source, _, directory = rest.partition(":")
+            _mount(source, directory, "none", BIND)
+        elif kind == "dev":
+            _show_devices(*rest.split(":"))
         else:
             _mount(rest, rest, "none", BIND)
             _mount("none", rest, "none", BIND | REMOUNT | RDONLY)

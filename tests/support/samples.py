@@ -29,6 +29,8 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "outdated": False,
         "ports": [],
         "labels": {},
+        "gpu_memory_bytes": None,
+        "gpu_percent": None,
     }
     return row | changes
 
@@ -114,6 +116,8 @@ def environment_row(**changes: Any) -> dict[str, Any]:
         "not_preloaded": [],
         "slow_imports": [],
         "templates": [],
+        "devices": [],
+        "device_nodes": [],
     }
     return row | changes
 
@@ -330,6 +334,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
         "ports": [],
         "jobs": [],
         "slow_imports": [],
+        "gpus": None,
     }
 
 
@@ -346,6 +351,8 @@ def session_start(**changes: Any) -> dict[str, Any]:
         "dropped": 0,
         "after_restart": False,
         "labels": {},
+        "gpu_memory_bytes": None,
+        "gpu_percent": None,
     }
     return start | changes
 

@@ -56,6 +56,8 @@ class EnvironmentRow(NamedTuple):
         hides: where others of that name come from, which it stands in place of.
         slow_imports: modules that are worth preloading, the slowest first.
         templates: its templates that run now; environments that show the same share them.
+        devices: devices that its user gave it, as configured; `device_nodes`: paths of those that
+            its sessions see.
     """
 
     name: str
@@ -76,3 +78,5 @@ class EnvironmentRow(NamedTuple):
     not_preloaded: tuple[str, ...] = ()
     slow_imports: tuple[SlowImport, ...] = ()
     templates: tuple[TemplateRow, ...] = ()
+    devices: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()

@@ -54,6 +54,31 @@ class RunRow(NamedTuple):
     code_omitted: int
 
 
+class GpuRow(NamedTuple):
+    """One GPU of the machine.
+
+    Attributes:
+        number: that of /dev/nvidiaNUMBER.
+        memory_bytes, used_bytes, percent: all of its memory; what all programs of the machine have
+            of it; their share of its time in the last second; None if unknown.
+        problem: why it cannot be read; empty if it can.
+    """
+
+    number: int
+    name: str = ""
+    memory_bytes: int | None = None
+    used_bytes: int | None = None
+    percent: int | None = None
+    problem: str = ""
+
+
+class GpuReport(NamedTuple):
+    """GPUs of the machine; `problem` says why they cannot be read, None if they can."""
+
+    gpus: tuple[GpuRow, ...] = ()
+    problem: str | None = None
+
+
 class Inspection(NamedTuple):
     """One session.
 
@@ -77,6 +102,7 @@ class Inspection(NamedTuple):
         jobs: programs in it that run, and the last 20 that have ended.
         ports: its ports that are open on the host.
         slow_imports: modules that are worth preloading in its environment.
+        gpus: GPUs of the machine, if it has some; else None.
     """
 
     session: SessionRow
@@ -94,3 +120,4 @@ class Inspection(NamedTuple):
     ports: tuple[PortRow, ...] = ()
     jobs: tuple[JobInfo, ...] = ()
     slow_imports: tuple[SlowImport, ...] = ()
+    gpus: GpuReport | None = None

@@ -32,6 +32,8 @@ class SessionRow(NamedTuple):
         outdated: its interpreter, libraries or preloaded modules have changed on disk meanwhile.
         ports: its ports that are open on the host.
         labels: what its client calls it.
+        gpu_memory_bytes, gpu_percent: its memory on GPUs, and its share of their time in the last
+            second; None without a GPU, or if unknown.
     """
 
     id: str
@@ -55,6 +57,8 @@ class SessionRow(NamedTuple):
     outdated: bool = False
     ports: tuple[PortAddress, ...] = ()
     labels: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
+    gpu_memory_bytes: int | None = None
+    gpu_percent: float | None = None
 
 
 class KilledSession(NamedTuple):

@@ -193,6 +193,7 @@ async def _provide(
         builder=builder,
         shells=resources.shells,
         project_environments=resources.project_environments,
+        devices=setup.devices,
     )
 
 

@@ -478,7 +478,10 @@ def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
             "aliases": [],
             "only_for": listed.only_for,
             "hides": [],
+            "devices": [],
+            "device_nodes": [],
         }
+    shown = item.shown_devices
     return {
         "name": item.name,
         "interpreter": "" if item.only_programs else item.interpreter,
@@ -496,4 +499,6 @@ def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
         "aliases": list(listed.aliases),
         "only_for": listed.only_for,
         "hides": list(listed.hides),
+        "devices": list(item.devices),
+        "device_nodes": [] if shown is None else [node.path for node in shown.nodes],
     }

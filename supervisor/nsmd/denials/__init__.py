@@ -10,6 +10,7 @@ lines       messages of failing programs and of Node, line by line
 tracebacks  messages of failing Python
 reading     choice of the texts of an execution that count
 naming      texts from outside, on one line
+gpus        messages and sentences about GPUs
 packages    sentences about missing packages
 wording     sentences about the policy's rule for the evidence
 explaining  all of it together: `explain`

@@ -28,12 +28,17 @@ Kind = Literal[
     "hidden",
     "missing",
     "privilege",
+    "gpu-memory",
+    "gpu-driver",
+    "gpu-lost",
+    "no-gpu",
 ]
 """Kind of failure: a program could not change a file; change one, because of its permissions; reach
 a host; install a Python package; import a module; require a Node module; install one; install a
 system package; make a socket of that kind; get memory, or an array of that size, or live without;
 start a thread, or a process; open a file; write more; see a file of the host; find one in its
-working directory; be root, mount or make namespaces.
+working directory; be root, mount or make namespaces; get memory on a GPU; use a GPU, since its
+driver was upgraded, since it is lost, or since there is none.
 """
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nsm.dataclass import dataclass
 from nsmd.denials import lines, reading, wording
 from nsmd.denials.evidence import Evidence
+from nsmd.denials.gpus import said_of_gpus
 from nsmd.denials.naming import plain
 from nsmd.host.paths import has_below
 from nsmd.model.limit_events import LimitEvent
@@ -52,7 +53,7 @@ def explain(
     circumstances: Circumstances = Circumstances(),  # noqa: B008  # frozen
 ) -> tuple[str, ...]:
     """Explain which rule of the jail stopped the code, and what is allowed: no line, one line, or
-    one for something killed and one for something denied.
+    one each for something killed, something denied, and a GPU.
 
     Args:
         policy: policy of the session.
@@ -87,6 +88,10 @@ def explain(
     )
     if said:
         notes.append(f"policy: {'; '.join(said)}")
+    kinds = {one.kind for one in found}
+    failed = outcome.exit_code != 0
+    of_gpus = said_of_gpus(policy, kinds, circumstances.environments, failed=failed)
+    notes += [f"gpu: {clause}" for clause in of_gpus]
     if circumstances.project is not None:
         missing = [one.subject for one in found if one.kind == "missing"]
         notes += _in_the_project(circumstances.project, missing)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nsmd.denials.evidence import Evidence, Kind, hosts_in, is_elsewhere, path_in
+from nsmd.denials.gpus import GPU_PHRASES, GPU_TRIGGERS
 
 MAX_LINE_CHARS = 1000
 """Largest line to examine. Messages are shorter, and this bounds the time of patterns."""
@@ -92,6 +93,7 @@ TRIGGERS = (
     "sudo:",
     "are you root",
     "o such file",
+    *GPU_TRIGGERS,
 )
 """A line without any of them is skipped, as most lines are."""
 
@@ -195,6 +197,7 @@ PHRASES = (
         r"^sudo: (?:effective uid is not 0|The \"no new privileges\" flag|.*must be owned)",
     ),
     _phrase("privilege", r"^E: .*are you root\?$|^\S+: cannot clone: Operation not permitted$"),
+    *(_phrase(kind, pattern) for kind, pattern in GPU_PHRASES),
 )
 """Searched in a line. If a `host` is this machine, it is no evidence."""
 

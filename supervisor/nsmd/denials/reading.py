@@ -35,6 +35,9 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
     "threads": ("can't start new thread", "resource temporarily unavailable"),
     "processes": ("resource temporarily unavailable", "cannot fork"),
     "privilege": ("operation not permitted", "must be superuser"),
+    "gpu-memory": ("out of memory",),
+    "gpu-driver": ("version mismatch",),
+    "no-gpu": ("gpus are available", "no nvidia driver", "no cuda-capable"),
 }
 """Words: code that contains them may have printed them itself."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from nsm.dataclass import dataclass
 from nsmd.denials import lines
 from nsmd.denials.evidence import Evidence, hosts_in, is_beyond_machines, is_elsewhere
+from nsmd.denials.gpus import GPU_KINDS
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.*))?$')
@@ -112,6 +113,15 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
         code: the code that ran; errors that it raises itself are no evidence.
     """
     if error.raised_by_hand or re.search(rf"\braise\s+(?:\w+\.)*{re.escape(error.name)}\b", code):
+        return
+    # First: torch calls an error of the GPU's memory OutOfMemoryError.
+    of_gpu = [
+        one
+        for one in lines.evidence_in([f"{error.name}: {error.message}"])
+        if one.kind in GPU_KINDS
+    ]
+    if of_gpu:
+        yield from of_gpu
         return
     if error.name.endswith("MemoryError"):
         if not is_beyond_machines(f"{error.source or code} {error.message}"):

@@ -7,6 +7,7 @@ host          files, variables and user of the checked host
 kernel        user namespaces, AppArmor, containers, mounts over /proc
 service       control groups, systemd, lingering
 places        socket, lock, directories, free space
+devices       GPUs that environments have
 room          descriptors, processes, memory, the clock
 bridge        definitions of programs, and the file that records calls
 http          address of MCP over HTTP, and its token

@@ -20,6 +20,7 @@ from nsm.checks import HostCheck, fail, ok, render_json, render_text, rows, warn
 from nsm.wire.errors import NixUnavailableError, NsmError
 from nsmd.doctor.bridge import check_bridge
 from nsmd.doctor.clients import check_clients
+from nsmd.doctor.devices import check_devices
 from nsmd.doctor.host import this_host
 from nsmd.doctor.http import check_http
 from nsmd.doctor.kernel import check_kernel
@@ -38,6 +39,8 @@ from nsmd.doctor.trials import (
     fix_of,
     try_all,
 )
+from nsmd.environments.devices.device_host import device_host
+from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.environments.host_presets import find_environments
 from nsmd.environments.images.layers import ZSTD
 from nsmd.environments.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
@@ -80,7 +83,9 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
         search_path: value of PATH to find programs on.
     """
     launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid)
-    environments = find_environments(settings, search_path, unreadable=launcher.user.why_unreadable)
+    found = find_environments(settings, search_path, unreadable=launcher.user.why_unreadable)
+    devices = device_host(launcher.user)
+    environments = [*map(DeviceFinder(devices).equip, found)]
     usable = [environment for environment in environments if environment.problem is None]
     trials = try_all(launcher, usable)
     facts = next((trial.facts for trial in trials if trial.facts is not None), None)
@@ -102,6 +107,7 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
         *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),
         *rows(
             ("environment", [check_environment(each, trials) for each in environments]),
+            ("gpu", check_devices(settings, devices)),
             ("nix", check_nix(nix)),
             ("images", check_images(search_path)),
             ("runtime directory", check_directory(safe_runtime_dir)),

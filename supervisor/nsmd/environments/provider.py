@@ -16,6 +16,7 @@ from nsmd.environments.pending import EnvironmentPendingError
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
 
 if TYPE_CHECKING:
+    from nsmd.environments.devices.device_watch import DeviceFinder
     from nsmd.environments.devshell.project_shells import DevShells
     from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 
@@ -40,6 +41,7 @@ class Provider:
         builder: builds environments; None for no builds.
         shells: development shells of projects; None if they are off.
         project_environments: environments in projects that people agreed to use; None for none.
+        devices: finds the devices of environments; None if none has any.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class Provider:
         builder: Builder | None = None,
         shells: DevShells | None = None,
         project_environments: ProjectEnvironmentManager | None = None,
+        devices: DeviceFinder | None = None,
     ) -> None:
         self.catalog = catalog
         self._discovery = discovery
         self._builder = builder
         self._shells = shells
         self._project_environments = project_environments
+        self._devices = devices
 
     def __repr__(self) -> str:
         return f"<Provider {self.catalog!r}>"
@@ -139,6 +143,8 @@ class Provider:
         """
         if self._discovery is not None:
             await self._discovery.look(client)
+        if self._devices is not None:
+            await self._devices.look()
 
     @asynccontextmanager
     async def opened(self, sources: Sources | None) -> AsyncGenerator[None]:

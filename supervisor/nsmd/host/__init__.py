@@ -6,6 +6,7 @@ journald         log lines in the format of systemd's journal
 locales          the user's language and time zone, for jails
 log_file         the log file, which never blocks and never fails its caller
 log_flood        a limit for log lines that strangers can cause
+nvml             memory and use of NVIDIA's GPUs
 package_manager  the command that installs a package here
 paths            checks of paths: may this be run, shown, trusted
 processes        processes as /proc shows them, and descriptors of them

@@ -55,14 +55,17 @@ def stat_fields(pid: int | str, proc: str = "/proc") -> tuple[bytes, list[bytes]
     return head.partition(b"(")[2], tail.split()
 
 
-def look_at(pid: int) -> ProcessStat | None:
+def look_at(pid: int, proc: str = "/proc") -> ProcessStat | None:
     """Read one process; None if it is gone, or hidden from us.
+
+    Args:
+        proc: directory of procfs; other than `/proc` in tests only.
 
     Raises:
         OSError: there is no free descriptor.
     """
     try:
-        _, words = stat_fields(pid)
+        _, words = stat_fields(pid, proc)
     except (*_GONE, PermissionError):
         return None
     return ProcessStat(pid, int(words[1]), int(words[3]), words[0].decode(), int(words[19]))

@@ -9,6 +9,9 @@ import trio
 from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.host import process_stats
+from nsmd.host.nvml import GpuReader, GpuUse, uses_below
+from nsmd.jail.cgroups import memory_of
+from nsmd.model.devices import has_nvidia
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
@@ -29,16 +32,59 @@ def measure_in_threads() -> Measure:
     return measure
 
 
+class SessionLister:
+    """Maker of the rows of live sessions.
+
+    Args:
+        measure: measures the processes below some PID 1s.
+
+    Attributes:
+        gpus: reads GPUs; asked only for sessions that have some.
+    """
+
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self.gpus = GpuReader()
+
+    async def rows(self, sessions: Sequence[Session]) -> list[SessionRow]:
+        """A row for each of these sessions that is live."""
+        now = trio.current_time()
+        usage = await self._measure([s.pid for s in sessions if s.pid])
+        grouped = {s.id: s.confinement.group for s in sessions if s.confinement is not None}
+        memory = await memory_of({id_: group for id_, group in grouped.items() if group})
+        gpu_use = await self.gpu_use(sessions)
+        return [
+            live_row(s, usage.get(s.pid), now, memory.get(s.id), gpu_use.get(s.pid))
+            for s in sessions
+            if s.live
+        ]
+
+    async def gpu_use(self, sessions: Sequence[Session]) -> Mapping[int, GpuUse]:
+        """Use of GPUs by these sessions, by process id; empty if none has a GPU, or it cannot be
+        read.
+        """
+        pids = [s.pid for s in sessions if has_nvidia(s.spec.environment.shown_devices) and s.pid]
+        if not pids:
+            return {}
+        reading = await self.gpus.read()
+        if reading.problem:
+            return {}
+        found = await trio.to_thread.run_sync(uses_below, reading, pids)
+        return {pid: found.get(pid, GpuUse(memory_bytes=0, percent=0)) for pid in pids}
+
+
 def live_row(
     session: Session,
     usage: process_stats.Usage | None,
     now: float,
     memory_bytes: int | None = None,
+    gpu_use: GpuUse | None = None,
 ) -> SessionRow:
     """Row of a session that belongs to a client.
 
     Args:
         memory_bytes: memory of its control group, if it has one.
+        gpu_use: its use of GPUs; None without any, or if unknown.
         now: trio's clock, seconds.
     """
     assert session.tenancy is not None
@@ -66,6 +112,8 @@ def live_row(
         taken_up=session.taken_up,
         outdated=session.jail is not None and session.jail.outdated,
         labels=dict(session.tenancy.labels),
+        gpu_memory_bytes=None if gpu_use is None else gpu_use.memory_bytes,
+        gpu_percent=None if gpu_use is None else gpu_use.percent,
     )
 
 

@@ -24,12 +24,17 @@ from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.environments.provider import Provider
-from nsmd.jail.cgroups import memory_of
 from nsmd.manager import code_fences
 from nsmd.manager.deduplication import Deduplication
 from nsmd.manager.env_choice import check_runs_code, env_left_open
 from nsmd.manager.job_starts import CodeJobs
-from nsmd.manager.listing import ROWS_AT_ONCE, Measure, ended_row, live_row, measure_in_threads
+from nsmd.manager.listing import (
+    ROWS_AT_ONCE,
+    Measure,
+    SessionLister,
+    ended_row,
+    measure_in_threads,
+)
 from nsmd.manager.live_forks import LiveForks
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.session_index import Here
@@ -81,6 +86,7 @@ class RunService:
         events: events of sessions and executions.
         code_jobs: jobs that run code of models.
         live_forks: forks of running sessions.
+        lister: makes the rows of live sessions.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class RunService:
         self._index = session_manager.index
         self._executions = session_manager.executions
         self.retries = Deduplication(session_manager.executions, session_manager.fates)
-        self._measure = measure or measure_in_threads()
+        self.lister = SessionLister(measure or measure_in_threads())
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
         self.code_jobs = CodeJobs(self)
         self.live_forks = LiveForks(self)
@@ -422,11 +428,7 @@ class RunService:
         """A row for each of these sessions that is live; None for all, oldest first."""
         if sessions is None:
             return [row for part in self.parts() for row in await self.describe(part)]
-        now = trio.current_time()
-        usage = await self._measure([s.pid for s in sessions if s.pid])
-        grouped = {s.id: s.confinement.group for s in sessions if s.confinement is not None}
-        memory = await memory_of({id_: group for id_, group in grouped.items() if group})
-        return [live_row(s, usage.get(s.pid), now, memory.get(s.id)) for s in sessions if s.live]
+        return await self.lister.rows(sessions)
 
     def _meant(self, request: RunRequest) -> Session | None:
         """Find the live session that a call names, if its environment is the one that is meant."""

@@ -47,6 +47,11 @@ class ShownDevices:
     driver: str = ""
 
 
+def has_nvidia(shown: ShownDevices | None) -> bool:
+    """Return whether there are GPUs among these devices whose use NVIDIA's library can tell."""
+    return shown is not None and any(node.path.startswith("/dev/nvidia") for node in shown.nodes)
+
+
 def why_no_devices(words: Sequence[str]) -> str | None:
     """Why these words name no devices; None if they do."""
     for word in words:

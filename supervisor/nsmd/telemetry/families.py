@@ -46,7 +46,7 @@ Readings = Mapping[Family, Mapping[Labels, Value]]
 """Metrics, with a value for each set of labels."""
 
 _RUN, _SESSION, _POOL = "Executions", "Sessions", "Pool and templates"
-_JOB, _PORT = "Jobs", "Ports of sessions"
+_JOB, _PORT, _GPU = "Jobs", "Ports of sessions", "GPUs of sessions"
 _CLIENT, _NETWORK, _SELF = "Clients", "Network of sessions", "The supervisor itself"
 _BRIDGE = "Programs of the host"
 
@@ -151,6 +151,41 @@ TAKEN_UP = Family(
     labels=("env",),
     group=_SESSION,
     help="Sessions of an earlier supervisor that this one has taken up.",
+)
+GPU_MEMORY = Family(
+    name="nsm_session_gpu_memory_bytes",
+    kind="gauge",
+    labels=("env",),
+    group=_GPU,
+    help="Memory on NVIDIA's GPUs that sessions have. Like the others of this part it is absent "
+    "while no session has a GPU, and where nsm cannot read GPUs.",
+)
+GPU_USE = Family(
+    name="nsm_session_gpu_use_ratio",
+    kind="gauge",
+    labels=("env",),
+    group=_GPU,
+    help="Share of GPUs' time that sessions had in the last second: 1 for all of one GPU.",
+)
+GPU_USED = Family(
+    name="nsm_gpu_memory_used_bytes",
+    kind="gauge",
+    labels=("gpu",),
+    group=_GPU,
+    help="Memory of a GPU that all programs of the machine have together.",
+)
+GPU_SIZE = Family(
+    name="nsm_gpu_memory_size_bytes",
+    kind="gauge",
+    labels=("gpu",),
+    group=_GPU,
+    help="All memory of a GPU.",
+)
+GPU_UNREAD = Family(
+    name="nsm_gpu_unreadable",
+    kind="gauge",
+    group=_GPU,
+    help="1 while sessions have GPUs and these cannot be read (`nsm inspect` says why), else 0.",
 )
 HANDED_OUT = Family(
     name="nsm_pool_takes",
@@ -436,6 +471,7 @@ LABELS = {
     "outcome": "`ok` (exit code 0), `error` (any other exit code), `timeout`, `interrupted`, "
     "`lost` (no result, because the session ended or could not start); of jobs also `stopped` (on "
     "request)",
+    "gpu": "the number of `/dev/nvidiaNUMBER`",
     "limit": "`memory` or `processes`",
     "enforced_by": "`cgroup`, `watchdog` or `rlimit` ([limits](policy.md#limits))",
     "state": "of a session `starting`, `idle`, `running` or `ending`; of a spare `ready` or "

@@ -10,7 +10,9 @@ import trio
 
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
+from nsmd.host.nvml import GpuUse, uses_below
 from nsmd.manager.run_service import RunService
+from nsmd.model.devices import has_nvidia
 from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity
@@ -131,9 +133,9 @@ class Telemetry:
             The text, and its content type.
         """
         # One at a time, since they compete with the event loop for Python's lock.
-        templates = self._around.templates()
+        templates, readings = self._around.templates(), {**self.read(), **await self._gpus()}
         return await trio.to_thread.run_sync(
-            _text_of, self.read(), templates, accept, limiter=self._writing
+            _text_of, readings, templates, accept, limiter=self._writing
         )
 
     def _sessions(self) -> Readings:
@@ -145,6 +147,31 @@ class Telemetry:
             if session.jobs:
                 jobs[(env,)] += len(session.jobs)
         return {f.SESSIONS: states, f.JOBS: jobs}
+
+    async def _gpus(self) -> Readings:
+        """Read the GPUs, if a session has one."""
+        sessions = self._run_service.live_sessions()
+        sessions = [s for s in sessions if has_nvidia(s.spec.environment.shown_devices)]
+        if not sessions:
+            return {}
+        reading = await self._run_service.lister.gpus.read()
+        if reading.problem:
+            return {f.GPU_UNREAD: {(): 1}}
+        uses = await trio.to_thread.run_sync(uses_below, reading, [s.pid for s in sessions])
+        memory: defaultdict[Labels, float] = defaultdict(int)
+        shares: defaultdict[Labels, float] = defaultdict(float)
+        for session in sessions:
+            env, use = self.counts.environment_of(session), uses.get(session.pid, GpuUse())
+            memory[(env,)] += use.memory_bytes or 0
+            shares[(env,)] += (use.percent or 0) / 100
+        known = [gpu for gpu in reading.gpus if not gpu.problem]
+        return {
+            f.GPU_MEMORY: memory,
+            f.GPU_USE: shares,
+            f.GPU_USED: {(str(gpu.number),): gpu.used_bytes or 0 for gpu in known},
+            f.GPU_SIZE: {(str(gpu.number),): gpu.memory_bytes or 0 for gpu in known},
+            f.GPU_UNREAD: {(): int(len(known) < len(reading.gpus))},
+        }
 
     def _pool(self) -> Readings:
         pool = self._run_service.session_manager.pool

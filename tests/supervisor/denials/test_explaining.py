@@ -21,10 +21,20 @@ from denial_notes import (
     notes_of,
 )
 from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
+from nsmd.denials.explaining import explain
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
+from nsmd.model.devices import DeviceNode, ShownDevices
 from nsmd.model.limit_events import LimitEvent
-from nsmd.model.values import Environment, NetworkRule, Outcome
+from nsmd.model.policy import policy_of
+from nsmd.model.values import (
+    Environment,
+    JailSizes,
+    JailSpec,
+    NetworkRule,
+    Outcome,
+    SessionLimits,
+)
 
 MEMORY_LIMIT = LimitEvent(
     kind="memory",
@@ -69,6 +79,22 @@ def test_a_group_counts_files_too_and_its_limit_says_so() -> None:
     notes = notes_of(exit_code=137, events=(event,), interpreter_restarted=True)
     limit = "memory limit 234 MB (files in memory included) reached (peak 234 MB)"
     assert notes == (f"killed: {limit}; variables were lost",)
+
+
+def test_where_there_is_a_gpu_its_loss_is_told_even_if_code_goes_on() -> None:
+    """CUDA only warns, and code silently uses the processor."""
+    warned = "UserWarning: CUDA initialization: Found no NVIDIA driver on your system."
+    node = DeviceNode(source="/dev/null", path="/dev/nvidia0", number=(1, 3))
+    ml = Environment(
+        name="ml", interpreter="python", shown_devices=ShownDevices(nodes=(node,), driver="580")
+    )
+    outcome = Outcome(stderr=warned, exit_code=0)
+    spec = JailSpec(environment=ml, project=None, sizes=JailSizes())
+    (note,) = explain(policy_of(spec, SessionLimits(), "cold"), outcome)
+    assert note.startswith("gpu: the GPU of this environment cannot be used")
+    assert notes_of(warned, exit_code=0, environments=(ml,)) == ()
+    (note,) = notes_of(warned, environments=(ml,))
+    assert note == "gpu: this environment has no GPU; ml has one"
 
 
 def test_what_was_counted_is_not_guessed_again() -> None:

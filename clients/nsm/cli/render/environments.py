@@ -74,6 +74,7 @@ def environment_details(row: EnvironmentRow) -> list[tuple[str, str]]:
         ("templates", "\n".join(_templates(row))),
         ("sessions", None if row.keeps_state or not row.available else "none: single runs only"),
         ("starts slowly", row.cold_start),
+        ("devices", _devices(row)),
         ("only for", row.only_for),
         ("in place of", ", ".join(row.hides)),
     ]
@@ -84,6 +85,11 @@ def environment_details(row: EnvironmentRow) -> list[tuple[str, str]]:
         for name, text in lines
         for number, line in enumerate(text.splitlines() or [""])
     ]
+
+
+def _devices(row: EnvironmentRow) -> str:
+    nodes = f": {', '.join(row.device_nodes)}" if row.device_nodes else ""
+    return ", ".join(row.devices) + nodes
 
 
 def _templates(row: EnvironmentRow) -> list[str]:

@@ -52,6 +52,7 @@ def inspection(found: Inspection, home: str) -> str:
         ("jail", _jail(policy, found)),
         ("network", _network(found.network or _map(policy, "network"))),
         *_limits(_map(policy, "limits"), row.memory_bytes, found.confinement or {}),
+        *_gpus(found),
         ("rights", _rights(_map(policy, "rights"))),
         ("variables", " ".join(_texts(policy, "variables")) or "-"),
         ("devices", " ".join(_texts(policy, "devices")) or "-"),
@@ -113,6 +114,27 @@ def _limits(
         ("time", f"{limits.get('timeout_s', '-')} s for an execution"),
         ("output", f"{limits.get('output_bytes', '-')} bytes of a stream in a result"),
     ]
+
+
+def _gpus(found: Inspection) -> list[tuple[str, str]]:
+    """A line for the session's use of GPUs, and one for each of the machine's."""
+    report = found.gpus
+    if report is None:
+        return []
+    if report.problem:
+        return [("gpu", f"unknown: {report.problem}")]
+    row = found.session
+    share = "" if row.gpu_percent is None else f", {row.gpu_percent:g} % of the time"
+    lines = [f"has {formats.memory(row.gpu_memory_bytes)}{share}; memory is shared and not limited"]
+    for gpu in report.gpus:
+        name = f"GPU {gpu.number}{f' ({gpu.name})' if gpu.name else ''}"
+        if gpu.problem:
+            lines.append(f"{name}: {gpu.problem}")
+            continue
+        busy = "" if gpu.percent is None else f", busy {gpu.percent} %"
+        size = formats.memory_of_limit(gpu.used_bytes, gpu.memory_bytes or 0)
+        lines.append(f"{name}: {size} in use by all programs{busy}")
+    return [("gpu" if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
 def _by(limits: Mapping[str, Any], key: str, words: Mapping[str, str] = _ENFORCED) -> str:

@@ -18,8 +18,10 @@ def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = No
     if not rows:
         return "No sessions."
     with_ports = any(row.ports for row in rows)
+    with_gpus = any(row.gpu_memory_bytes is not None for row in rows)
     return table(
         "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split()
+        + ["GPU"] * with_gpus
         + ["PORTS"] * with_ports,
         (
             (
@@ -35,11 +37,12 @@ def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = No
                 memory(row.memory_bytes),
                 processor_time(row.cpu_s),
                 row.limited_by or "-",
+                *([memory(row.gpu_memory_bytes)] if with_gpus else []),
                 *([_ports(row)] if with_ports else []),
             )
             for row in rows
         ),
-        right="AGE IDLE RUNS MEMORY CPU",
+        right="AGE IDLE RUNS MEMORY CPU GPU",
         width=width,
         least="LIMITS CLIENT CPU AGE RUNS MEMORY",
     )

@@ -108,6 +108,8 @@ _BY_NUMBER: dict[str, Callable[[Line], float | None]] = {
     "cpu": lambda line: line.cpu_percent,
     "memory": lambda line: line.row.memory_bytes,
     "processes": lambda line: line.row.processes,
+    "gpu": lambda line: line.row.gpu_percent,
+    "gpu-memory": lambda line: line.row.gpu_memory_bytes,
     "rate": lambda line: line.runs_per_s,
     "runs": lambda line: line.row.executions,
     "time": lambda line: line.row.cpu_s,

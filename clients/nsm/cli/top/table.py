@@ -53,6 +53,10 @@ COLUMNS = (
     Column("FOR", "idle", 4, 8, True, lambda line: formats.duration(line.since_s)),
     Column("CPU%", "cpu", 2, 6, True, lambda line: number(line.cpu_percent)),
     Column("MEMORY", "memory", 3, 12, True, lambda line: formats.memory(line.row.memory_bytes)),
+    Column("GPU%", "gpu", 2, 6, True, lambda line: number(line.row.gpu_percent)),
+    Column(
+        "GPU", "gpu-memory", 3, 12, True, lambda line: formats.memory(line.row.gpu_memory_bytes)
+    ),
     Column("PROCS", "processes", 8, 5, True, lambda line: _count(line.row.processes)),
     Column("RUNS/S", "rate", 6, 6, True, lambda line: number(line.runs_per_s)),
     Column("RUNS", "runs", 9, 9, True, lambda line: str(line.row.executions)),
@@ -85,17 +89,20 @@ def aligned(text: str, width: int, *, right: bool) -> str:
 def table(lines: Sequence[Line], width: int) -> tuple[str, list[str]]:
     """The header and a text for each line, each at most `width` columns wide.
 
-    Columns that do not fit are left out, those that say least first.
+    Columns that do not fit are left out, those that say least first, and those of GPUs where no
+    session has one.
     """
+    has_gpus = any(line.row.gpu_memory_bytes is not None for line in lines)
+    wanted = [column for column in COLUMNS if has_gpus or not column.order.startswith("gpu")]
     cells = {
         column.title: [cut(formats.visible(column.cell(line)), column.widest) for line in lines]
-        for column in COLUMNS
+        for column in wanted
     }
     widths = {
         column.title: max([len(column.title), *map(formats.columns, cells[column.title])])
-        for column in COLUMNS
+        for column in wanted
     }
-    shown = list(COLUMNS)
+    shown = list(wanted)
     while len(shown) > 1 and _total(shown, widths) > width:
         shown.remove(max(shown, key=lambda column: column.rank))
 

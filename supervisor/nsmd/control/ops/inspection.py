@@ -28,6 +28,7 @@ from nsmd.control.ops.ports import addresses_of, described
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import Confinement
 from nsmd.manager.listing import last_row, live_row
+from nsmd.model.devices import has_nvidia
 from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement
 from nsmd.sessions.jobs import list_jobs
@@ -71,11 +72,12 @@ async def inspect(call: Call) -> dict[str, Any]:
             return _past(transcript)
         session = ending
     seen = await trio.to_thread.run_sync(_look, session.pid, session.confinement)
+    gpu_use = await call.services.run_service.lister.gpu_use([session])
     now = trio.current_time()
     network = session.network
     recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
     return {
-        "session": live_row(session, seen.usage, now)._asdict()
+        "session": live_row(session, seen.usage, now, gpu_use=gpu_use.get(session.pid))._asdict()
         | {"ports": [] if call.confined else addresses_of(call, session.id)},
         "policy": _policy(session, sources=not call.confined),
         "network": network.facts(),
@@ -93,7 +95,16 @@ async def inspect(call: Call) -> dict[str, Any]:
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
         "jobs": await _jobs(session) if call.manages else [],
         "ports": described(call, session.id) if call.manages else [],
+        "gpus": await _gpus(call, session),
     }
+
+
+async def _gpus(call: Call, session: Session) -> dict[str, Any] | None:
+    """Describe the GPUs of the machine, for a session that has some."""
+    if call.confined or not has_nvidia(session.spec.environment.shown_devices):
+        return None
+    reading = await call.services.run_service.lister.gpus.read()
+    return {"gpus": [asdict(each) for each in reading.gpus], "problem": reading.problem or None}
 
 
 async def _jobs(session: Session) -> list[dict[str, Any]]:
@@ -126,6 +137,7 @@ def _past(transcript: Transcript) -> dict[str, Any]:
         "decisions": [],
         "jobs": [],
         "ports": [],
+        "gpus": None,
     }
 
 

@@ -66,6 +66,11 @@ class DeviceFinder:
         for words in self._found:
             self._watch(words)
 
+    async def look(self) -> None:
+        """Look again now, since somebody asks."""
+        if self._watching is not None:
+            await self._watching.look(*(("devices", words) for words in self._found))
+
     def _watch(self, words: Words) -> None:
         if self._watching is not None:
             self._watching.keep(

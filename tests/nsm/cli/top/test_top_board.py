@@ -122,14 +122,15 @@ def test_the_table_fits_and_loses_what_says_least(width: int) -> None:
     assert len(texts) == 2
     assert all(formats.columns(text) <= width for text in (header, *texts))
     titles = header.split()
-    ranks = {column.title: column.rank for column in COLUMNS}
+    # Without a GPU among the sessions, nothing is said of GPUs.
+    ranks = {c.title: c.rank for c in COLUMNS if not c.title.startswith("GPU")}
     if width >= 50:
         assert "NAME" in titles
         assert "CPU%" in titles
         left_out = [rank for title, rank in ranks.items() if title not in titles]
         assert all(ranks[title] < min(left_out, default=99) for title in titles)
     if width == 300:
-        assert titles == [column.title for column in COLUMNS]
+        assert titles == list(ranks)
 
 
 def test_names_can_not_drive_the_terminal() -> None:
