@@ -98,6 +98,22 @@ def talk(path: Path) -> bytes:
         return link.recv(100)
 
 
+@pytest.mark.slow  # packs and unpacks all that nsm needs
+def test_nsm_is_set_up_where_there_is_none(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with far_machine(tmp_path_factory.mktemp("bare")) as bare:
+        bare.remove_nsm()
+        missing = bare.run("nsm", "ps")
+        assert missing.returncode == 1
+        assert f"`nsm host setup {bare.address}` copies it there" in missing.stderr, missing
+        done = bare.run("nsm", "host", "setup", bare.address)
+        assert done.returncode == 0, done
+        installed = bare.there / ".local" / "share" / "nsm" / "host"
+        assert str(installed) in done.stdout
+        assert bare.run("nsm", "run", "-e", "python", "print(6 * 7)").stdout == "42\n"
+        assert {path.name for path in installed.parent.iterdir()} >= {"host"}
+        assert not list(installed.parent.glob("host.*"))
+
+
 @pytest.mark.usefixtures("variables")
 def test_calls_under_way_survive_cuts(far: FarMachine) -> None:
     """Each call runs once, and its answer comes, although the connection is cut meanwhile."""

@@ -79,14 +79,19 @@ def open_tunnel(path: str, *, autostart: bool) -> str:
     host = host_of(path)
     connection = connection_of(path)
     with locked(path):
-        if _connect(path, connection):
+        if connect(path, connection):
             ports.restore(path, connection)
-        answer = _ready(host, connection, autostart=autostart)
+        answer = ask_ready(host, connection, autostart=autostart)
+        if not answer.running:
+            raise NotRunningError(
+                f"no supervisor runs on {host.name}",
+                hint="`nsm run` or `nsm-mcp` starts one there.",
+            )
         _forward(connection, path, answer.socket)
     return host.name
 
 
-def _connect(path: str, connection: SshConnection) -> bool:
+def connect(path: str, connection: SshConnection) -> bool:
     """Have the connection up; returns whether it is a fresh one."""
     if connection.is_up():
         return False
@@ -152,7 +157,15 @@ def read_answer(output: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> HostAnswer:
+def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> HostAnswer:
+    """Ask a host's nsm where its supervisor listens.
+
+    Args:
+        autostart: start one if none runs.
+
+    Raises:
+        HostError, HostUnreachableError, NotRunningError: as `open_tunnel`, but none may run.
+    """
     arguments = ["host", "ready", *([] if autostart else ["--no-start"])]
     code, output, said = run_there(host, connection, arguments)
     facts = read_answer(output)
@@ -176,10 +189,6 @@ def _ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> H
         )
     if answer.error:
         raise NotRunningError(f"on {host.name}: {answer.error}", hint=answer.hint)
-    if not answer.running:
-        raise NotRunningError(
-            f"no supervisor runs on {host.name}", hint="`nsm run` or `nsm-mcp` starts one there."
-        )
     return answer
 
 
