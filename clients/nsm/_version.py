@@ -8,6 +8,7 @@ from functools import cache
 __version__ = "0.2.0"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+COMMIT_FILE = "_commit.txt"
 _DIGITS = frozenset("0123456789abcdef")
 
 
@@ -18,10 +19,16 @@ def program_version() -> str:
     A program that was built has its commit in a file, which `hatch_build.py` writes. One that
     runs from a clone has git's; a change that was not committed does not show.
     """
-    commit = _read(os.path.join(_HERE, "_commit.txt"))
+    commit = program_commit()
+    return f"{__version__}+{commit[:8]}" if commit else __version__
+
+
+def program_commit() -> str:
+    """The commit of this program; empty where nobody knows it."""
+    commit = _read(os.path.join(_HERE, COMMIT_FILE))
     if not _is_commit(commit):
         commit = _head(os.path.dirname(os.path.dirname(_HERE)))
-    return f"{__version__}+{commit[:8]}" if _is_commit(commit) else __version__
+    return commit if _is_commit(commit) else ""
 
 
 def _is_commit(text: str) -> bool:

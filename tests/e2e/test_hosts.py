@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from sshd import FarMachine
 
 pytestmark = pytest.mark.jail
+
+SERVER = """\
+import socket, threading
+server = socket.create_server(("127.0.0.1", 8000))
+def serve():
+    while True:
+        server.accept()[0].sendall(b"from afar")
+threading.Thread(target=serve, daemon=True).start()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +74,44 @@ def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> No
     missing = far.run("nsm", "cp", "files:missing", str(tmp_path / "missing"))
     assert (missing.returncode, "missing" in missing.stderr) == (1, True), missing
     far.run("nsm", "kill", "files")
+
+
+def test_a_port_is_open_here_and_comes_back_after_a_cut(far: FarMachine, tmp_path: Path) -> None:
+    served = far.run("nsm", "run", "-e", "python", "-s", "web", SERVER)
+    assert served.returncode == 0, served
+    opened = far.run("nsm", "port", "web", "8000", "--listen", f"unix:{tmp_path}/web")
+    assert opened.stdout == f"unix:{tmp_path}/web\n", opened
+    assert talk(tmp_path / "web") == b"from afar"
+    far.cut()
+    assert "web" in far.run("nsm", "port").stdout  # which connects again
+    assert talk(tmp_path / "web") == b"from afar"
+    assert far.run("nsm", "port", "web", "--close", "8000").returncode == 0
+    assert not (tmp_path / "web").exists()
+    assert far.run("nsm", "port").stdout == "No open ports.\n"
+    far.run("nsm", "kill", "web")
+
+
+def talk(path: Path) -> bytes:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(60)
+        link.connect(str(path))
+        return link.recv(100)
+
+
+@pytest.mark.slow  # packs and unpacks all that nsm needs
+def test_nsm_is_set_up_where_there_is_none(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with far_machine(tmp_path_factory.mktemp("bare")) as bare:
+        bare.remove_nsm()
+        missing = bare.run("nsm", "ps")
+        assert missing.returncode == 1
+        assert f"`nsm host setup {bare.address}` copies it there" in missing.stderr, missing
+        done = bare.run("nsm", "host", "setup", bare.address)
+        assert done.returncode == 0, done
+        installed = bare.there / ".local" / "share" / "nsm" / "host"
+        assert str(installed) in done.stdout
+        assert bare.run("nsm", "run", "-e", "python", "print(6 * 7)").stdout == "42\n"
+        assert {path.name for path in installed.parent.iterdir()} >= {"host"}
+        assert not list(installed.parent.glob("host.*"))
 
 
 @pytest.mark.usefixtures("variables")

@@ -71,6 +71,16 @@ class FarMachine:
                 os.kill(pid, signal.SIGKILL)
         return len(ways)
 
+    def remove_nsm(self) -> None:
+        """Have Python alone on PATH there, in place of nsm's programs."""
+        python = self.directory / "python"
+        python.mkdir()
+        name = f"python3.{sys.version_info[1]}"
+        (python / name).symlink_to(sys.executable)
+        config = self.directory / "sshd_config"
+        ours = str(Path(program("nsm")).parent)
+        config.write_text(config.read_text().replace(f"PATH={ours}:", f"PATH={python}:", 1))
+
     def end(self) -> None:
         """End its supervisor and all connections."""
         end_supervisor(str(self.there / "nsm" / "control.sock"))
@@ -92,7 +102,7 @@ def configure(directory: Path, *, delay_s: float = 0.0) -> None:
     (directory / "known_hosts").write_text(f"far {(directory / 'host_key.pub').read_text()}")
     there = {**variables_for(directory / "far"), "XDG_RUNTIME_DIR": str(directory / "far")}
     there["PATH"] = f"{Path(program('nsm')).parent}:{there['PATH']}"
-    del there["HOME"], there["NSM_SOCKET"]  # sshd sets the first; the second is found there
+    del there["NSM_SOCKET"]  # which is found there
     settings = " ".join(f'"{name}={value}"' for name, value in there.items())
     (directory / "sshd_config").write_text(
         f"""\

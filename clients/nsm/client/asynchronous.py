@@ -31,7 +31,7 @@ from nsm.client.async_jobs import AsyncJobCalls
 from nsm.client.async_run_calls import AsyncRunCalls
 from nsm.client.projects import DEFAULT, project_of
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
-from nsm.hosts.place import client_socket
+from nsm.hosts.place import client_socket, leads_elsewhere
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import (
@@ -447,6 +447,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             )
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
             self._path = path if self._may_reconnect else None
+            self.far_socket = path if leads_elsewhere(path) else None
         wire = AsyncWire(stream)
         hello = operations.hello(
             name=self._name, scope=self._scope, project=self._project.path, path=self._path

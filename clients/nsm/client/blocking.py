@@ -21,7 +21,7 @@ from nsm.client.file_calls import FileCalls
 from nsm.client.job_calls import JobCalls
 from nsm.client.projects import DEFAULT, project_of
 from nsm.client.run_calls import RunCalls
-from nsm.hosts.place import client_socket
+from nsm.hosts.place import client_socket, leads_elsewhere
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import DisconnectedError
@@ -107,6 +107,7 @@ class Client(FileCalls, JobCalls, RunCalls):
         if connection is None:
             path = socket_path or client_socket(self._host)
             connection = start.connect(path, autostart=autostart, again=not reconnect)
+            self.far_socket = path if leads_elsewhere(path) else None
         self._wire = BlockingWire(
             connection,
             operations.hello(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nsm.hosts import ports as far_ports
 from nsm.wire.answers import read
 from nsm.wire.ports import PortRow
 
@@ -44,6 +45,8 @@ class Ports:
         Raises:
             BadRequestError: nobody can listen there.
         """
+        if (far := self._client.far_socket) is not None:
+            return self._client.carry_out(far_ports.open_port(far, target, port, _absolute(listen)))
         arguments = _open_arguments(target, port, listen, public=public)
         return read(PortRow, self._client.call("port_open", arguments), "port")
 
@@ -53,10 +56,15 @@ class Ports:
         Raises:
             BadRequestError: it is not open.
         """
-        self._client.call("port_close", {"target": target, "port": port})
+        if (far := self._client.far_socket) is not None:
+            self._client.carry_out(far_ports.close_port(far, target, port))
+        else:
+            self._client.call("port_close", {"target": target, "port": port})
 
     def list(self, target: str | None = None) -> list[PortRow]:
         """List the open ports of a session, or of all."""
+        if (far := self._client.far_socket) is not None:
+            return self._client.carry_out(far_ports.list_ports(far, target))
         return _rows(self._client.call("ports", _list_arguments(target)))
 
 
@@ -70,28 +78,40 @@ class AsyncPorts:
         self, target: str, port: int, *, listen: str | None = None, public: bool = False
     ) -> PortRow:
         """Open a port of a session, as `Ports.open`."""
+        if (far := self._client.far_socket) is not None:
+            steps = far_ports.open_port(far, target, port, _absolute(listen))
+            return await self._client.carry_out(steps)
         arguments = _open_arguments(target, port, listen, public=public)
         return read(PortRow, await self._client.call("port_open", arguments), "port")
 
     async def close(self, target: str, port: int) -> None:
         """Close a port of a session, as `Ports.close`."""
-        await self._client.call("port_close", {"target": target, "port": port})
+        if (far := self._client.far_socket) is not None:
+            await self._client.carry_out(far_ports.close_port(far, target, port))
+        else:
+            await self._client.call("port_close", {"target": target, "port": port})
 
     async def list(self, target: str | None = None) -> list[PortRow]:
         """List the open ports, as `Ports.list`."""
+        if (far := self._client.far_socket) is not None:
+            return await self._client.carry_out(far_ports.list_ports(far, target))
         return _rows(await self._client.call("ports", _list_arguments(target)))
 
 
 def _open_arguments(target: str, port: int, listen: str | None, *, public: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {"target": target, "port": port}
     if listen is not None:
-        # The supervisor has another working directory.
-        if listen.startswith(UNIX) and listen != UNIX:
-            listen = UNIX + os.path.abspath(listen.removeprefix(UNIX))
-        arguments["listen"] = listen
+        arguments["listen"] = _absolute(listen)
     if public:
         arguments["public"] = True
     return arguments
+
+
+def _absolute(listen: str | None) -> str | None:
+    """An address for the supervisor, which has another working directory."""
+    if listen is None or not listen.startswith(UNIX) or listen == UNIX:
+        return listen
+    return UNIX + os.path.abspath(listen.removeprefix(UNIX))
 
 
 def _list_arguments(target: str | None) -> dict[str, Any]:

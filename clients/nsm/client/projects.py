@@ -101,6 +101,8 @@ class ProjectCalls:
 
     _project: Project
     _host: str | None = None
+    far_socket: str | None = None
+    """Path of the socket here, if it is that of another machine."""
 
     def in_project(
         self,

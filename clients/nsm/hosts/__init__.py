@@ -4,6 +4,12 @@
     address.py    `ssh://user@host:port`, and what `[hosts]` of config.toml says of a host
     projects.py   the project of a client, as a host has it
     ssh.py        one OpenSSH connection to a host, and commands over it
+    connections.py   the connection that a socket of a host belongs to
+    ports.py      ports of sessions there, opened here
+    port_keeper.py   the process that keeps the connection for them
+    setup.py      `nsm host setup`
+    archive.py    the file that it copies
+    installer.py  the program of that file, which runs there
     tunnel.py     open it, have a supervisor run there, and forward its socket
 
 A client that has the path of a host's socket connects to it as to any other. `nsm.startup.start`

@@ -39,7 +39,6 @@ _OPTIONS = (
     # A connection that is dead is noticed within 15 s, before clients give up on the supervisor.
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
-    "StreamLocalBindUnlink=yes",
     "StreamLocalBindMask=0177",
     # What the user has configured for logins of their own has no place in this connection.
     "ClearAllForwardings=yes",

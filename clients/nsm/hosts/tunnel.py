@@ -6,25 +6,32 @@ Any number of programs may do so at once: they queue for one lock, as for the st
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nsm import paths
 from nsm._version import program_version
-from nsm.hosts.address import RemoteHost
-from nsm.hosts.place import FACTS
-from nsm.hosts.ssh import SshConnection
+from nsm.hosts import ports
+from nsm.hosts.connections import (
+    connection_of,
+    forwarded_file,
+    host_of,
+    locked,
+    remote_socket,
+)
 from nsm.wire.decode import DecodeError, decode
-from nsm.wire.errors import HostError, NotRunningError
+from nsm.wire.errors import HostError, HostUnreachableError, NotRunningError
 from nsm.wire.messages import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from typing import IO
+
+    from nsm.hosts.address import RemoteHost
+    from nsm.hosts.ssh import SshConnection
 
 ANSWER_KEY = "nsm-host"
 """Key of the map that `nsm host ready` prints; a login may print other lines."""
@@ -69,34 +76,30 @@ def open_tunnel(path: str, *, autostart: bool) -> str:
         HostError: its nsm is missing, or speaks another protocol.
         NotRunningError: no supervisor runs there.
     """
-    directory = os.path.dirname(path)
-    host = host_of(directory)
-    connection = SshConnection(host, directory)
-    with _locked(directory):
-        if not connection.is_up():
-            for stale in (path, _forwarded_file(path)):
-                with suppress(FileNotFoundError):
-                    os.unlink(stale)
-            connection.open()
-        answer = _ready(host, connection, autostart=autostart)
+    host = host_of(path)
+    connection = connection_of(path)
+    with locked(path):
+        if connect(path, connection):
+            ports.restore(path, connection)
+        answer = ask_ready(host, connection, autostart=autostart)
+        if not answer.running:
+            raise NotRunningError(
+                f"no supervisor runs on {host.name}",
+                hint="`nsm run` or `nsm-mcp` starts one there.",
+            )
         _forward(connection, path, answer.socket)
     return host.name
 
 
-def host_of(directory: str) -> RemoteHost:
-    """The host that a directory is for.
-
-    Raises:
-        HostError: nobody can tell.
-    """
-    place = os.path.join(directory, FACTS)
-    try:
-        with open(place, encoding="utf-8") as file:
-            return decode(RemoteHost, json.load(file))
-    except (OSError, ValueError) as error:
-        raise HostError(
-            f"{place} cannot be read: {error}", hint="Remove it and try again."
-        ) from error
+def connect(path: str, connection: SshConnection) -> bool:
+    """Have the connection up; returns whether it is a fresh one."""
+    if connection.is_up():
+        return False
+    for stale in (path, forwarded_file(path)):
+        with suppress(FileNotFoundError):
+            os.unlink(stale)
+    connection.open()
+    return True
 
 
 def run_there(
@@ -154,7 +157,15 @@ def read_answer(output: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> HostAnswer:
+def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> HostAnswer:
+    """Ask a host's nsm where its supervisor listens.
+
+    Args:
+        autostart: start one if none runs.
+
+    Raises:
+        HostError, HostUnreachableError, NotRunningError: as `open_tunnel`, but none may run.
+    """
     arguments = ["host", "ready", *([] if autostart else ["--no-start"])]
     code, output, said = run_there(host, connection, arguments)
     facts = read_answer(output)
@@ -178,21 +189,14 @@ def _ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> H
         )
     if answer.error:
         raise NotRunningError(f"on {host.name}: {answer.error}", hint=answer.hint)
-    if not answer.running:
-        raise NotRunningError(
-            f"no supervisor runs on {host.name}", hint="`nsm run` or `nsm-mcp` starts one there."
-        )
     return answer
 
 
 def _forward(connection: SshConnection, path: str, there: str) -> None:
     """Forward the socket, unless that is done."""
-    note = _forwarded_file(path)
-    try:
-        with open(note, encoding="utf-8") as file:
-            forwarded = file.read()
-    except FileNotFoundError:
-        forwarded = ""
+    forwarded = ""
+    with suppress(HostUnreachableError):
+        forwarded = remote_socket(path)
     if forwarded == there and os.path.exists(path):
         return
     if forwarded:
@@ -200,19 +204,4 @@ def _forward(connection: SshConnection, path: str, there: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
     connection.forward(path, there)
-    paths.replace_file(note, there.encode())
-
-
-def _forwarded_file(path: str) -> str:
-    return f"{path}.there"
-
-
-@contextmanager
-def _locked(directory: str) -> Generator[None]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(os.path.join(directory, "start.lock"), flags, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+    paths.replace_file(forwarded_file(path), there.encode())

@@ -154,11 +154,13 @@ def _attach_line(attachment_id: str) -> bytes:
         cwd = os.getcwd()
     except OSError:  # deleted
         cwd = None
+    more: dict[str, object] = {}
     variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     if os.environ.get("NSM_HOST"):
         from nsm.hosts.projects import entry_there  # noqa: PLC0415  # most shims stay here
 
         variables, cwd = entry_there(variables, cwd)
+        more["resumes"] = True  # the end of a connection does not mean our end
     attach = {
         "id": attachment_id,
         "program_version": program_version(),
@@ -166,8 +168,7 @@ def _attach_line(attachment_id: str) -> bytes:
         "cwd": cwd,
         "pid": os.getpid(),
         "inherits": True,
-        # Only on this machine does the end of a connection mean the end of a client.
-        "resumes": bool(os.environ.get("NSM_HOST")),
+        **more,
     }
     return jsonlines.dump({"nsm": 1, "attach": attach}) + b"\n"
 

@@ -89,7 +89,7 @@ def spawn(path: str) -> str:
     command = [*program, "--ready-fd", str(write_end)]
     try:
         launcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DETACH, *command],
+            [*detached(), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -111,6 +111,11 @@ def spawn(path: str) -> str:
         os.close(read_end)
         launcher.kill()  # ended long ago, unless it hangs: then it must not be waited for
         launcher.wait()
+
+
+def detached() -> tuple[str, ...]:
+    """The beginning of a command that starts the rest as nobody's child, and ends."""
+    return (sys.executable, "-I", "-S", "-c", _DETACH)
 
 
 def _wait_ready(pipe: int) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm._version import program_version
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_OK, Parser
+from nsm.hosts.address import find_host
 from nsm.hosts.tunnel import ANSWER_KEY
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError, NsmError
 from nsm.wire.messages import PROTOCOL_VERSION
 
-if TYPE_CHECKING:
-    import argparse
+LEAST_PYTHON = 11
+"""Minor version of the oldest Python 3 that nsm runs with."""
 
 _EPILOG = """\
+`setup` copies nsm and all that it needs to another machine as one file, over ssh, and installs it
+there for your user, below ~/.local/share/nsm/host. That machine needs Python, of the version that
+nsm has here, and bubblewrap, but neither a compiler nor a network.
+
 examples:
+  nsm host setup ssh://me@big
   nsm --host ssh://me@big run -e python 'print(1)'
 """
 
@@ -31,13 +37,44 @@ def parser() -> Parser:
         "ready", "start a supervisor on this machine, and print its socket, for another one's nsm"
     )
     ready.add_argument("--no-start", action="store_true", help="start none")
+    setup = actions.add("setup", "install this nsm on another machine, or bring it up to date")
+    setup.add_argument(
+        "host", metavar="HOST", help="ssh://user@host:port, or a name in config.toml"
+    )
+    setup.add_argument(
+        "--python", metavar="VERSION", type=_version, help="its Python, such as 3.13, if not ours"
+    )
     return parser
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    if major != "3" or not minor.isdecimal() or int(minor) < LEAST_PYTHON:
+        message = f"{text!r} is no version of Python from 3.{LEAST_PYTHON} on"
+        raise argparse.ArgumentTypeError(message)
+    return 3, int(minor)
 
 
 def main(arguments: list[str]) -> int:
     """Carry out an action."""
     options = parser().parse_args(arguments)
-    return _ready(options)
+    return _ready(options) if options.action == "ready" else _setup(options)
+
+
+def _setup(options: argparse.Namespace) -> int:
+    from nsm.hosts.setup import set_up  # noqa: PLC0415  # packaging, zipfile
+
+    terminal.note(f"copying nsm to {options.host}")
+    done = set_up(find_host(options.host), options.python)
+    terminal.out(f"nsm {done.version} is in {done.directory} of {options.host}")
+    if not done.has_bwrap:
+        terminal.note("bubblewrap is missing there; Debian, Ubuntu: apt-get install bubblewrap")
+    if done.running:
+        terminal.note(
+            f"a supervisor runs there; `nsm --host {options.host} reload` has it become this "
+            "version, with all its sessions"
+        )
+    return EXIT_OK
 
 
 def _ready(options: argparse.Namespace) -> int:

@@ -1,0 +1,112 @@
+"""`nsm host setup`: nsm on another machine, copied as one file."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsm.hosts.archive import Version, write_archive
+from nsm.hosts.connections import connection_of, locked
+from nsm.hosts.place import socket_of
+from nsm.hosts.tunnel import INSTALLED, ask_ready, connect, read_answer
+from nsm.wire.errors import HostError
+
+if TYPE_CHECKING:
+    from nsm.hosts.address import RemoteHost
+    from nsm.hosts.ssh import SshConnection
+    from nsm.hosts.tunnel import HostAnswer
+
+_DIRECTORY = INSTALLED.removesuffix("/bin/nsm")
+_ARCHIVE = f"{_DIRECTORY}.pyz"
+
+
+class SetUp(NamedTuple):
+    """Outcome of a set-up.
+
+    Attributes:
+        version: nsm's version there.
+        directory: where it is.
+        running: a supervisor runs there; it may be an older one.
+        has_bwrap: bubblewrap is there.
+    """
+
+    version: str
+    directory: str
+    running: bool
+    has_bwrap: bool
+
+
+def set_up(host: RemoteHost, python: Version | None = None) -> SetUp:
+    """Copy nsm to a host, and install it for the user there.
+
+    Args:
+        python: version of Python there; None for the one that we have.
+
+    Raises:
+        HostUnreachableError: the host cannot be reached.
+        HostError: it cannot be installed there; the message says why.
+    """
+    version = python or (sys.version_info[0], sys.version_info[1])
+    path = socket_of(host)
+    connection = connection_of(path)
+    with locked(path):
+        connect(path, connection)
+        program = _find_python(host, connection, version)
+        with tempfile.TemporaryFile(prefix="nsm-host-") as archive:
+            write_archive(archive, version)
+            archive.seek(0)
+            copied = connection.run(
+                _shell(f'mkdir -p "$HOME/{_parent()}" && cat >"$HOME/{_ARCHIVE}"'), stdin=archive
+            )
+        if copied.returncode:
+            raise HostError(
+                f"nsm could not be copied to {host.name}: {_last(copied.stderr)}",
+                hint=f"It needs some 100 MB in ~/{_parent()} there.",
+            )
+        script = f'{shlex.quote(program)} -I "$HOME/{_ARCHIVE}" "$HOME/{_DIRECTORY}"'
+        done = connection.run(_shell(f'{script}; code=$?; rm -f "$HOME/{_ARCHIVE}"; exit $code'))
+        facts = read_answer(done.stdout) or {"error": _last(done.stderr)}
+        if "installed" not in facts:
+            raise HostError(
+                f"nsm could not be installed on {host.name}: {facts.get('error')}",
+                hint="What was there is as it was.",
+            )
+        answer: HostAnswer = ask_ready(host, connection, autostart=False)
+    return SetUp(answer.version, facts["installed"], answer.running, bool(facts.get("bwrap")))
+
+
+def _find_python(host: RemoteHost, connection: SshConnection, version: Version) -> str:
+    name = f"python{version[0]}.{version[1]}"
+    candidates = f"{name} /usr/bin/{name} /usr/local/bin/{name} python3 /usr/bin/python3"
+    test = f"import sys; sys.exit(sys.version_info[:2] != {version})"
+    found = connection.run(
+        _shell(
+            f'for python in {candidates}; do "$python" -c "{test}" 2>/dev/null && '
+            'echo "nsm-python $python" && exit; done; exit 1'
+        )
+    )
+    for line in found.stdout.decode(errors="replace").splitlines():
+        if line.startswith("nsm-python "):
+            return line.removeprefix("nsm-python ")
+    raise HostError(
+        f"there is no Python {version[0]}.{version[1]} on {host.name}, for which nsm is installed "
+        "here"
+        if version == sys.version_info[:2]
+        else f"there is no {name} on {host.name}",
+        hint="Install it there, or name the one that is: `nsm host setup --python 3.13 ...` "
+        "fetches the packages for that.",
+    )
+
+
+def _parent() -> str:
+    return _DIRECTORY.rpartition("/")[0]
+
+
+def _shell(script: str) -> str:
+    return f"exec sh -c {shlex.quote(script)}"
+
+
+def _last(output: bytes) -> str:
+    return " ".join(output.decode(errors="replace").strip().splitlines()[-1:]) or "no reason given"
