@@ -22,6 +22,7 @@ import framework_pages
 import nsm
 from nsm.integrations.ray import NodeLostError, Pool, PoolSandbox
 from nsm.wire.errors import BadRequestError, NotRunningError, SessionEndedError
+from packageindex import IndexServer, index_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -32,6 +33,7 @@ LOOPBACK = "127.0.0.2"
 
 SESSIONS = 20
 PATIENCE_S = 60
+OBJECT_STORE_BYTES = 80 * 2**20
 QUICK_VERDICT = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -39,55 +41,71 @@ QUICK_VERDICT = {
 }
 
 
+class World:
+    """A cluster whose nodes have stores of their own, as machines have, and an index of packages.
+
+    Its head has no sessions.
+    """
+
+    def __init__(self, cluster: Cluster, directory: Path, index: IndexServer) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.index = index
+
+    def add_node(self) -> Any:
+        number = len(list(self.directory.iterdir()))
+        store = self.directory / f"node-{number}"
+        store.mkdir()
+        variables = {
+            "XDG_DATA_HOME": str(store),
+            "PIP_INDEX_URL": self.index.url("/simple", host="127.0.0.1"),
+        }
+        return self.cluster.add_node(
+            num_cpus=1,
+            resources={"nsm_sessions": SESSIONS},
+            object_store_memory=OBJECT_STORE_BYTES,
+            node_ip_address=LOOPBACK,
+            env_vars=variables,
+        )
+
+    def kill(self, node: Any) -> None:
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def further_node(self) -> Generator[Any]:
+        """A node that may be killed in the block."""
+        node = self.add_node()
+        yield node
+        if node in self.cluster.worker_nodes:
+            self.kill(node)
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Generator[Cluster]:
-    """A head without sessions, to which the tests add nodes."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
     head = {
         "num_cpus": 0,
         "node_ip_address": LOOPBACK,
         "_system_config": QUICK_VERDICT,
-        "object_store_memory": 80 * 2**20,
+        "object_store_memory": OBJECT_STORE_BYTES,
     }
-    it = Cluster(initialize_head=True, head_node_args=head)
-    ray.init(address=it.address, _node_ip_address=LOOPBACK, log_to_driver=False)
-    yield it
-    ray.shutdown()
-    it.shutdown()
-
-
-def add_node(cluster: Cluster, sessions: int = SESSIONS, **variables: str) -> Any:
-    return cluster.add_node(
-        num_cpus=1,
-        resources={"nsm_sessions": sessions},
-        object_store_memory=80 * 2**20,
-        node_ip_address=LOOPBACK,
-        env_vars=variables,
-    )
+    with index_server(None) as index:
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
+        yield World(cluster, tmp_path_factory.mktemp("stores"), index)
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
-def nodes(cluster: Cluster) -> list[Any]:
+def nodes(world: World) -> list[Any]:
     """Two nodes that stay."""
-    return [add_node(cluster) for _ in range(2)]
+    return [world.add_node() for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
 def pool(nodes: list[Any]) -> Generator[Pool]:
     with Pool() as it:
         yield it
-
-
-@contextmanager
-def further_node(cluster: Cluster) -> Generator[Any]:
-    """A node that may be killed."""
-    node = add_node(cluster)
-    yield node
-    if node in cluster.worker_nodes:
-        kill(cluster, node)
-
-
-def kill(cluster: Cluster, node: Any) -> None:
-    cluster.remove_node(node, allow_graceful=False)
 
 
 def sandbox_on(pool: Pool, node: Any, **settings: Any) -> PoolSandbox:
@@ -205,8 +223,8 @@ def test_ray_has_its_resource_back(nodes: list[Any]) -> None:
     remove_placement_group(everything)
 
 
-def test_a_killed_node(cluster: Cluster, pool: Pool) -> None:
-    with further_node(cluster) as node:
+def test_a_killed_node(world: World, pool: Pool) -> None:
+    with world.further_node() as node:
         sandbox = sandbox_on(pool, node)
         sandbox.run("x = 1")
         facts = pool.nodes()[node.node_id]
@@ -215,7 +233,7 @@ def test_a_killed_node(cluster: Cluster, pool: Pool) -> None:
         for result in pool.map(codes):
             outputs.append(int(result.stdout))
             if len(outputs) == 20:
-                kill(cluster, node)
+                world.kill(node)
         assert outputs == list(range(120))
         with pytest.raises(SessionEndedError, match="has gone") as caught:
             sandbox.run("print(x)")
@@ -232,15 +250,15 @@ def wait_gone(pid: int) -> None:
         os.close(process)
 
 
-def test_a_session_is_restored_from_its_save(cluster: Cluster, pool: Pool, tmp_path: Path) -> None:
-    with further_node(cluster) as node:
+def test_a_session_is_restored_from_its_save(world: World, pool: Pool, tmp_path: Path) -> None:
+    with world.further_node() as node:
         sandbox = sandbox_on(pool, node, save=str(tmp_path / "a.nsmsave"))
         sandbox.run("x = 41")
         sandbox.files.write("notes.txt", "kept")
         sandbox.save()
         sandbox.run("x = 0")
         pid = pool.nodes()[node.node_id]["pid"]
-        kill(cluster, node)
+        world.kill(node)
         wait_gone(pid)
         with pytest.raises(SessionEndedError):
             sandbox.run("x")
@@ -285,10 +303,37 @@ def test_a_program_whose_node_goes_each_time(pool: Pool, monkeypatch: pytest.Mon
         pool.run("print(1)")
 
 
-def test_a_new_node_is_used(cluster: Cluster, pool: Pool) -> None:
-    with further_node(cluster) as node, sandbox_on(pool, node) as sandbox:
+def test_a_new_node_is_used(world: World, pool: Pool) -> None:
+    with world.further_node() as node, sandbox_on(pool, node) as sandbox:
         assert sandbox.run("print(1)").stdout == "1\n"
         assert node.node_id in pool.nodes()
+
+
+def test_an_environment_is_built_once_and_shipped(world: World, nodes: list[Any]) -> None:
+    world.index.add_project("demo", "1.0")
+    with Pool(environments={"science": {"pip": ["demo"], "preload": ["demo"]}}) as pool:
+        results = list(pool.map(["print(demo.version)"] * 40, env="science", group=1))
+        assert {result.stdout for result in results} == {"1.0\n"}
+        used = len(pool.nodes())
+    fetched = [each for each in world.index.asked if each.path.endswith(".whl")]
+    assert len(fetched) == 1, "another node fetched it, too"
+    stored = [path.name for path in world.directory.glob("*/nsm/envs/*") if path.name[0] != "."]
+    assert len(stored) == used
+    assert len(set(stored)) == 1
+
+
+def test_an_environment_that_cannot_be_built(nodes: list[Any]) -> None:
+    with pytest.raises(nsm.NsmError, match=r"science.*cannot be made"):
+        Pool(environments={"science": {"pip": ["no-such-package"]}})
+
+
+def test_configuration_of_the_supervisors(nodes: list[Any]) -> None:
+    config = {"environments": {"small": {"preset": "python", "env": {"GIVEN": 'a "word"'}}}}
+    with Pool(config=config) as pool:
+        code = "import os; print(os.environ['GIVEN'])"
+        assert pool.run(code, env="small").stdout == 'a "word"\n'
+    with pytest.raises(NotRunningError, match="max_sparse"):
+        Pool(config={"pool": {"max_sparse": 4}})
 
 
 def test_nothing_is_left(nodes: list[Any]) -> None:
@@ -301,9 +346,7 @@ def test_nothing_is_left(nodes: list[Any]) -> None:
     pool.close()
 
 
-def test_without_a_cluster_or_the_resource(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_cluster_or_the_resource(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "nodes", list)
     with pytest.raises(NotRunningError, match="nsm_sessions"):
         Pool()

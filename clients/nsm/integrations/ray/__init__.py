@@ -12,7 +12,7 @@ calls.py          calls of actors from asyncio
 
 from __future__ import annotations
 
-from nsm.integrations.ray.pool import NodeLostError
+from nsm.integrations.ray.cluster import NodeLostError
 from nsm.integrations.ray.pool import RayPool as Pool
 from nsm.integrations.ray.sandboxes import PoolSandbox, PoolSharedSandbox
 

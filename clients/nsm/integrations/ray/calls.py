@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """Calls of Ray's actors, from asyncio."""
 
 from __future__ import annotations

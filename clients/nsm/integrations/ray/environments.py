@@ -48,14 +48,13 @@ class Shipment(NamedTuple):
 
 def toml(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
     """Write tables of texts, numbers, booleans and lists as TOML, whose values are JSON's."""
-    values = {name: value for name, value in table.items() if not isinstance(value, dict)}
+    tables = {name: value for name, value in table.items() if isinstance(value, dict)}
+    values = {name: value for name, value in table.items() if name not in tables}
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in values.items()]
     if place and lines:
         lines.insert(0, f"[{'.'.join(json.dumps(name) for name in place)}]")
-    tables = [
-        toml(value, (*place, name)) for name, value in table.items() if isinstance(value, dict)
-    ]
-    return "\n".join([*lines, *filter(None, tables)]) + "\n"
+    lines += [toml(each, (*place, name)) for name, each in tables.items()]
+    return "\n".join(lines) + "\n"
 
 
 def write_config(config: Mapping[str, Any], *, max_sessions: int) -> None:

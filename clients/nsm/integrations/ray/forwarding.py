@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """Sockets on this machine that lead to supervisors of other nodes, through calls of their actors.
 
 So all of nsm's clients work with a session of another node, and no node opens a port. One loop of

@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """Sessions that Ray has placed on nodes: leases, and the slots in them.
 
 A lease is a placement group with one bundle of the resource `nsm_sessions`. Ray's scheduler chooses

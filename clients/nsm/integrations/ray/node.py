@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false
 """Actor of one node: it has the node's supervisor, and passes on what others ask of it."""
 
 from __future__ import annotations
@@ -56,21 +57,11 @@ class NodeActor:
         config: Mapping[str, Any],
         shipments: Sequence[Shipment],
     ) -> None:
-        self._node_id = node_id
-        self._directory = tempfile.mkdtemp(prefix="nsm-ray-")
-        self._guard = self._start_guard()
-        self._socket = os.path.join(self._directory, guard.SOCKET)
-        # Of this process and of the supervisors that it starts. HOME stays: pip's configuration
-        # and the store of environments are the user's.
-        os.environ["NSM_SOCKET"] = self._socket
-        os.environ["XDG_CONFIG_HOME"] = os.path.join(self._directory, "config")
-        os.environ["XDG_STATE_HOME"] = os.path.join(self._directory, "state")
-        environments.write_config(config, max_sessions=capacity + SPARE_SESSIONS)
-        for shipment in shipments:
-            environments.unpack(shipment)
-        start.connect(self._socket).close()
-        self._client = AsyncClient(socket_path=self._socket, name="ray", scope="ray", project=None)
-        self._begun = False
+        self._capacity = capacity
+        self._config = config
+        self._shipments = shipments
+        self._starting = asyncio.Lock()
+        self._facts: dict[str, Any] | None = None
         self._tunnels: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
         self._tunnels_made = 0
         tags = ("node",)
@@ -89,26 +80,46 @@ class NodeActor:
         for metric in (self._sessions, self._executions, self._seconds):
             metric.set_default_tags({"node": node_id[:12]})
 
-    def _start_guard(self) -> int:
-        """Start the guard; returns the pipe that has it wait while it is open."""
-        reader, writer = os.pipe()
+    @ray.method(max_task_retries=-1)
+    async def ready(self) -> dict[str, Any]:
+        """Start the supervisor, if that has not been done; facts about it.
+
+        A caller that cannot reach the actor waits until it answers or Ray says that it has ended.
+
+        Raises:
+            NsmError: the supervisor cannot be started.
+        """
+        async with self._starting:
+            if self._facts is None:
+                await asyncio.to_thread(self._start)
+                self._client = AsyncClient(
+                    socket_path=self._socket, name="ray", scope="ray", project=None
+                )
+                await BACKGROUND.awaited(self._client.__aenter__)
+                assert self._client.server is not None, "it is connected"
+                pid = self._client.server.pid
+                self._facts = {"pid": pid, "socket": self._socket, "process": os.getpid()}
+                self._counting = asyncio.create_task(self._count_sessions())
+            return self._facts
+
+    def _start(self) -> None:
+        self._directory = tempfile.mkdtemp(prefix="nsm-ray-")
+        self._socket = os.path.join(self._directory, guard.SOCKET)
+        reader, self._guard = os.pipe()  # the guard waits while the second end is open
         subprocess.run(
             [sys.executable, "-P", guard.__file__, self._directory], stdin=reader, check=True
         )
         os.close(reader)
-        return writer
-
-    @ray.method(max_task_retries=-1)
-    async def ready(self) -> dict[str, Any]:
-        """Connect; facts about the supervisor. A caller that cannot reach the actor waits until
-        it answers or Ray says that it has ended.
-        """
-        if not self._begun:
-            self._begun = True
-            await BACKGROUND.awaited(self._client.__aenter__)
-            self._counting = asyncio.create_task(self._count_sessions())
-        assert self._client.server is not None, "it is connected"
-        return {"pid": self._client.server.pid, "socket": self._socket, "process": os.getpid()}
+        # Of this process and of the supervisors that it starts. HOME stays: pip's configuration
+        # and the store of environments are the user's.
+        os.environ["NSM_SOCKET"] = self._socket
+        os.environ["XDG_CONFIG_HOME"] = os.path.join(self._directory, "config")
+        os.environ["XDG_STATE_HOME"] = os.path.join(self._directory, "state")
+        environments.write_config(self._config, max_sessions=self._capacity + SPARE_SESSIONS)
+        for shipment in self._shipments:
+            environments.unpack(shipment)
+        self._shipments = ()
+        start.connect(self._socket).close()
 
     async def _count_sessions(self) -> None:
         while True:
@@ -197,6 +208,9 @@ class NodeActor:
                 return environments.build(client, wanted, ship=ship)
 
         return await asyncio.to_thread(build)
+
+    async def built(self, shipments: Sequence[Shipment]) -> None:
+        """Return once `build`, whose result is given as a reference, has succeeded."""
 
     async def end(self) -> None:
         """End the supervisor with all its sessions."""

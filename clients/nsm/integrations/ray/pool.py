@@ -1,29 +1,24 @@
+# pyright: basic, reportMissingImports=false
 """`RayPool`: sessions on all nodes of a Ray cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 import weakref
 from collections import deque
-from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.util import metrics
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nsm.client.operations import RunSettings, check_names
-from nsm.dataclass import dataclass
 from nsm.integrations.ray.calls import asked
-from nsm.integrations.ray.forwarding import ForwardedSocket, Loop
-from nsm.integrations.ray.leases import RESOURCE, Leases
-from nsm.integrations.ray.node import NodeActor
+from nsm.integrations.ray.cluster import NodeLostError, PoolNodes, usable_nodes
+from nsm.integrations.ray.forwarding import Loop
 from nsm.integrations.ray.sandboxes import PoolSandbox, PoolSharedSandbox
 from nsm.wire.errors import NotRunningError, NsmError
 
@@ -34,38 +29,12 @@ if TYPE_CHECKING:
 
     from nsm.client.builds import PackageArguments
     from nsm.client.sandbox import SandboxSettings
-    from nsm.integrations.ray.environments import Shipment
+    from nsm.integrations.ray.cluster import PoolNode
     from nsm.integrations.ray.leases import Slot
     from nsm.wire.results import RunResult
 
-CALLS_OF_A_SESSION = 8
-"""Calls of the actor that a session may have under way: connections wait for their supervisor in
-one each. Ray's own limit would be 1000 for a node."""
-
 AHEAD = 2
 """Groups of programs that `map` has under way or finished, for each that may run at once."""
-
-
-class NodeLostError(NsmError):
-    """The node went each time that this program ran. Its result is unknown."""
-
-    code = "node-lost"
-
-
-@dataclass(slots=True, eq=False)
-class PoolNode:
-    """A node that the pool uses.
-
-    Attributes:
-        actor: handle of its `NodeActor`.
-        socket: leads to its supervisor.
-        facts: of `NodeActor.ready`.
-    """
-
-    node_id: str
-    actor: Any
-    socket: ForwardedSocket
-    facts: dict[str, Any]
 
 
 class RayPool:
@@ -107,23 +76,17 @@ class RayPool:
                 "this process is not connected to a Ray cluster",
                 hint='Call `ray.init(address="auto")` first.',
             )
-        self._config = dict(config or {})
-        self._environments = dict(environments or {})
         self._retries = retries
-        self._nodes: dict[str, asyncio.Task[PoolNode]] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
-        self._shipments: Any = ray.put([])
         self._closed = False
         self._retried = metrics.Counter("nsm_retries", "Programs run again as their node has gone.")
-        self._lost_nodes = metrics.Counter("nsm_nodes_lost", "Nodes that have gone.")
         self._in_use = metrics.Gauge("nsm_slots_used", "Sessions in use.")
         self._waiting = metrics.Gauge("nsm_slots_waiting", "Calls that wait for a session.")
-        self._directory = tempfile.mkdtemp(prefix="nsm-ray-pool-")
-        self._removal = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        directory = tempfile.mkdtemp(prefix="nsm-ray-pool-")
+        self._removal = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self._loop = Loop()
-        self._leases: Leases = self._loop.wait(_made(Leases))
+        self._nodes = PoolNodes(directory, config or {}, environments or {})
         try:
-            self._loop.wait(self._begin())
+            self._loop.wait(self._nodes.begin())
         except BaseException:
             self.close()
             raise
@@ -143,7 +106,7 @@ class RayPool:
         if self._closed:
             return
         self._closed = True
-        self._loop.wait(self._end())
+        self._loop.wait(self._nodes.end())
         self._loop.close()
         self._removal()
 
@@ -219,10 +182,11 @@ class RayPool:
             NsmError: one could not be run; see `return_errors`.
         """
         together = self._settings(env, settings)
-        limit = asyncio.Semaphore(at_once or self._processors() * 2)
-        under_way: deque[Future[list[RunResult | NsmError]]] = deque()
+        at_once = at_once or _twice_the_processors()
+        limit = asyncio.Semaphore(at_once)
+        under_way: deque[Future[Sequence[RunResult | NsmError]]] = deque()
         codes = iter(codes)
-        most = AHEAD * (at_once or self._processors() * 2)
+        most = AHEAD * at_once
         try:
             while True:
                 while len(under_way) < most and (programs := list(islice(codes, group))):
@@ -254,7 +218,7 @@ class RayPool:
             settings: as of `nsm.Client.sandbox`. `project` is a directory of the node; by default
                 there is none.
         """
-        slot = self._loop.wait(self._leases.take())
+        slot = self._loop.wait(self._nodes.leases.take())
         try:
             return PoolSandbox(self, slot, save, settings)
         except BaseException:
@@ -266,7 +230,7 @@ class RayPool:
 
         Use it as ``async with await pool.asandbox() as sandbox:``.
         """
-        slot = await asyncio.wrap_future(self._loop.start(self._leases.take()))
+        slot = await asyncio.wrap_future(self._loop.start(self._nodes.leases.take()))
         try:
             place = self._loop.start(self.node(slot))
             node = await asyncio.wrap_future(place)
@@ -280,11 +244,7 @@ class RayPool:
     def nodes(self) -> dict[str, dict[str, Any]]:
         """Facts about the supervisors, by node: `pid`, and `socket` on the node."""
 
-        async def facts() -> dict[str, dict[str, Any]]:
-            found = await asyncio.gather(*self._nodes.values(), return_exceptions=True)
-            return {it.node_id: it.facts for it in found if isinstance(it, PoolNode)}
-
-        return self._loop.wait(facts())
+        return self._loop.wait(self._nodes.facts())
 
     def socket(self, slot: Slot) -> str:
         """Path of the socket on this machine that leads to a session's supervisor."""
@@ -298,78 +258,28 @@ class RayPool:
             try:
                 return await asked(getattr(node.actor, method).remote(*arguments))
             except (ActorDiedError, ActorUnavailableError):
-                self._lose(slot.node_id)
-                raise NodeLostError(
-                    f"the node {slot.node_id[:12]} of the Ray cluster has gone",
-                    hint="Restore the sandbox, or make another one.",
-                ) from None
+                self._nodes.lose(slot.node_id)
+                raise _gone(slot) from None
 
         return self._loop.wait(ask())
 
     def take(self) -> Slot:
         """Wait for the place of one more session."""
-        return self._loop.wait(self._leases.take())
+        return self._loop.wait(self._nodes.leases.take())
 
     def release(self, slot: Slot) -> None:
         """Give the place of a session back. Idempotent, and nothing once the pool is closed."""
         if not self._closed:
-            self._loop.loop.call_soon_threadsafe(self._leases.release, slot)
+            self._loop.loop.call_soon_threadsafe(self._nodes.leases.release, slot)
 
     async def node(self, slot: Slot) -> PoolNode:
         """The node of a session, where a supervisor is started first if there is none."""
-        return await self._node(slot.node_id)
-
-    async def _node(self, node_id: str) -> PoolNode:
-        task = self._nodes.get(node_id)
-        if task is None:
-            task = self._nodes[node_id] = asyncio.create_task(self._start_node(node_id))
-        try:
-            return await asyncio.shield(task)
-        except ActorDiedError as error:
-            self._lose(node_id)
-            raise NodeLostError(
-                f"the node {node_id[:12]} has no supervisor: {error}",
-                hint="Run `nsm doctor` there.",
-            ) from error
-        except NsmError:
-            self._nodes.pop(node_id, None)
-            raise
-
-    def _doubt(self, node_id: str) -> None:
-        """Place nothing more on a node that cannot be reached until Ray knows what it has.
-
-        Ray takes some 20 seconds to say that a node has gone.
-        """
-        if node_id in self._nodes and self._leases.suspend(node_id):
-            self._asking[node_id] = asyncio.create_task(self._find_out(node_id))
-
-    async def _find_out(self, node_id: str) -> None:
-        try:
-            node = await self._node(node_id)
-            await asked(node.actor.ready.remote())
-        except (RayError, NsmError):
-            self._lose(node_id)
-        finally:
-            self._leases.resume(node_id)
-            del self._asking[node_id]
-
-    def _lose(self, node_id: str) -> None:
-        task = self._nodes.pop(node_id, None)
-        if task is None or self._closed:
-            return
-        self._lost_nodes.inc()
-        self._leases.lose_node(node_id)
-        if task.done() and not task.cancelled() and not task.exception():
-            task.result().socket.lose()
+        return await self._nodes.node(slot.node_id)
 
     @staticmethod
     def _settings(env: str, settings: RunSettings) -> dict[str, Any]:
         check_names(settings, RunSettings)
         return {"env": env, **settings}
-
-    def _processors(self) -> int:
-        nodes = [node for node in ray.nodes() if _sessions_of(node)]
-        return max(1, int(sum(node["Resources"].get("CPU", 1) for node in nodes)))
 
     async def _run_one(self, code: str, settings: dict[str, Any]) -> RunResult:
         (result,) = await self._run_group([code], settings, asyncio.Semaphore())
@@ -379,106 +289,66 @@ class RayPool:
 
     async def _run_group(
         self, programs: Sequence[str], settings: dict[str, Any], limit: asyncio.Semaphore
-    ) -> list[RunResult | NsmError]:
+    ) -> Sequence[RunResult | NsmError]:
         """Run programs one after the other on one node, and on another one if it goes."""
         for attempt in range(self._retries + 1):
-            async with limit:
-                slot = await self._leases.take()
-                self._tell_use()
-                try:
-                    node = await self.node(slot)
-                    return await asked(node.actor.run.remote(programs, settings))
-                except ActorUnavailableError:
-                    self._doubt(slot.node_id)
-                except ActorDiedError:
-                    self._lose(slot.node_id)
-                finally:
-                    self._leases.release(slot)
-                    self._tell_use()
-            self._retried.inc(len(programs))
-            # One of them may be what ends nodes: the others are not to suffer from it.
-            if attempt and len(programs) > 1:
+            if attempt:
+                self._retried.inc(len(programs))
+            if attempt == 1 and len(programs) > 1:
+                # One of them may be what ends nodes: the others are not to suffer from it.
                 alone = (self._run_group([each], settings, limit) for each in programs)
                 return [result for one in await asyncio.gather(*alone) for result in one]
-        return [
-            NodeLostError(
-                f"the node went each of {self._retries + 1} times that this program ran",
-                hint="Look at Ray's dashboard for the reason, such as a lack of memory.",
-            )
-            for _ in programs
-        ]
+            try:
+                return await self._run_once(programs, settings, limit)
+            except NodeLostError:
+                pass
+            except NsmError as error:  # the node's supervisor cannot be started
+                return [error] * len(programs)
+        lost = NodeLostError(
+            f"the node went each of {self._retries + 1} times that this program ran",
+            hint="Look at Ray's dashboard for the reason, such as a lack of memory.",
+        )
+        return [lost] * len(programs)
+
+    async def _run_once(
+        self, programs: Sequence[str], settings: dict[str, Any], limit: asyncio.Semaphore
+    ) -> Sequence[RunResult | NsmError]:
+        async with limit:
+            slot = await self._nodes.leases.take()
+            self._tell_use()
+            try:
+                node = await self.node(slot)
+                return await asked(node.actor.run.remote(programs, settings))
+            except ActorUnavailableError:
+                self._nodes.doubt(slot.node_id)
+                raise _gone(slot) from None
+            except ActorDiedError:
+                self._nodes.lose(slot.node_id)
+                raise _gone(slot) from None
+            finally:
+                self._nodes.leases.release(slot)
+                self._tell_use()
 
     def _tell_use(self) -> None:
-        self._in_use.set(self._leases.used)
-        self._waiting.set(len(self._leases.waiting))
-
-    async def _begin(self) -> None:
-        nodes = [node for node in ray.nodes() if _sessions_of(node)]
-        if not nodes:
-            raise NotRunningError(
-                f"no node of the Ray cluster has the resource {RESOURCE}",
-                hint=f"Start nodes with `ray start --resources='{{\"{RESOURCE}\": 100}}'`.",
-            )
-        first, *others = (node["NodeID"] for node in nodes)
-        if self._environments:
-            built = await self._node(first)
-            wanted = built.actor.build.remote(self._environments, ship=True)
-            self._shipments = ray.put(await asked(wanted))
-            others = [*others]
-        else:
-            others = [first, *others]
-        await asyncio.gather(*map(self._node, others))
-
-    async def _start_node(self, node_id: str) -> PoolNode:
-        (capacity,) = (_sessions_of(node) for node in ray.nodes() if node["NodeID"] == node_id)
-        shipments: list[Shipment] = ray.get(self._shipments)
-        actor = (
-            ray.remote(NodeActor)
-            .options(
-                num_cpus=0,
-                max_concurrency=CALLS_OF_A_SESSION * max(capacity, 128),
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-            )
-            .remote(node_id, capacity, self._config, shipments)
-        )
-        facts = await asked(actor.ready.remote())
-        if shipments:
-            await asked(actor.build.remote(self._environments, ship=False))
-        path = os.path.join(self._directory, f"{node_id[:16]}.sock")
-        with suppress(FileNotFoundError):
-            os.unlink(path)  # of an actor that has ended on a node that has not
-        socket = ForwardedSocket(actor, node_id, path, partial(self._lose, node_id))
-        await socket.listen()
-        return PoolNode(node_id, actor, socket, facts)
-
-    async def _end(self) -> None:
-        self._leases.close()
-        for task in self._asking.values():
-            task.cancel()
-        found = await asyncio.gather(*self._nodes.values(), return_exceptions=True)
-        nodes = [node for node in found if isinstance(node, PoolNode)]
-        await asyncio.gather(*(self._end_node(node) for node in nodes))
-
-    @staticmethod
-    async def _end_node(node: PoolNode) -> None:
-        await node.socket.close()
-        with suppress(RayError, NsmError):
-            await asked(node.actor.end.remote())
-        ray.kill(node.actor)
+        self._in_use.set(self._nodes.leases.used)
+        self._waiting.set(len(self._nodes.leases.waiting))
 
 
-async def _made(kind: type[Leases]) -> Leases:
-    return kind()
+def _gone(slot: Slot) -> NodeLostError:
+    return NodeLostError(
+        f"the node {slot.node_id[:12]} of the Ray cluster has gone",
+        hint="Restore the sandbox, or make another one.",
+    )
 
 
 def _waited(
-    under_way: deque[Future[list[RunResult | NsmError]]],
-) -> list[RunResult | NsmError]:
+    under_way: deque[Future[Sequence[RunResult | NsmError]]],
+) -> Sequence[RunResult | NsmError]:
     """Results of the oldest group, which stays in the queue until it has ended."""
     results = under_way[0].result()
     under_way.popleft()
     return results
 
 
-def _sessions_of(node: dict[str, Any]) -> int:
-    return int(node["Resources"].get(RESOURCE, 0)) if node["Alive"] else 0
+def _twice_the_processors() -> int:
+    return max(1, int(2 * sum(node["Resources"].get("CPU", 1) for node in usable_nodes())))
