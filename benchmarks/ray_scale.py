@@ -20,20 +20,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import ray
-from ray.cluster_utils import Cluster
 
 from machine import GONE, Counters, cpu_s, machine, resident_mb, tree
 from measure import percentile
 from nsm.integrations.ray import Pool
+from ray_grade import add_node, simulated
 from report import aligned, number
 
-LOOPBACK = "127.0.0.2"
-"""Ray replaces 127.0.0.1 by the address of the machine."""
-
-SESSIONS = 200
 PROGRAMS_OF_A_NODE = 100
 CALLS = 100
 KEPT_SESSIONS = 40
@@ -195,31 +188,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     taken: list[Costs] = []
     rows: list[list[str]] = []
-    with Counters() as counters, tempfile.TemporaryDirectory(prefix="nsm-") as stores:
-        here: dict[str, Any] = {"node_ip_address": LOOPBACK, "object_store_memory": 80 * 2**20}
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **here})
-        try:
-            for wanted in sorted(options.nodes):
-                while len(cluster.worker_nodes) < wanted:
-                    store = f"{stores}/{len(cluster.worker_nodes)}"
-                    cluster.add_node(
-                        num_cpus=1,
-                        resources={"nsm_sessions": SESSIONS},
-                        env_vars={"XDG_DATA_HOME": store},
-                        **here,
-                    )
-                if not ray.is_initialized():
-                    ray.init(
-                        address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False
-                    )
-                print(f"ray_scale: {wanted} nodes", file=sys.stderr)
-                with Pool() as pool:
-                    taken.append(measure(pool, counters, wanted))
-                    if wanted == 1:
-                        rows = of_a_session(pool)
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with (
+        Counters() as counters,
+        tempfile.TemporaryDirectory(prefix="nsm-") as stores,
+        simulated(0) as cluster,
+    ):
+        for wanted in sorted(options.nodes):
+            while len(cluster.worker_nodes) < wanted:
+                add_node(cluster, f"{stores}/{len(cluster.worker_nodes)}")
+            print(f"ray_scale: {wanted} nodes", file=sys.stderr)
+            with Pool() as pool:
+                taken.append(measure(pool, counters, wanted))
+                if wanted == 1:
+                    rows = of_a_session(pool)
     print(machine())
     for table in [*tables(taken), *([rows] if rows else [])]:
         print(f"\n{aligned(table)}")

@@ -1,6 +1,6 @@
 """A pool on a real Ray cluster of several nodes on this machine."""
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -269,6 +269,11 @@ def test_a_session_is_restored_from_its_save(world: World, pool: Pool, tmp_path:
         sandbox.close()
 
 
+def test_a_pool_is_not_for_other_processes(pool: Pool) -> None:
+    with pytest.raises(TypeError, match="belongs to the process"):
+        ray.put(pool)
+
+
 def test_a_save_needs_an_absolute_path(pool: Pool) -> None:
     with pytest.raises(BadRequestError, match="relative"):
         pool.sandbox(save="a.nsmsave")
@@ -338,12 +343,16 @@ def test_configuration_of_the_supervisors(nodes: list[Any]) -> None:
 
 def test_nothing_is_left(nodes: list[Any]) -> None:
     with Pool() as pool:
-        pool.run("1")
+        sandbox = pool.sandbox()
+        sandbox.run("1")
         facts = list(pool.nodes().values())
     for each in facts:
         wait_gone(each["pid"])
         assert not os.path.exists(os.path.dirname(each["socket"]))
     pool.close()
+    sandbox.close()
+    with pytest.raises(NotRunningError, match="closed"):
+        pool.run("1")
 
 
 def test_without_a_cluster_or_the_resource(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

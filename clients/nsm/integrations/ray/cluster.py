@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import ray
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayError
 from ray.util import metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -140,7 +140,7 @@ class PoolNodes:
             task = self._nodes[node_id] = asyncio.create_task(self._start(node_id))
         try:
             return await asyncio.shield(task)
-        except ActorDiedError as error:
+        except (ActorDiedError, ActorUnschedulableError) as error:
             self.lose(node_id)
             raise NodeLostError(
                 f"the node {node_id[:12]} has no supervisor: {error}",

@@ -48,7 +48,9 @@ class Shipment(NamedTuple):
 
 def toml(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
     """Write tables of texts, numbers, booleans and lists as TOML, whose values are JSON's."""
-    tables = {name: value for name, value in table.items() if isinstance(value, dict)}
+    tables: dict[str, Any] = {
+        name: value for name, value in table.items() if isinstance(value, dict)
+    }
     values = {name: value for name, value in table.items() if name not in tables}
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in values.items()]
     if place and lines:

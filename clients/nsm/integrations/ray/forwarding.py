@@ -18,7 +18,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.node import READ_BYTES
 from nsm.wire.connection import ServerConnection
-from nsm.wire.errors import NsmError, SessionEndedError
+from nsm.wire.errors import NotRunningError, NsmError, SessionEndedError
 from nsm.wire.messages import CONNECTION_ID, Failure
 
 if TYPE_CHECKING:
@@ -39,7 +39,14 @@ class Loop:
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start work there. To cancel the future cancels the work."""
+        """Start work there. To cancel the future cancels the work.
+
+        Raises:
+            NotRunningError: the thread has ended.
+        """
+        if self.loop.is_closed():
+            work.close()
+            raise NotRunningError("the pool is closed", hint="Make another one.")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RESOURCE = "nsm_sessions"
 
-MAX_LEASE = 64
+MAX_LEASE = 256
 """Sessions of a lease at most: what is left of it when few of them are used stays unused."""
 
 PLACED_S = 1.0

@@ -25,7 +25,7 @@ from nsm.wire.errors import NotRunningError, NsmError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from typing import Any, Literal, Self, Unpack, overload
+    from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
     from nsm.client.builds import PackageArguments
     from nsm.client.sandbox import SandboxSettings
@@ -49,6 +49,9 @@ class RayPool:
         with Pool() as pool:
             for result in pool.map(["print(6 * 7)"] * 1000, timeout_s=5):
                 assert result.stdout == "42\\n"
+
+    Attributes:
+        closed: it was closed, and all its sessions have ended.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class RayPool:
                 hint='Call `ray.init(address="auto")` first.',
             )
         self._retries = retries
-        self._closed = False
+        self.closed = False
         self._retried = metrics.Counter("nsm_retries", "Programs run again as their node has gone.")
         self._in_use = metrics.Gauge("nsm_slots_used", "Sessions in use.")
         self._waiting = metrics.Gauge("nsm_slots_waiting", "Calls that wait for a session.")
@@ -92,8 +95,11 @@ class RayPool:
             raise
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._nodes)} nodes"
+        state = "closed" if self.closed else f"{len(self._nodes)} nodes"
         return f"<nsm.integrations.ray.Pool {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Pool belongs to the process that made it; make another one in the task")
 
     def __enter__(self) -> Self:
         return self
@@ -103,9 +109,9 @@ class RayPool:
 
     def close(self) -> None:
         """End all sessions, and the supervisors. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._loop.wait(self._nodes.end())
         self._loop.close()
         self._removal()
@@ -269,7 +275,7 @@ class RayPool:
 
     def release(self, slot: Slot) -> None:
         """Give the place of a session back. Idempotent, and nothing once the pool is closed."""
-        if not self._closed:
+        if not self.closed:
             self._loop.loop.call_soon_threadsafe(self._nodes.leases.release, slot)
 
     async def node(self, slot: Slot) -> PoolNode:

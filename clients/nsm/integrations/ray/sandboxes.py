@@ -58,7 +58,8 @@ class PoolSandbox(Sandbox):
 
     def close(self) -> None:
         """End the session, and give its place back."""
-        super().close()
+        if not self._pool.closed:
+            super().close()
         self._client.close()
         self._pool.release(self._slot)
 
