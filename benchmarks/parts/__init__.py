@@ -4,6 +4,7 @@
 - `control_socket`: calls in a live session by the control socket
 - `jobs`: short programs in a live session
 - `fresh`: calls that have a jail of their own
+- `trajectories`: many actions in each of many sandboxes
 - `costs`: processor time and page faults of such a call
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
 - `memory`: what one more session takes
@@ -34,6 +35,7 @@ PARTS: Mapping[str, str] = {
     "exec": "parts.control_socket",
     "jobs": "parts.jobs",
     "fresh": "parts.fresh",
+    "trajectories": "parts.trajectories",
     "costs": "parts.costs",
     "rules": "parts.rules",
     "memory": "parts.memory",

@@ -1,20 +1,20 @@
-"""Examples of docs/how-to/integrations.md, which need a framework."""
+"""Examples of docs/how-to, which need a framework."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/integrations.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs/how-to"
 PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 
 
-def examples(framework: str) -> list[str]:
+def examples(framework: str, page: str = "integrations.md") -> list[str]:
     """Return the Python blocks of a framework; fails if there is none."""
     block = re.compile(
         rf"^<!-- with {framework} -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
     )
-    found = block.findall(PAGE.read_text())
+    found = block.findall((PAGES / page).read_text())
     assert found, f"no example of {framework} on the page"
     return found
 

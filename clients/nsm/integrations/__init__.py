@@ -17,5 +17,6 @@ docs/how-to/integrations.md shows how each is used.
     openhands.py         `NsmAgentServer`, a workspace
     jupyter.py           kernel provisioner `nsm`
     acp_terminals.py     `NsmTerminals`, for editors that speak ACP
+    ray/                 `Pool`: sessions on the nodes of a Ray cluster
     sandboxes.py         `LazySandbox`: the sandbox of adapters, made at its first use
 """

@@ -1,0 +1,413 @@
+"""A pool on a real Ray cluster of several nodes on this machine."""
+
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util import placement_group, remove_placement_group
+
+import framework_pages
+import nsm
+from nsm.integrations.ray import NodeLostError, Pool, PoolSandbox
+from nsm.wire.errors import BadRequestError, NotRunningError, SessionEndedError
+from packageindex import IndexServer, index_server
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+LOOPBACK = "127.0.0.2"
+"""Ray replaces 127.0.0.1 by the address of the machine."""
+
+SESSIONS = 20
+PATIENCE_S = 60
+OBJECT_STORE_BYTES = 80 * 2**20
+QUICK_VERDICT = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 3,
+}
+
+
+class World:
+    """A cluster whose nodes have stores of their own, as machines have, and an index of packages.
+
+    Its head has no sessions.
+    """
+
+    def __init__(self, cluster: Cluster, directory: Path, index: IndexServer) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.index = index
+
+    def add_node(self) -> Any:
+        number = len(list(self.directory.iterdir()))
+        store = self.directory / f"node-{number}"
+        store.mkdir()
+        variables = {
+            "XDG_DATA_HOME": str(store),
+            "PIP_INDEX_URL": self.index.url("/simple", host="127.0.0.1"),
+        }
+        return self.cluster.add_node(
+            num_cpus=1,
+            resources={"nsm_sessions": SESSIONS},
+            object_store_memory=OBJECT_STORE_BYTES,
+            node_ip_address=LOOPBACK,
+            env_vars=variables,
+        )
+
+    def kill(self, node: Any) -> None:
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def further_node(self) -> Generator[Any]:
+        """A node that may be killed in the block."""
+        node = self.add_node()
+        yield node
+        if node in self.cluster.worker_nodes:
+            self.kill(node)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
+    head = {
+        "num_cpus": 0,
+        "node_ip_address": LOOPBACK,
+        "_system_config": QUICK_VERDICT,
+        "object_store_memory": OBJECT_STORE_BYTES,
+    }
+    with index_server(None) as index:
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
+        yield World(cluster, tmp_path_factory.mktemp("stores"), index)
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes(world: World) -> list[Any]:
+    """Two nodes that stay."""
+    return [world.add_node() for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def pool(nodes: list[Any]) -> Generator[Pool]:
+    with Pool() as it:
+        yield it
+
+
+def sandbox_on(pool: Pool, node: Any, **settings: Any) -> PoolSandbox:
+    """A sandbox on that node: others are closed."""
+    others: list[PoolSandbox] = []
+    for _ in range(3 * SESSIONS):
+        sandbox = pool.sandbox(**settings)
+        if sandbox.node_id == node.node_id:
+            for other in others:
+                other.close()
+            return sandbox
+        others.append(sandbox)
+    raise AssertionError("Ray placed no sandbox there")
+
+
+def test_one_program(pool: Pool) -> None:
+    result = pool.run("print(6 * 7)", timeout_s=5)
+    assert (result.stdout, result.exit_code) == ("42\n", 0)
+    assert pool.run("echo $((6 * 7))", env="bash").stdout == "42\n"
+
+
+def test_one_program_under_asyncio(pool: Pool) -> None:
+    assert asyncio.run(pool.arun("print(6 * 7)")).stdout == "42\n"
+
+
+def test_many_programs_on_all_nodes_in_their_order(pool: Pool, nodes: list[Any]) -> None:
+    before = {node: len(session_starts(facts)) for node, facts in pool.nodes().items()}
+    results = list(pool.map([f"print({number})" for number in range(200)], timeout_s=20))
+    assert [int(result.stdout) for result in results] == list(range(200))
+    ran = {node: len(session_starts(facts)) - before[node] for node, facts in pool.nodes().items()}
+    assert set(ran) == {node.node_id for node in nodes}
+    assert all(ran.values()), ran
+
+
+def session_starts(facts: dict[str, Any]) -> list[str]:
+    """Lines of a supervisor's audit."""
+    path = os.path.join(os.path.dirname(facts["socket"]), "state/nsm/audit.jsonl")
+    with open(path, encoding="utf-8") as file:
+        return file.readlines()
+
+
+def test_programs_are_taken_as_results_are(pool: Pool) -> None:
+    taken = count()
+    endless = (f"print({number})" for number in taken)
+    results = pool.map(endless, at_once=2, group=3)
+    assert [int(next(results).stdout) for _ in range(10)] == list(range(10))
+    results.close()  # type: ignore[attr-defined]
+    assert next(taken) < 40
+
+
+def test_code_that_fails_is_a_result_and_code_that_cannot_run_an_error(pool: Pool) -> None:
+    codes = ["1 / 0", "import time; time.sleep(60)", "print(1)"]
+    failed, late, fine = pool.map(codes, timeout_s=0.5)
+    assert (failed.exit_code, late.timed_out, fine.stdout) == (1, True, "1\n")
+    with pytest.raises(nsm.NsmError) as caught:
+        pool.run("1", env="none-such")
+    assert caught.value.code == "unknown-environment"
+    errors = list(pool.map(["1", "2"], env="none-such", return_errors=True))
+    assert [error.code for error in errors if isinstance(error, nsm.NsmError)] == [
+        "unknown-environment"
+    ] * 2
+    with pytest.raises(TypeError, match="nonsense"):
+        pool.run("1", nonsense=True)  # type: ignore[call-arg]
+
+
+def test_a_sandbox_has_the_whole_interface(pool: Pool) -> None:
+    with pool.sandbox(files={"numbers.txt": "1 2 39"}, labels={"batch": "7"}) as sandbox:
+        assert sandbox.run("x = 6").exit_code == 0
+        pieces: list[str] = []
+        result = sandbox.run("print(x * 7)", on_output=lambda _, text: pieces.append(text))
+        assert result.stdout == "".join(pieces) == "42\n"
+        assert sandbox.exec(["wc", "-w", "numbers.txt"]).collect().stdout == b"3 numbers.txt\n"
+        large = os.urandom(3_000_000)
+        sandbox.files.write("more/large", large, parents=True)
+        assert sandbox.files.read("more/large") == large
+        assert sandbox.run("print(input())", stdin=b"given\n").stdout == "given\n"
+        assert sandbox.labels["batch"] == "7"
+        copied = sandbox.fork("copy").forks[0].id
+        assert copied != sandbox.id
+        name, path = sandbox.name, pool.nodes()[sandbox.node_id]["socket"]
+    with nsm.Client(socket_path=path, autostart=False) as client:
+        assert name not in [row.name for row in client.sessions()]
+
+
+def test_a_sandbox_under_asyncio(pool: Pool) -> None:
+    async def main() -> list[str]:
+        async def one(number: int) -> str:
+            async with await pool.asandbox() as sandbox:
+                await sandbox.acall(lambda box: box.run(f"x = {number}"))
+                result = await sandbox.acall(lambda box: box.run("print(x * 2)"))
+                return result.stdout
+
+        return await asyncio.gather(*map(one, range(10)))
+
+    assert asyncio.run(main()) == [f"{2 * number}\n" for number in range(10)]
+
+
+def test_calls_wait_for_a_place(pool: Pool) -> None:
+    """More sandboxes at once than Ray has places for: the others wait."""
+
+    def one(number: int) -> str:
+        with pool.sandbox() as sandbox:
+            return sandbox.run(f"print({number})").stdout
+
+    with ThreadPoolExecutor(3 * SESSIONS) as threads:
+        outputs = list(threads.map(one, range(3 * SESSIONS)))
+    assert outputs == [f"{number}\n" for number in range(3 * SESSIONS)]
+
+
+def test_ray_has_its_resource_back(nodes: list[Any]) -> None:
+    with Pool() as pool, pool.sandbox():
+        pass
+    everything = placement_group([{"nsm_sessions": SESSIONS}] * len(nodes))
+    assert everything.wait(PATIENCE_S), "somebody has sessions that nobody uses"
+    remove_placement_group(everything)
+
+
+def test_a_killed_node(world: World, pool: Pool) -> None:
+    with world.further_node() as node:
+        sandbox = sandbox_on(pool, node)
+        sandbox.run("x = 1")
+        facts = pool.nodes()[node.node_id]
+        codes = [f"import time; time.sleep(0.05); print({number})" for number in range(120)]
+        outputs: list[int] = []
+        for result in pool.map(codes):
+            outputs.append(int(result.stdout))
+            if len(outputs) == 20:
+                world.kill(node)
+        assert outputs == list(range(120))
+        with pytest.raises(SessionEndedError, match="has gone") as caught:
+            sandbox.run("print(x)")
+        assert caught.value.data["lost"]
+        sandbox.close()
+        wait_gone(facts["pid"])
+
+
+def wait_gone(pid: int) -> None:
+    """Wait until a supervisor, which is no child of ours, has ended."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        assert select.select([process], [], [], PATIENCE_S)[0], "the supervisor is left"
+        os.close(process)
+
+
+def test_a_session_is_restored_from_its_save(world: World, pool: Pool, tmp_path: Path) -> None:
+    with world.further_node() as node:
+        sandbox = sandbox_on(pool, node, save=str(tmp_path / "a.nsmsave"))
+        sandbox.run("x = 41")
+        sandbox.files.write("notes.txt", "kept")
+        sandbox.save()
+        sandbox.run("x = 0")
+        pid = pool.nodes()[node.node_id]["pid"]
+        world.kill(node)
+        wait_gone(pid)
+        with pytest.raises(SessionEndedError):
+            sandbox.run("x")
+        sandbox.restore()
+        assert sandbox.node_id != node.node_id
+        assert sandbox.run("print(x + 1)").stdout == "42\n"
+        assert sandbox.files.read("notes.txt") == b"kept"
+        sandbox.close()
+
+
+def test_a_pool_is_not_for_other_processes(pool: Pool) -> None:
+    with pytest.raises(TypeError, match="belongs to the process"):
+        ray.put(pool)
+
+
+def test_a_save_needs_an_absolute_path(pool: Pool) -> None:
+    with pytest.raises(BadRequestError, match="relative"):
+        pool.sandbox(save="a.nsmsave")
+    with pool.sandbox() as sandbox, pytest.raises(BadRequestError, match="no file for saves"):
+        sandbox.save()
+
+
+def test_a_killed_supervisor_keeps_its_sessions(pool: Pool) -> None:
+    """The holder has them, and a call finds the next supervisor."""
+    with pool.sandbox() as sandbox:
+        sandbox.run("x = 42")
+        os.kill(pool.nodes()[sandbox.node_id]["pid"], signal.SIGKILL)
+        assert sandbox.run("print(x)").stdout == "42\n"
+    assert pool.run("print(1)").stdout == "1\n"
+
+
+def test_a_killed_actor_is_replaced(nodes: list[Any]) -> None:
+    with Pool() as pool:
+        with pool.sandbox() as sandbox:
+            facts = pool.nodes()[sandbox.node_id]
+            os.kill(facts["process"], signal.SIGKILL)
+            with pytest.raises(SessionEndedError):
+                sandbox.run("1")
+            wait_gone(facts["pid"])
+        outputs = [result.stdout for result in pool.map(["print(1)"] * 30)]
+        assert outputs == ["1\n"] * 30
+
+
+def test_a_program_whose_node_goes_each_time(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_retries", -1)
+    with pytest.raises(NodeLostError):
+        pool.run("print(1)")
+
+
+def test_a_new_node_is_used(world: World, pool: Pool) -> None:
+    with world.further_node() as node, sandbox_on(pool, node) as sandbox:
+        assert sandbox.run("print(1)").stdout == "1\n"
+        assert node.node_id in pool.nodes()
+
+
+def test_an_environment_is_built_once_and_shipped(world: World, nodes: list[Any]) -> None:
+    world.index.add_project("demo", "1.0")
+    with Pool(environments={"science": {"pip": ["demo"], "preload": ["demo"]}}) as pool:
+        results = list(pool.map(["print(demo.version)"] * 40, env="science", group=1))
+        assert {result.stdout for result in results} == {"1.0\n"}
+        used = len(pool.nodes())
+    fetched = [each for each in world.index.asked if each.path.endswith(".whl")]
+    assert len(fetched) == 1, "another node fetched it, too"
+    stored = [path.name for path in world.directory.glob("*/nsm/envs/*") if path.name[0] != "."]
+    assert len(stored) == used
+    assert len(set(stored)) == 1
+
+
+def test_an_environment_that_cannot_be_built(nodes: list[Any]) -> None:
+    with pytest.raises(nsm.NsmError, match=r"science.*cannot be made"):
+        Pool(environments={"science": {"pip": ["no-such-package"]}})
+
+
+def test_configuration_of_the_supervisors(nodes: list[Any]) -> None:
+    config = {"environments": {"small": {"preset": "python", "env": {"GIVEN": 'a "word"'}}}}
+    with Pool(config=config) as pool:
+        code = "import os; print(os.environ['GIVEN'])"
+        assert pool.run(code, env="small").stdout == 'a "word"\n'
+    with pytest.raises(NotRunningError, match="max_sparse"):
+        Pool(config={"pool": {"max_sparse": 4}})
+
+
+def test_nothing_is_left(nodes: list[Any]) -> None:
+    with Pool() as pool:
+        sandbox = pool.sandbox()
+        sandbox.run("1")
+        facts = list(pool.nodes().values())
+    for each in facts:
+        wait_gone(each["pid"])
+        assert not os.path.exists(os.path.dirname(each["socket"]))
+    pool.close()
+    sandbox.close()
+    with pytest.raises(NotRunningError, match="closed"):
+        pool.run("1")
+
+
+def test_without_a_cluster_or_the_resource(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "nodes", list)
+    with pytest.raises(NotRunningError, match="nsm_sessions"):
+        Pool()
+    monkeypatch.setattr(ray, "is_initialized", bool)
+    with pytest.raises(NotRunningError, match=r"ray\.init"):
+        Pool()
+
+
+# The page
+
+
+@pytest.fixture
+def connected(nodes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray.init` of an example has been called."""
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+
+
+def test_the_examples_of_the_page(
+    connected: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = framework_pages.examples("ray", "ray.md")
+    assert len(examples) == 4
+    for example in examples:
+        scope: dict[str, Any] = {}
+        expected = framework_pages.prints(example)
+        exec(example.replace("COUNT = 10_000", "COUNT = 40"), scope)
+        if "passes_tests" in scope:
+            (verl,) = framework_pages.examples("ray, after the one before", "ray.md")
+            expected += framework_pages.prints(verl)
+            exec(verl, scope)
+            as_trl_calls_it(scope["passes_tests"])
+            scope["pool"].close()
+        assert capsys.readouterr().out == expected
+
+
+def as_trl_calls_it(reward: Any) -> None:
+    """Conversations, all columns of the data set, and what TRL adds."""
+    code = "```python\ndef double(x):\n    return 2 * x\n```"
+    rewards = reward(
+        prompts=[[{"role": "user", "content": "double"}]] * 4,
+        completions=[
+            [{"role": "assistant", "content": text}]
+            for text in (
+                code,
+                f"First:\n{code}\nBetter: ```\nimport os; os._exit(0)\n```",
+                "",
+                "```",
+            )
+        ],
+        completion_ids=[[1, 2], [3], [], [4]],
+        tests=["assert double(2) == 4"] * 4,
+        difficulty=["easy"] * 4,
+        trainer_state=None,
+    )
+    assert rewards == [1.0, 0.0, 0.0, 0.0]
