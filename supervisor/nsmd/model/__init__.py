@@ -15,7 +15,7 @@ secrets        secrets as configured, without their values
 policy         everything that one session may see, change, reach and use
 client_limits  limits of all clients of one listener
 limits         limits of sessions, and the first checks of a request
-limit_events   limits that sessions reach
+limit_events   mechanisms that enforce limits, and limits that sessions reach
 lifecycle      a session's states as one table
 events         events, and their listeners
 shutdown       how the supervisor will end, and whether it accepts new work

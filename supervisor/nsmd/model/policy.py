@@ -18,10 +18,9 @@ from nsm.dataclass import dataclass, field, replace
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
 from nsmd.model.images import IMAGE_PLACE
-from nsmd.model.limit_events import Enforcer
+from nsmd.model.limit_events import Enforcement, Enforcer
 from nsmd.model.values import (
     NO_NETWORK,
-    Enforcement,
     Environment,
     JailSizes,
     JailSpec,

@@ -10,7 +10,7 @@ from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
 from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
-from nsmd.model.limit_events import Enforcer, LimitEvent
+from nsmd.model.limit_events import EACH_PROCESS, Enforcement, LimitEvent
 from nsmd.model.setup_step import SetupStep
 
 Interpreter = Literal["python", "bash", "node"]
@@ -306,29 +306,6 @@ class ClientIdentity:
     labels: Labels = ()
     resumes: bool = field(default=False, compare=False)
     secrets: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enforcement:
-    """Mechanism that enforces a session's limits: as read back, not as requested.
-
-    Attributes:
-        memory: for the memory of all its processes; `watchdog` looks while code runs.
-        processes: for the number of processes.
-        cpu: for its share beside other sessions.
-        why: why it is not a control group, for people; else empty.
-    """
-
-    memory: Enforcer
-    processes: Enforcer
-    cpu: Enforcer
-    why: str = ""
-
-
-EACH_PROCESS = Enforcement(memory="rlimit", processes="rlimit", cpu="none")
-"""Nothing limits a session as a whole: memory is limited for each process (setrlimit(2),
-RLIMIT_DATA), the number of processes in the session's own user namespace (RLIMIT_NPROC).
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

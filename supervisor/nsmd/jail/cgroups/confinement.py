@@ -16,8 +16,8 @@ from nsmd.jail.cgroups.group import Counted, Group
 from nsmd.jail.cgroups.held_memory import HeldMemory, held_memory
 from nsmd.jail.cgroups.share import AT_REST, Share
 from nsmd.jail.process_tree import open_descendant
-from nsmd.model.limit_events import LimitEvent
-from nsmd.model.values import Enforcement, Outcome
+from nsmd.model.limit_events import Enforcement, LimitEvent
+from nsmd.model.values import Outcome
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from nsmd.jail.cgroups.session_scope import Anchor
 from nsmd.jail.cgroups.tree import GroupTree, Leftovers, divided_around, make_own_directory
 from nsmd.jail.cgroups.watchdog import Watchdog
 from nsmd.jail.interface import Jail
-from nsmd.model.values import Enforcement, JailSpec, SessionLimits
+from nsmd.model.limit_events import Enforcement
+from nsmd.model.values import JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
 

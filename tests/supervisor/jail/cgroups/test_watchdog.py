@@ -16,8 +16,8 @@ from nsmd.jail.cgroups.confinement import Look
 from nsmd.jail.cgroups.held_memory import HeldMemory, held_memory
 from nsmd.jail.cgroups.limits import AGENT_MB
 from nsmd.jail.cgroups.watchdog import PERIOD_S, Watchdog
-from nsmd.model.limit_events import LimitEvent
-from nsmd.model.values import EACH_PROCESS, SessionLimits
+from nsmd.model.limit_events import EACH_PROCESS, LimitEvent
+from nsmd.model.values import SessionLimits
 from processes import ending
 from realjail import needs_bwrap
 
