@@ -40,7 +40,7 @@ NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--engine-strict")
 PYTHON = re.compile(r"^# python: (3\.\d+)$", re.MULTILINE)
 CLIENTS_ONLY = re.compile(r"^# nsm: clients$", re.MULTILINE)
 CLIENTS_NEED = ("cbor2", "trio")
-"""Those of nsm's dependencies that `nsm.integrations` imports."""
+"""Dependencies of nsm that `nsm.integrations` imports."""
 SOURCE = re.compile(r"^# source: (\S+)$", re.MULTILINE)
 PYENV = ".pyenv/versions"
 WHAT = "What the tests of the adapter for {name} need"

@@ -12,11 +12,12 @@ from nsm._version import program_version
 from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, UnknownSessionError
 from nsmd.control import arguments
-from nsmd.control.call import Call, Operation, Right, Services
+from nsmd.control.call import Call, Operation, Right
 from nsmd.control.ops import (
     attach,
     boxes,
     bridge,
+    catalog,
     changes,
     drain,
     environments,
@@ -35,13 +36,12 @@ from nsmd.control.ops import (
     secrets,
     telemetry,
 )
-from nsmd.environments.catalog import CatalogEntry
 from nsmd.host.paths import is_within
 from nsmd.manager.job_starts import ProgramStart, SessionForJob, session_for_job
 from nsmd.manager.session_index import project_path
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
-from nsmd.model.values import Environment, EnvironmentProblem, OutputSink, ProjectMount, RunRequest
+from nsmd.model.values import OutputSink, ProjectMount, RunRequest
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 
@@ -246,26 +246,6 @@ async def _interrupt(call: Call) -> dict[str, Any]:
     return {"interrupted": session.interrupt(), "session": session.id}
 
 
-async def _envs(call: Call) -> dict[str, Any]:
-    run_service, services = call.services.run_service, call.services
-    if call.confined:
-        mine = run_service.environments(call.as_client())
-        return {"environments": [_listed(CatalogEntry(item=each), services) for each in mine]}
-    await run_service.look()
-    await services.project_environments.ready()
-    listed = list(run_service.provider.catalog.listed())
-    if arguments.flag(call.args, "preload"):
-        await preloading.try_preloading([each.item for each in listed], services)
-    memory = await preloading.memory_of_templates(services)
-    rows: list[dict[str, Any]] = []
-    for each in listed:
-        row = _listed(each, services)
-        if isinstance(each.item, Environment):
-            row |= preloading.facts_of(each.item, services, memory)
-        rows.append(row)
-    return {"environments": rows}
-
-
 async def _config_reload(call: Call) -> dict[str, Any]:
     return (await call.services.configuration.reload(call.client)).to_wire()
 
@@ -334,7 +314,7 @@ OPERATIONS: Mapping[str, Row] = {
     "secret_revoke": Row("manage", secrets.secret_revoke),
     "net": Row("manage", network.net),
     "inspect": Row("read", inspection.inspect, own=True),
-    "envs": Row("read", _envs, own=True, waits_for=_no_session),
+    "envs": Row("read", catalog.envs, own=True, waits_for=_no_session),
     "run": Row(
         "run", run.streaming(_submit), run.not_streaming(_submit), waits_for=_session_of_run
     ),
@@ -456,49 +436,3 @@ def _chosen_within(call: Call, wanted: Mapping[str, object]) -> ProjectMount | N
 def _project_within(call: Call) -> ProjectMount | None:
     """Return the project that connections of that socket get by default."""
     return None if call.client_limits is None else call.client_limits.project
-
-
-def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
-    item = listed.item
-    if isinstance(item, EnvironmentProblem):
-        return {
-            "name": item.name or "",
-            "interpreter": "",
-            "description": "",
-            "available": False,
-            "problem": item.explain() if item.explain is not None else item.why,
-            "source": item.where,
-            "program": "",
-            "timeout_s": 0.0,
-            "memory_mb": 0,
-            "preload": [],
-            "not_preloaded": [],
-            "keeps_state": False,
-            "cold_start": None,
-            "aliases": [],
-            "only_for": listed.only_for,
-            "hides": [],
-            "devices": [],
-            "device_nodes": [],
-        }
-    shown = item.shown_devices
-    return {
-        "name": item.name,
-        "interpreter": "" if item.only_programs else item.interpreter,
-        "description": item.description,
-        "available": item.problem is None and item.pending is None,
-        "problem": item.problem or item.pending,
-        "source": item.source,
-        "program": item.program,
-        "timeout_s": item.timeout_s,
-        "memory_mb": item.memory_mb,
-        "preload": list(item.preload),
-        "not_preloaded": preloading.not_preloaded(item, services),
-        "keeps_state": item.keeps_state,
-        "cold_start": services.cold_starts.get(item.name),
-        "aliases": list(listed.aliases),
-        "only_for": listed.only_for,
-        "hides": list(listed.hides),
-        "devices": list(item.devices),
-        "device_nodes": [] if shown is None else [node.path for node in shown.nodes],
-    }

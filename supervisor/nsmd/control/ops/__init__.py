@@ -3,6 +3,7 @@
 attach           follow a session, run code in it, complete and check code
 boxes            open sockets for a box, and list boxes
 bridge           list, explain and run programs of the host
+catalog          list the environments that there are
 changes          show, apply and discard changes to a project in an overlay
 drain            begin nothing new, and wait until nothing runs
 environments     add, update, remove and list environments that Nix builds
