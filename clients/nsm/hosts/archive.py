@@ -171,7 +171,7 @@ def _fetch(needed: list[Distribution], python: Version, directory: str) -> Versi
     """Fetch wheels for another Python with pip, in the versions of this installation; returns the
     glibc that they need.
     """
-    platforms = [f"manylinux_{2}_{minor}_{platform.machine()}" for minor in _FETCHED_GLIBC]
+    platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in _FETCHED_GLIBC]
     command = [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--target", directory, "--no-deps"),
         *("--only-binary", ":all:", "--implementation", "cp"),
