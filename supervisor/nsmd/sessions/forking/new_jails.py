@@ -253,9 +253,10 @@ class _Maker:
             for number, channel in enumerate(channels)
         ]
         # A process makes no PID namespace after it has entered one, but its child does.
-        if os.fork() == 0:
-            if not self._line.recv(1):
-                return  # the helper has given up
+        # Both end with the helper: the end of a process takes a millisecond, for which others wait.
+        if pid := os.fork():
+            os.waitpid(pid, 0)
+        elif self._line.recv(1):
             for ends in all_ends:
                 flags = NAMESPACES & ~CLONE_NEWNET if order["host_network"] else NAMESPACES
                 # CLONE_PARENT: else it would become a child of the original's agent.
@@ -265,6 +266,7 @@ class _Maker:
                 pidfd = os.pidfd_open(pid)
                 socket.send_fds(self._line, [_BORN], [pidfd])
                 os.close(pidfd)
+            self._line.recv(1)
 
     def _make_ends(self, channel: int, group: int | None) -> AgentEnds:
         """Make the descriptors of one fork; the helper gets its own, and those of the worker."""
