@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import nsm
 from e2e_support import supervisor
 from live_forks import (
     LIMITS,
@@ -151,9 +152,13 @@ def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int
                 printed(client, "target", "x = 5" if number == 0 else "print(x)")
                 if number == 0:
                     client.fork("target", "leaf")
+            # It is to start no supervisor in place of the one that is killed.
+            other = nsm.Client(
+                socket_path=it.socket, scope="test", autostart=False, reconnect=False
+            )
 
-            def fork(running: Supervisor = it) -> None:
-                with running.client() as other, contextlib.suppress(NsmError):
+            def fork(other: nsm.Client = other) -> None:
+                with other, contextlib.suppress(NsmError):
                     other.fork("target")
 
             forking = threading.Thread(target=fork)
