@@ -84,7 +84,10 @@ def original(client: nsm.Client, mb: int, made: str = SMALL_PAGES) -> Generator[
     code = DATA.format(made=made.format(mb=mb))
     result = client.run(code, env="python", session=name)
     assert result.exit_code == 0, result.stderr
-    fork(client, name)
+    (first,) = client.fork(name).forks
+    ask(client, first.name)
+    client.kill(first.name)
+    settle(client)
     yield name
     client.kill(name)
 
