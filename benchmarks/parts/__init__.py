@@ -8,6 +8,7 @@
 - `costs`: processor time and page faults of such a call
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
 - `memory`: what one more session takes
+- `forks`: copies of a running session
 - `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
 - `files`: a gigabyte in and out of a session, and small files
@@ -39,6 +40,7 @@ PARTS: Mapping[str, str] = {
     "costs": "parts.costs",
     "rules": "parts.rules",
     "memory": "parts.memory",
+    "forks": "parts.forks",
     "clients": "parts.clients",
     "commands": "parts.commands",
     "files": "parts.files",

@@ -8,10 +8,12 @@ import random
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import nsm
 from e2e_support import supervisor
 from live_forks import (
     LIMITS,
@@ -24,10 +26,9 @@ from live_forks import (
     wait_for_helpers,
 )
 from nsm.wire.errors import ForkRefusedError, NsmError
+from soak.load import scaled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from e2e_support import Supervisor
     from nsm import Client
 
@@ -54,7 +55,7 @@ def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor
         assert printed(client, name, "print(x)") == "5\n"
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(scaled(200), marks=pytest.mark.slow)])
 def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int) -> None:
     """At some moment; the original goes on, and nothing is left over."""
     delays = random.Random(7)
@@ -87,7 +88,7 @@ def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int)
 
 
 @pytest.mark.parametrize("victim", ["agent", "worker"])
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(scaled(200), marks=pytest.mark.slow)])
 def test_originals_that_are_killed_while_they_are_forked(
     client: Client, shared: Supervisor, victim: str, kills: int
 ) -> None:
@@ -118,7 +119,30 @@ def test_originals_that_are_killed_while_they_are_forked(
     assert printed(client, "copy", "print(x)") == "5\n"
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_template_that_is_killed_while_its_session_is_forked(
+    client: Client, shared: Supervisor
+) -> None:
+    """The original and its forks go on, and it can be forked again."""
+    printed(client, "orphan", "x = 5")
+    (agent,) = [row.pid for row in client.sessions()]
+    status = Path(f"/proc/{agent}/status").read_text(encoding="utf-8")
+    template = int(status.partition("PPid:")[2].split()[0])
+    made: list[str] = []
+
+    def fork() -> None:
+        with shared.client() as other:
+            made.extend(each.name for _ in range(3) for each in other.fork("orphan").forks)
+
+    forking = threading.Thread(target=fork)
+    forking.start()
+    os.kill(template, signal.SIGKILL)
+    forking.join()
+    assert len(made) == 3
+    for name in ("orphan", *made):
+        assert printed(client, name, "print(x)") == "5\n"
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(scaled(40), marks=pytest.mark.slow)])
 def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int) -> None:
     """The original goes on; its forks that are there end with it, and are told why."""
     delays = random.Random(7)
@@ -128,9 +152,13 @@ def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int
                 printed(client, "target", "x = 5" if number == 0 else "print(x)")
                 if number == 0:
                     client.fork("target", "leaf")
+            # It is to start no supervisor in place of the one that is killed.
+            other = nsm.Client(
+                socket_path=it.socket, scope="test", autostart=False, reconnect=False
+            )
 
-            def fork(running: Supervisor = it) -> None:
-                with running.client() as other, contextlib.suppress(NsmError):
+            def fork(other: nsm.Client = other) -> None:
+                with other, contextlib.suppress(NsmError):
                     other.fork("target")
 
             forking = threading.Thread(target=fork)

@@ -62,6 +62,9 @@ LIMIT_S = 60
 STOP_S = 2
 """Time for other programs in the session to stop, and then to make a system call, each."""
 
+HEARD_S = 0.05
+"""Time for the supervisor to hear of the forks, after which the original may go on as well."""
+
 UNUSED = 3
 """Exit status of a helper that got no request."""
 _NO_CALL = (1 << 64) - 1
@@ -146,7 +149,6 @@ class Carrier:
                 "scopes (Linux 6.12)"
             )
         pid = worker_of(self._agent)
-        check_gpu(pid)  # first: its memory looks like shared memory, and its driver has threads
         worker = self._worker = Traced.seize(pid)
         child = self._forked(worker)
         began_s = time.monotonic()
@@ -187,6 +189,8 @@ class Carrier:
     def _forked(self, worker: Traced) -> Traced:
         """Wait until the original forks; returns the child. Both are stopped then."""
         self._supervisor.send(b'{"attached": true}')
+        # First: its memory looks like shared memory, and its driver has threads.
+        check_gpu(worker.pid)
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
@@ -369,6 +373,8 @@ def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
         carrier = Carrier(order, jails, kit, supervisor)
         told = carrier.run()
         socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.pidfds())
+        # Those who answer go first: the ends of processes take a while.
+        select.select([supervisor], [], [], HEARD_S)
         carrier.end()
     except BaseException as error:  # noqa: BLE001  # the supervisor tells it
         with suppress(OSError):

@@ -88,12 +88,19 @@ class FirstProcess:
         kit: parts that are the same for all.
         ends: its descriptors.
         sources: directories of the original, by their paths in a session.
+        agent: from `prepare_agent`, if it was made before.
     """
 
     def __init__(
-        self, order: Mapping[str, Any], kit: Kit, ends: AgentEnds, sources: Mapping[str, int]
+        self,
+        order: Mapping[str, Any],
+        kit: Kit,
+        ends: AgentEnds,
+        sources: Mapping[str, int],
+        agent: Any,
     ) -> None:
         self._order, self._kit, self._ends, self._sources = order, kit, ends, sources
+        self._agent = agent
         self._talk = _socket.socket(fileno=ends.talk)
 
     def run(self, original_pid: int) -> NoReturn:
@@ -112,7 +119,7 @@ class FirstProcess:
             copied = self._copy()
             drop_privileges(*self._kit)
             self._talk.send(b"+" + str(copied).encode())
-            agent = self._prepared() if self._order["same_python"] else None
+            agent = self._agent or prepare_agent(self._order)
             worker = int(self._wait_for(b"begin"))
             self._become_agent(agent, worker)
         except BaseException as error:  # noqa: BLE001  # somebody else raises it
@@ -185,23 +192,6 @@ class FirstProcess:
         os.umask(0o022)
         return copy.bytes
 
-    def _prepared(self) -> Any:
-        """The agent, made in this process: its modules are imported already."""
-        order = self._order
-        os.environ.clear()
-        os.environ.update(order["variables"])
-        sys.path[:] = [path for path in sys.path if path.startswith(sys.base_prefix)]
-        # Else a Python that starts again would be a fork of this one, which has another set-up.
-        sys.executable = ""
-        interpreter = order["interpreter"]
-        agent = sandbox_agent.prepare(
-            programs={interpreter: order["program"]},
-            workspace="/workspace",
-            limits=Limits(order["limits"]),
-        )
-        agent.file = order["agent_file"]
-        return agent
-
     def _become_agent(self, agent: Any, worker: int) -> NoReturn:
         order, ends = self._order, self._ends
         self._talk.close()
@@ -222,3 +212,26 @@ class FirstProcess:
         os.dup2(ends.channel, 1)
         words = [*order["command"], "--adopt", ",".join(map(str, adopted))]
         os.execve(words[0], words, dict(order["variables"]))  # noqa: S606
+
+
+def prepare_agent(order: Mapping[str, Any]) -> Any:
+    """Make the agent of a fork, in its PID 1 or before that is forked.
+
+    Its modules are imported already, but that is of use only if its Python is the one that this
+    is; else there is None.
+    """
+    if not order["same_python"]:
+        return None
+    os.environ.clear()
+    os.environ.update(order["variables"])
+    sys.path[:] = [path for path in sys.path if path.startswith(sys.base_prefix)]
+    # Else a Python that starts again would be a fork of this one, which has another set-up.
+    sys.executable = ""
+    interpreter = order["interpreter"]
+    agent = sandbox_agent.prepare(
+        programs={interpreter: order["program"]},
+        workspace="/workspace",
+        limits=Limits(order["limits"]),
+    )
+    agent.file = order["agent_file"]
+    return agent

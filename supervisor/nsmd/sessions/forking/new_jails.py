@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from nsmd.host.processes import pid_of
-from nsmd.sessions.forking.first_process import AgentEnds, FirstProcess, Kit
+from nsmd.sessions.forking.first_process import AgentEnds, FirstProcess, Kit, prepare_agent
 from nsmd.sessions.forking.namespaces import (
     CLONE_PARENT,
     LIMITS,
@@ -253,18 +253,24 @@ class _Maker:
             for number, channel in enumerate(channels)
         ]
         # A process makes no PID namespace after it has entered one, but its child does.
-        if os.fork() == 0:
-            if not self._line.recv(1):
-                return  # the helper has given up
+        # Both end with the helper: the end of a process takes a millisecond, for which others wait.
+        if pid := os.fork():
+            os.waitpid(pid, 0)
+            return
+        # Several have it in common; a single one makes it when nothing waits for that.
+        agent = prepare_agent(order) if count > 1 else None
+        if self._line.recv(1):
             for ends in all_ends:
                 flags = NAMESPACES & ~CLONE_NEWNET if order["host_network"] else NAMESPACES
                 # CLONE_PARENT: else it would become a child of the original's agent.
                 pid = clone(flags | CLONE_PARENT)
                 if pid == 0:
-                    FirstProcess(order, self._kit, ends, sources).run(original.inner_pid)
+                    first = FirstProcess(order, self._kit, ends, sources, agent)
+                    first.run(original.inner_pid)
                 pidfd = os.pidfd_open(pid)
                 socket.send_fds(self._line, [_BORN], [pidfd])
                 os.close(pidfd)
+            self._line.recv(1)
 
     def _make_ends(self, channel: int, group: int | None) -> AgentEnds:
         """Make the descriptors of one fork; the helper gets its own, and those of the worker."""
