@@ -92,6 +92,15 @@ class Checkpoints:
                 self._read(each)
         return {each.pid for each in self._kept if each.pid} | self._ending
 
+    def count(self, *, is_present: bool) -> int:
+        """Number of states that can be gone back to.
+
+        Args:
+            is_present: the newest is the present state; else that has none yet.
+        """
+        earlier = self._kept[:-1] if is_present else self._kept[-self._agent.limits.undo :]
+        return sum(not each.refusal for each in earlier)
+
     # Making them.
 
     def before(self, interpreter: Interpreter) -> None:

@@ -411,13 +411,15 @@ class Executor:
             message["notes"] = notes
         if imports := interpreter.take_imports():
             message["imports"] = imports
+        checkpoints = self._agent.checkpoints
+        if checkpoints is not None:
+            message["checkpoints"] = checkpoints.count(is_present=execution.undoes)
         try:
             self._agent.send(message)
         except FrameError as error:
             message["displays"] = []
             message["stderr"] += f"\n[displays left out: {error}]\n"
             self._agent.send(message)
-        checkpoints = self._agent.checkpoints
         if checkpoints is not None and execution.undoes:
             checkpoints.renew(interpreter)
         elif checkpoints is not None and not execution.one_shot:

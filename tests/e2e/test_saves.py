@@ -205,6 +205,14 @@ next(steps)
     run(client, "assert (before, after) == (1, 2)", "again")
 
 
+def test_a_variable_that_has_no_room_in_tmp_spoils_nothing(client: nsm.Client) -> None:
+    run(client, "import os; free = os.statvfs('/tmp'); x, large = 1, bytearray(2 << 20)")
+    run(client, "open('/tmp/fill', 'wb').write(bytes(free.f_bavail * free.f_bsize - (1 << 20)))")
+    saved = Saves(client).save("work")
+    assert [(each.name, "no room" in each.why) for each in saved.not_saved] == [("large", True)]
+    assert {"x", "free"} <= set(saved.names)
+
+
 def test_only_variables_that_share_an_object_are_pickled_together(client: nsm.Client) -> None:
     """A function that both need to be made again is no such object."""
     run(client, "import re\none, other = re.compile('a'), re.compile('b')")

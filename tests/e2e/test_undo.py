@@ -50,8 +50,10 @@ def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
     with undoing.client() as client:
         for code in (MAKE, SPOIL):
             assert client.run(code, env="python", session="work").stderr == ""
+        assert [row.checkpoints for row in client.sessions()] == [2]
         result = client.undo("work")
         assert (result.exit_code, result.stdout) == (0, DONE)
+        assert [row.checkpoints for row in client.sessions()] == [1]
         assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
         result = client.undo("work", 9)
         assert (result.exit_code, result.stdout) == (1, "")

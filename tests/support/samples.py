@@ -27,6 +27,7 @@ def session_row(**changes: Any) -> dict[str, Any]:
         "queued": 0,
         "taken_up": 0,
         "outdated": False,
+        "checkpoints": 0,
         "ports": [],
         "labels": {},
         "gpu_memory_bytes": None,

@@ -30,6 +30,7 @@ class SessionRow(NamedTuple):
         running_s: for how long its execution has been running; None where none does.
         taken_up: how many restarts of the supervisor it has outlived.
         outdated: its interpreter, libraries or preloaded modules have changed on disk meanwhile.
+        checkpoints: earlier states that undo can go back to, as its last result said.
         ports: its ports that are open on the host.
         labels: what its client calls it.
         gpu_memory_bytes, gpu_percent: its memory on GPUs, and its share of their time in the last
@@ -55,6 +56,7 @@ class SessionRow(NamedTuple):
     queued: int = 0
     taken_up: int = 0
     outdated: bool = False
+    checkpoints: int = 0
     ports: tuple[PortAddress, ...] = ()
     labels: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
     gpu_memory_bytes: int | None = None

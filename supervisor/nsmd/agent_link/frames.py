@@ -134,6 +134,7 @@ def _bounded(outcome: Outcome) -> Outcome:
     if not (
         abs(outcome.exit_code) < 2**53
         and abs(outcome.duration_s) < 2**53
+        and 0 <= outcome.checkpoints < 2**53
         and len(outcome.restart_reason) <= MAX_WORDS
         and (not truncated or all(map(_is_truncation, truncated, truncated.values())))
         and (not outcome.imports or all(map(_is_import, outcome.imports, outcome.imports.values())))

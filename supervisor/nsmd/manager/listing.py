@@ -110,6 +110,7 @@ def live_row(
         running_s=running.runs_s(now) if running is not None else None,
         queued=session.runs.queued,
         taken_up=session.taken_up,
+        checkpoints=session.runs.checkpoints,
         outdated=session.jail is not None and session.jail.outdated,
         labels=dict(session.tenancy.labels),
         gpu_memory_bytes=None if gpu_use is None else gpu_use.memory_bytes,

@@ -410,7 +410,11 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of an execution as the agent reports it (`docs/contributing/agent-protocol.md`)."""
+    """Result of an execution as the agent reports it (`docs/contributing/agent-protocol.md`).
+
+    Attributes:
+        checkpoints: earlier states of the session that undo can go back to.
+    """
 
     stdout: str = ""
     stderr: str = ""
@@ -424,6 +428,7 @@ class Outcome:
     restart_reason: str = ""
     notes: tuple[str, ...] = ()
     imports: Mapping[str, float] = field(default_factory=dict[str, float])
+    checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

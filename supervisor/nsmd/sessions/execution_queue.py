@@ -77,6 +77,7 @@ class ExecutionQueue:
     Attributes:
         running: execution that runs now.
         count: number of executions sent to the agent.
+        checkpoints: earlier states that undo can go back to, as the last result said.
     """
 
     # Slots, as in the session: there may be a thousand.
@@ -94,6 +95,7 @@ class ExecutionQueue:
         "_streamed",
         "_timers",
         "_told_restart",
+        "checkpoints",
         "count",
         "running",
     )
@@ -114,6 +116,7 @@ class ExecutionQueue:
         self._queue: list[Execution] = []
         self.running: Execution | None = None
         self.count = 0
+        self.checkpoints = 0
         self._agent_id = ""  # id of the running execution
         self._streamed = False
         self._told_restart = ""  # why state was lost, according to the last result
@@ -361,6 +364,7 @@ class ExecutionQueue:
                 outcome = answer if isinstance(answer, Outcome) else None
                 execution.limit_events = confinement.ended(outcome)
             if isinstance(answer, Outcome):
+                self.checkpoints = answer.checkpoints
                 answer = self._without_repetition(execution, answer)
                 if remarks := owner.remarks():
                     answer = replace(answer, notes=(*answer.notes, *remarks))

@@ -20,7 +20,7 @@ ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
         SessionRow,
         samples.session_row(),
         {"name", "project", "memory_bytes", "cpu_s", "limited_by"}
-        | {"processes", "running_s", "queued", "taken_up", "outdated"}
+        | {"processes", "running_s", "queued", "taken_up", "outdated", "checkpoints"}
         | {"ports", "labels"},
     ),
     (

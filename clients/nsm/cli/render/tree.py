@@ -117,6 +117,8 @@ def _line(node: TreeNode) -> str:
         told = [facts["env"], facts["state"], formats.count(facts["executions"], "run")]
         if facts["memory_bytes"] is not None:
             told.append(formats.memory(facts["memory_bytes"]))
+        if facts["checkpoints"]:
+            told.append(formats.count(facts["checkpoints"], "checkpoint"))
         return f"{name}  {', '.join(told)}"
     if "made_at" not in facts:
         return f"save {node.name}"

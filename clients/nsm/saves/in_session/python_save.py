@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import io
 import json
 import os
@@ -314,6 +315,8 @@ class _Saver:
             why = f"it took longer than {self._options['variable_s']:g} s"
         except BaseException as error:  # whatever a variable does
             why = words(error)
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                why = "there is no room for its pickle in the session's /tmp (`tmp_mb`)"
         if why or writer is None:
             os.unlink(path)
             return None, why, {}, False

@@ -43,9 +43,11 @@ def test_each_thing_is_below_what_it_was_made_of() -> None:
 
 def test_a_fork_is_below_its_original() -> None:
     of_work = {"forked-from": "s-work", "restored-from": "old"}
-    rows = [row("work", 9, "old"), row("try", 5, labels=of_work), row("apart", 2)]
+    rows = [row("work", 9, "old"), row("try", 5, labels=of_work), row("apart", 2, checkpoints=2)]
     rows.append(row("lost", 1, labels={"forked-from": "s-gone"}))
-    assert names(tree_text(forest(rows, [save("old", "gone")]), branches=ASCII_BRANCHES)) == [
+    text = tree_text(forest(rows, [save("old", "gone")]), branches=ASCII_BRANCHES)
+    assert text.count("checkpoint") == text.splitlines()[0].endswith(", 2 checkpoints") == 1
+    assert names(text) == [
         "apart (s-apart)",
         "lost (s-lost)",
         "save old",
