@@ -234,8 +234,13 @@ def test_the_command_line_tests_a_secret(place: Place) -> None:
     assert "false failed (exit code 1)" in done.stderr
 
 
-def test_a_helper_and_a_supervisor_that_die_have_successors(short_dir: Path) -> None:
-    """Code has the same stand-in and trusts the same certificate; a response goes on."""
+@pytest.mark.parametrize("denied", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_helper_and_a_supervisor_that_die_have_successors(
+    short_dir: Path, *, denied: bool
+) -> None:
+    """Code has the same stand-in and trusts the same certificate; a response goes on, unless its
+    host is denied.
+    """
     authority = TestAuthority(short_dir)
     (short_dir / "token").write_text(VALUE)
     own = short_dir / "own"
@@ -258,7 +263,7 @@ def test_a_helper_and_a_supervisor_that_die_have_successors(short_dir: Path) -> 
                 assert run(client, here, asks) == stand_in
                 slow = f"""
                 mkfifo /tmp/pipe; {curl} {server.url("slow")} >/tmp/pipe &
-                exec 3</tmp/pipe; head -c {len(VALUE)} <&3
+                exec 3</tmp/pipe; head -n 1 <&3
                 """
                 assert run(client, here, slow) == stand_in
                 helper = helper_of(client)
@@ -266,9 +271,13 @@ def test_a_helper_and_a_supervisor_that_die_have_successors(short_dir: Path) -> 
             first.process.wait()
         with supervisor(own, variables=variables) as second, second.client() as client:
             assert helper_of(client) == helper
-            server.go_on.set()
             here = Place(second, server, short_dir)
-            assert run(client, here, "cat <&3") == stand_in
+            if denied:
+                client.network("work-bash", "deny", [server.host])
+                client.network("work-bash", "allow", [server.host])
+            else:
+                server.go_on.set()
+            assert run(client, here, "cat <&3") == ("" if denied else stand_in)
             assert run(client, here, asks) == stand_in
             pidfd = os.pidfd_open(helper)
             client.kill_all()

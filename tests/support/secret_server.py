@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "refused":
                 self._answer(b"no", status=401)
             case "slow":
-                self._answer_slowly(shown)
+                self._answer_slowly(shown + b"\n")
             case "websocket":
                 self._speak_websocket(shown)
             case _ if form.startswith(("git/", "simple/", "npm/")) and shown == b"none":
