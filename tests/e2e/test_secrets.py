@@ -319,6 +319,68 @@ connect.end();
 """
 
 
+ATTACKS = """
+import os, socket, ssl
+host, port = {host!r}.split(":")
+
+def tunnel(early=b""):
+    link = socket.create_connection(("127.0.0.1", 3128))
+    link.sendall(f"CONNECT {{host}}:{{port}} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode() + early)
+    return link
+
+def rest(link):
+    data = b""
+    try:
+        while piece := link.recv(65536):
+            data += piece
+    except OSError:
+        pass
+    return data
+
+def within_tls(name, data):
+    link = tunnel()
+    link.recv(4096)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    try:
+        link = context.wrap_socket(link, server_hostname=name)
+        link.sendall(data)
+    except OSError as error:
+        return b"no TLS"
+    return rest(link)
+
+hello = b"\\x16\\x03\\x01\\x02\\x00" + bytes(100)
+for early in (b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\x16" * 65000, bytes(65000), hello, hello * 600):
+    link = tunnel(early)
+    link.shutdown(socket.SHUT_WR)
+    assert b"HTTP/1.1 200 OK" not in rest(link)
+for name in (None, "other.example"):
+    assert within_tls(name, b"") == b"no TLS"
+token = os.environ["GITHUB_TOKEN"]
+head = f"GET /plain HTTP/1.1\\r\\nHost: {{host}}:{{port}}\\r\\nAuthorization: {{token}}\\r\\n"
+for data, status in (
+    (b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", b"400"),
+    (b"\\0nonsense\\r\\n\\r\\n", b"400"),
+    (b"GET / HTTP/1.1\\r\\nX: " + b"x" * 70000, b"431"),
+    (head.encode() + b"Content-Length: 1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n", b"400"),
+    (head.encode() + b"Connection: close\\r\\n\\r\\n", b"200"),
+):
+    answer = within_tls(host, data)
+    assert answer.split(b" ")[1] == status, answer
+print("withstood")
+"""
+
+
+@pytest.mark.slow
+def test_clients_that_attack(client: nsm.Client, place: Place) -> None:
+    run(client, place, "1", "github", env="python")
+    helper, seen = helper_of(client), len(place.server.seen)
+    out = run(client, place, ATTACKS.format(host=place.server.host), env="python")
+    assert out == "withstood"
+    assert helper_of(client) == helper
+    assert [headers["authorization"] for _, _, headers, _ in place.server.seen[seen:]] == [VALUE]
+
+
 @pytest.mark.slow
 def test_real_programs(client: nsm.Client, place: Place) -> None:
     """Each gets its answer; the server saw the value, and the session does not."""
