@@ -104,6 +104,9 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
         tell(way, f"at launch there are stand-ins for what {said}")
     if plan.programs:
         tell(way, f"at launch the supervisor is asked to let it start {', '.join(plan.programs)}")
+    if plan.secrets:
+        told = ", ".join(plan.secrets)
+        tell(way, f"at launch the supervisor gives stand-ins and a certificate for secrets: {told}")
     return 0
 
 
@@ -132,6 +135,8 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
     if _is_macos():
         from nsmbox.start import macos  # noqa: PLC0415
 
+        if plan.secrets:
+            raise BoxError("the box has secrets, which nsm gives on Linux alone")
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
     place = _place(plan, way) if plan.sockets else None

@@ -5,6 +5,7 @@ trials        trial jails, and the abilities of code in them
 limit_checks  enforcement of sessions' limits
 host          files, variables and user of the checked host
 kernel        user namespaces, AppArmor, containers, mounts over /proc
+secrets       sources of the secrets of the configuration
 service       control groups, systemd, lingering
 places        socket, lock, directories, free space
 devices       GPUs that environments have

@@ -27,6 +27,7 @@ from nsmd.doctor.kernel import check_kernel
 from nsmd.doctor.limit_checks import check_limits, look_at_limits
 from nsmd.doctor.places import check_places
 from nsmd.doctor.room import check_room
+from nsmd.doctor.secrets import check_secrets
 from nsmd.doctor.service import check_service
 from nsmd.doctor.trials import (
     check_copies,
@@ -103,6 +104,7 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
             ("copy-on-write", check_copies(launcher, settings, working)),
             ("jail user", check_user(launcher.user) if os.geteuid() == 0 else None),
             ("network", check_network(settings, open_sockets())),
+            ("secrets", check_secrets(settings, search_path)),
         ),
         *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),
         *rows(

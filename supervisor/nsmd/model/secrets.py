@@ -196,17 +196,19 @@ def same_header(secrets: Iterable[SecretRule]) -> tuple[SecretRule, SecretRule, 
 
 
 def _overlap(one: SecretHost, other: SecretHost) -> bool:
-    names = (one.name, other.name)
-    return one.port == other.port and (
-        one.takes(other.name, one.port)
-        or other.takes(one.name, one.port)
-        or one == other
-        or (
-            one.subdomains
-            and other.subdomains
-            and (names[0].endswith("." + names[1]) or names[1].endswith("." + names[0]))
-        )
-    )
+    """Return whether some host is meant by both."""
+    if one.port != other.port:
+        return False
+    if one.subdomains and other.subdomains:
+        return one.name == other.name or _takes_either(one, other)
+    if one.subdomains or other.subdomains:
+        wide, narrow = (one, other) if one.subdomains else (other, one)
+        return wide.takes(narrow.name, one.port)
+    return one.name == other.name
+
+
+def _takes_either(one: SecretHost, other: SecretHost) -> bool:
+    return one.takes(other.name, one.port) or other.takes(one.name, one.port)
 
 
 def _host(text: str) -> SecretHost:

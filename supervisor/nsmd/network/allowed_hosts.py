@@ -120,6 +120,8 @@ class AllowedHosts:
         for host, port, address, scope in list((self._watched or {}).values()):
             if mode == "off" or not may_stay(allowed, host, port, address):
                 scope.cancel()
+        if (interceptor := self.interceptor) is not None:
+            interceptor.hosts_changed()
 
     async def accept(self, listener: NamespaceListener) -> None:
         """Serve requests on a socket until cancelled.

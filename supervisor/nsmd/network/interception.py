@@ -36,6 +36,9 @@ class Interceptor(Protocol):
         """
         ...
 
+    def hosts_changed(self) -> None:
+        """End the connections of earlier supervisors: the list of hosts is another."""
+
     async def carry(
         self,
         client: trio.SocketStream,

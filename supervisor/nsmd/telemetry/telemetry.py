@@ -206,11 +206,15 @@ class Telemetry:
 
     def _network(self) -> Readings:
         gateway = self._run_service.session_manager.gateway
-        counters = gateway.counters
+        counters, secrets = gateway.counters, self._run_service.session_manager.secrets
+        uses, refusals = secrets.counts() if secrets is not None else (0, 0)
         return {
             f.PROXY_REQUESTS: {(name,): count for name, count in counters.verdicts.items()},
             f.PROXY_BYTES: {("in",): counters.received_bytes, ("out",): counters.sent_bytes},
             f.PROXY_CONNECTIONS: {(): gateway.room.borrowed_tokens},
+            f.SECRETS_GRANTED: {(): secrets.granted if secrets is not None else 0},
+            f.SECRET_USES: {(): uses},
+            f.SECRET_REFUSALS: {(): refusals},
         }
 
     def _ports(self) -> Readings:

@@ -139,8 +139,9 @@ class SecretCarrier:
         Returns:
             Numbers of bytes to the server, and from it.
         """
-        with trio.CancelScope() as scope:
-            traffic = CountedTraffic(host, port, scope, self._tell)
+        scope = trio.CancelScope()
+        traffic = CountedTraffic(host, port, scope, self._tell)
+        with scope:
             scope.deadline = trio.current_time() + HANDSHAKE_S
             try:
                 await self._carry(client, server, host, port, early, traffic)
@@ -148,7 +149,6 @@ class SecretCarrier:
                 await self._failed(host, port, "no-tls", str(error))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass
-            return traffic.sent_bytes, traffic.received_bytes
         return traffic.sent_bytes, traffic.received_bytes
 
     async def _carry(

@@ -202,7 +202,6 @@ class Grant:
         return True
 
     def hosts_changed(self) -> None:
-        """The list of hosts is another: connections of earlier supervisors end."""
         if self._helper is not None:
             self._nursery.start_soon(self._tell, self._helper, {"op": "strict"})
 

@@ -40,7 +40,9 @@ from nsmd.network.secrets.carrying import SecretCarrier
 from nsmd.network.secrets.source import SourceError
 from nsmd.network.secrets.vault import Vault
 
-PACKET_BYTES = 128 * 1024
+PACKET_BYTES = 256 * 1024
+"""Room for a message: the largest has 64 KiB of a client in hexadecimal digits."""
+
 MAX_STATE_BYTES = 1024 * 1024
 DESCRIPTORS_AT_ONCE = 3
 
@@ -124,7 +126,11 @@ class Helper:
             if self._carrier is not None:
                 early = bytes.fromhex(message["early"])
                 host, port = message["host"], message["port"]
-                counts = await self._carrier.carry(client, server, host, port, early)
+                try:
+                    counts = await self._carrier.carry(client, server, host, port, early)
+                # A bug of ours costs this connection. Its message may have a value.
+                except Exception as error:  # noqa: BLE001
+                    sys.stderr.write(f"a connection with secrets failed: {type(error).__name__}\n")
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await over.send_all(b"%d %d" % counts)
             nursery.cancel_scope.cancel()
@@ -155,10 +161,15 @@ class Helper:
         ]
 
     async def _tell(self, message: dict[str, object]) -> None:
-        """Send a message; waits while nobody reads them. What was sent is kept by the kernel."""
+        """Send a message; waits while nobody reads them. What was sent is kept by the kernel.
+
+        It does not return if nobody can read it any more: then all of this is over.
+        """
         async with self._sending:
-            with suppress(OSError):
+            try:
                 await self._control.send(json.dumps(message).encode())
+            except OSError:
+                await trio.sleep_forever()
 
 
 def _adopted(descriptor: int) -> socket.socket:

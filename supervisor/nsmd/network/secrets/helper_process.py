@@ -17,7 +17,7 @@ import trio
 from nsmd.host.monitors.monitored import PACKAGES, START
 from nsmd.host.processes import has_ended, pid_of
 
-MAX_MESSAGE = 64 * 1024
+MAX_MESSAGE = 256 * 1024
 
 REAP_S = 1.0
 """Bound on waiting for a killed helper; the kernel needs milliseconds."""

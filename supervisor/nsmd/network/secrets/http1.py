@@ -209,7 +209,7 @@ class Http1:
         has_body = request.method != b"HEAD" and response.status_code not in (204, 304)
         body = BodyFilter(b", ".join(codings) if has_body else b"", self._rules.redactor())
         if has_body and (body.decodes or not self._rules.same_length):
-            changed = {b"content-length"} | ({b"content-encoding"} if body.decodes else set())
+            changed = (b"content-length", *([b"content-encoding"] if body.decodes else []))
             headers = [row for row in headers if row[0].lower() not in changed]
         await self._to_client_send(
             h11.Response(

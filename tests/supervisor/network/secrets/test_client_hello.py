@@ -13,7 +13,7 @@ from nsmd.network.secrets.client_hello import ClientHello, NoTlsError, read_clie
 
 
 def hello(name: str | None = "api.example.org", protocols: tuple[str, ...] = ("h2",)) -> bytes:
-    """First message of OpenSSL's client."""
+    """The first bytes of a client of OpenSSL."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     if protocols:

@@ -1,0 +1,462 @@
+"""Secrets that sessions use and never have, with real programs and a real server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from e2e_support import Supervisor, supervisor, wait_gone
+from nsm.wire.errors import BadRequestError, NsmError
+from secret_server import SecretServer, TestAuthority, secret_server
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import nsm
+
+pytestmark = pytest.mark.jail
+
+VALUE = "ghp_Abcdefgh12345678ijklmnop90QRSTUVWXyz"
+
+CONFIG = """
+[secrets.github]
+from = "command: {directory}/give-token"
+hosts = ["{server}"]
+as = ["env: GITHUB_TOKEN"]
+
+[secrets.header]
+from = "file: {directory}/token"
+hosts = ["{server}"]
+as = ["header: Authorization: Bearer"]
+
+[secrets.broken]
+from = "command: false"
+hosts = ["{server}"]
+as = ["env: BROKEN"]
+"""
+
+
+class Place(NamedTuple):
+    """A supervisor with secrets, and the server that they are for."""
+
+    supervisor: Supervisor
+    server: SecretServer
+    directory: Path
+
+
+@contextmanager
+def secret_place(*, days: float = 1) -> Generator[Place]:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as name:
+        directory = Path(name)
+        authority = TestAuthority(directory)
+        (directory / "token").write_text(f"{VALUE}\n")
+        give = directory / "give-token"
+        give.write_text(f"#!/bin/sh\necho asked >>{directory}/asked\ncat {directory}/token\n")
+        give.chmod(0o755)
+        (directory / "git").mkdir()
+        own = directory / "own"
+        own.mkdir()
+        variables = {"SSL_CERT_FILE": str(authority.bundle)}
+        certificate = authority.certificate(days=days)
+        with secret_server(certificate, repositories=directory / "git") as server:
+            config = CONFIG.format(directory=directory, server=server.host)
+            with supervisor(own, config=config, variables=variables) as it:
+                yield Place(it, server, directory)
+
+
+@pytest.fixture(scope="module")
+def place() -> Generator[Place]:
+    """One for the tests of this module that only use it."""
+    with secret_place() as made:
+        yield made
+
+
+@pytest.fixture
+def client(place: Place) -> Generator[nsm.Client]:
+    with place.supervisor.client() as client:
+        yield client
+        client.kill_all()
+
+
+def run(client: nsm.Client, place: Place, code: str, *secrets: str, env: str = "bash") -> str:
+    """Run code in the session `work` of that environment; return what it prints."""
+    name = f"work-{env}"
+    live = [row.name for row in client.sessions()]
+    settings = {} if name in live else {"network": place.server.host, "secrets": secrets}
+    result = client.run(code, env=env, session=name, **settings)  # type: ignore[arg-type]
+    assert result.exit_code == 0, result.stdout + result.stderr
+    return result.stdout.strip()
+
+
+def helper_of(client: nsm.Client) -> int:
+    return client.secrets.list().grants[0].helper_pid
+
+
+def has_in_memory(pid: int, text: bytes) -> bool:
+    """Return whether a process has a text in its memory."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            if line.split()[1][0] != "r" or "[v" in line:
+                continue
+            try:
+                memory.seek(begin)
+                if text in memory.read(end - begin):
+                    return True
+            except (OSError, OverflowError):
+                continue
+    return False
+
+
+def test_a_session_uses_a_secret_and_never_has_it(client: nsm.Client, place: Place) -> None:
+    seen = len(place.server.seen)
+    stand_in = run(client, place, "echo $GITHUB_TOKEN", "github")
+    forms = "plain gzip base64 escaped url chunked header".split()
+    urls = " ".join(map(place.server.url, forms))
+    out = run(client, place, f'curl -sSi -H "Authorization: Bearer $GITHUB_TOKEN" {urls}')
+    requests = place.server.seen[seen:]
+    assert [path for _, path, _, _ in requests] == [f"/{form}" for form in forms]
+    assert {headers["authorization"] for _, _, headers, _ in requests} == {f"Bearer {VALUE}"}
+    shown = f"Bearer {stand_in}"
+    assert out.count(shown) == 4
+    assert base64.b64encode(f"so: {shown}".encode()).decode() in out
+    assert "".join(f"\\u{ord(c):04x}" for c in shown) in out
+    assert "".join(f"%{ord(c):02X}" for c in shown) in out
+    refused = run(client, place, f'curl -sS -u "me:$GITHUB_TOKEN" {place.server.url("br")}')
+    assert "cannot search" in refused
+    # The record of all of this, too.
+    told = place.supervisor.run("nsm", "audit", "--json").stdout
+    told += place.supervisor.run("nsm", "logs", "-n", "9", "work-bash").stdout
+    told += place.supervisor.log.read_text()
+    assert VALUE not in told
+    assert '"path": "/gzip"' in told
+    helper = helper_of(client)
+    others = {place.supervisor.pid, *place.supervisor.descendants()} - {helper}
+    assert not [pid for pid in others if pid and _has(pid, VALUE.encode())]
+    if os.getuid() == 0:  # nobody else may look
+        assert has_in_memory(helper, VALUE.encode())
+
+
+def _has(pid: int, text: bytes) -> bool:
+    try:
+        return has_in_memory(pid, text)
+    except OSError:  # it has ended, or is not ours to look at
+        return False
+
+
+def test_a_header_is_added(client: nsm.Client, place: Place) -> None:
+    assert run(client, place, f"curl -sS {place.server.url('x')}", "header") == "ok"
+    assert place.server.last() == f"Bearer {VALUE}"
+
+
+def test_what_is_refused(client: nsm.Client, place: Place) -> None:
+    url, host = place.server.url("x"), place.server.host
+    seen = len(place.server.seen)
+    out = run(
+        client,
+        place,
+        f"""
+        curl -sS "{url}?token=$GITHUB_TOKEN"
+        curl -sS -H "X: $GITHUB_TOKEN" http://{host}/
+        curl -sS -H "Host: other.example" {url}
+        curl -sS --resolve other.example:{place.server.port}:127.0.0.1 \
+            --connect-to other.example:{place.server.port}:{host} \
+            https://other.example:{place.server.port}/ 2>&1 || echo "no connection"
+        """,
+        "github",
+    )
+    assert "is in the URL" in out
+    assert "is of no use with http://" in out
+    assert f"its host is not {host.partition(':')[0]}" in out
+    assert "no connection" in out
+    assert len(place.server.seen) == seen
+    refused = [
+        row["verdict"]
+        for row in map(
+            json.loads, place.supervisor.run("nsm", "audit", "--json").stdout.splitlines()
+        )
+        if row["event"] == "secret_refused"
+    ]
+    assert {"stand-in", "bad-request", "server-name"} <= set(refused)
+
+
+@pytest.mark.parametrize(
+    ("network", "secrets", "expected"),
+    [
+        ("off", ["github"], "need a list of allowed hosts"),
+        ("full", ["github"], "need a list of allowed hosts"),
+        ("example.org", ["github"], "none of these may be reached"),
+        ("{}", ["nothing"], "no secret 'nothing'"),
+        ("{}", ["broken"], "secret broken: false failed"),
+        ("{}", ["github", "../x"], "names of secrets"),
+    ],
+)
+def test_secrets_that_cannot_be_granted(
+    client: nsm.Client, place: Place, network: str, secrets: list[str], expected: str
+) -> None:
+    with pytest.raises(NsmError, match=re.escape(expected)):
+        client.run("1", env="python", network=network.format(place.server.host), secrets=secrets)
+    assert client.secrets.list().grants == ()
+
+
+def test_a_live_session_gets_no_other_secrets(client: nsm.Client, place: Place) -> None:
+    run(client, place, "true", "github")
+    with pytest.raises(BadRequestError, match="its secrets are github"):
+        client.run("true", env="bash", session="work-bash", secrets=["header"])
+
+
+def test_a_revoked_stand_in_is_refused(client: nsm.Client, place: Place) -> None:
+    asks = f'curl -sS -H "Authorization: $GITHUB_TOKEN" {place.server.url("plain")}'
+    run(client, place, asks, "github")
+    done = place.supervisor.run("nsm", "secrets", "revoke", "github", client.sessions()[0].id)
+    assert done.returncode == 0, done.stderr
+    assert "was revoked" in run(client, place, asks)
+    assert "(revoked)" in place.supervisor.run("nsm", "secrets", "ls").stdout
+
+
+def test_the_command_line_tests_a_secret(place: Place) -> None:
+    done = place.supervisor.run("nsm", "secrets", "test", "github")
+    assert f"{len(VALUE)} characters; code sees a text such as ghp_" in done.stdout
+    assert VALUE not in done.stdout
+    done = place.supervisor.run("nsm", "secrets", "test", "broken")
+    assert done.returncode == 1
+    assert "false failed (exit code 1)" in done.stderr
+
+
+@pytest.mark.parametrize("denied", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_helper_and_a_supervisor_that_die_have_successors(
+    short_dir: Path, *, denied: bool
+) -> None:
+    """Code has the same stand-in and trusts the same certificate; a response goes on, unless its
+    host is denied.
+    """
+    authority = TestAuthority(short_dir)
+    (short_dir / "token").write_text(VALUE)
+    own = short_dir / "own"
+    own.mkdir()
+    variables = {"SSL_CERT_FILE": str(authority.bundle)}
+    with secret_server(authority.certificate()) as server:
+        config = f"""
+        [secrets.github]
+        from = "file: {short_dir}/token"
+        hosts = ["{server.host}"]
+        as = ["env: GITHUB_TOKEN"]
+        """
+        curl = 'curl -sSN -H "Authorization: $GITHUB_TOKEN"'
+        asks = f"{curl} {server.url('plain')}"
+        with supervisor(own, config=config, variables=variables, keep=True) as first:
+            with first.client() as client:
+                here = Place(first, server, short_dir)
+                stand_in = run(client, here, asks, "github")
+                os.kill(helper_of(client), signal.SIGKILL)
+                assert run(client, here, asks) == stand_in
+                slow = f"""
+                mkfifo /tmp/pipe; {curl} {server.url("slow")} >/tmp/pipe &
+                exec 3</tmp/pipe; head -n 1 <&3
+                """
+                assert run(client, here, slow) == stand_in
+                helper = helper_of(client)
+            os.kill(first.pid, signal.SIGKILL)
+            first.process.wait()
+        with supervisor(own, variables=variables) as second, second.client() as client:
+            assert helper_of(client) == helper
+            here = Place(second, server, short_dir)
+            if denied:
+                client.network("work-bash", "deny", [server.host])
+                client.network("work-bash", "allow", [server.host])
+            else:
+                server.go_on.set()
+            assert run(client, here, "cat <&3") == ("" if denied else stand_in)
+            assert run(client, here, asks) == stand_in
+            pidfd = os.pidfd_open(helper)
+            client.kill_all()
+            wait_gone([pidfd])
+
+
+WEBSOCKET = """
+import base64, os, socket, ssl
+host, port = {host!r}.split(":")
+link = socket.create_connection(("127.0.0.1", 3128))
+link.sendall(f"CONNECT {{host}}:{{port}} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
+assert b" 200 " in link.recv(4096)
+link = ssl.create_default_context().wrap_socket(link, server_hostname=host)
+link.sendall("\\r\\n".join((
+    "GET /websocket HTTP/1.1", f"Host: {{host}}:{{port}}", "Upgrade: websocket",
+    "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: " + "A" * 22 + "==",
+    "Authorization: " + os.environ["GITHUB_TOKEN"], "", "")).encode())
+link.sendall(b"\\x82\\x84\\0\\0\\0\\0echo")
+data = b""
+while not data.endswith(b"echo"):
+    data += link.recv(4096)
+head, _, frames = data.partition(b"\\r\\n\\r\\n")
+print(head.split()[1].decode(), frames[2:-6].decode(), frames[-4:].decode())
+"""
+
+NODE = """
+const http = require("http"), https = require("https"), tls = require("tls");
+const [host, port] = "{host}".split(":");
+const proxy = {{ host: "127.0.0.1", port: 3128 }};
+const connect = http.request({{ ...proxy, method: "CONNECT", path: "{host}" }});
+connect.on("connect", (_, socket) => {{
+  const secure = tls.connect({{ socket, servername: host }}, () => {{
+    https.get({{ createConnection: () => secure, host, port, path: "/plain",
+      headers: {{ Authorization: process.env.GITHUB_TOKEN }} }},
+      (response) => response.pipe(process.stdout));
+  }});
+}});
+connect.end();
+"""
+
+
+ATTACKS = """
+import os, socket, ssl
+host, port = {host!r}.split(":")
+
+def tunnel(early=b""):
+    link = socket.create_connection(("127.0.0.1", 3128))
+    link.sendall(f"CONNECT {{host}}:{{port}} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode() + early)
+    return link
+
+def rest(link):
+    data = b""
+    try:
+        while piece := link.recv(65536):
+            data += piece
+    except OSError:
+        pass
+    return data
+
+def within_tls(name, data):
+    link = tunnel()
+    link.recv(4096)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    try:
+        link = context.wrap_socket(link, server_hostname=name)
+        link.sendall(data)
+    except OSError as error:
+        return b"no TLS"
+    return rest(link)
+
+hello = b"\\x16\\x03\\x01\\x02\\x00" + bytes(100)
+for early in (b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\x16" * 65000, bytes(65000), hello, hello * 600):
+    link = tunnel(early)
+    link.shutdown(socket.SHUT_WR)
+    assert b"HTTP/1.1 200 OK" not in rest(link)
+for name in (None, "other.example"):
+    assert within_tls(name, b"") == b"no TLS"
+token = os.environ["GITHUB_TOKEN"]
+head = f"GET /plain HTTP/1.1\\r\\nHost: {{host}}:{{port}}\\r\\nAuthorization: {{token}}\\r\\n"
+for data, status in (
+    (b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", b"400"),
+    (b"\\0nonsense\\r\\n\\r\\n", b"400"),
+    (b"GET / HTTP/1.1\\r\\nX: " + b"x" * 70000, b"431"),
+    (head.encode() + b"Content-Length: 1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n", b"400"),
+    (head.encode() + b"Connection: close\\r\\n\\r\\n", b"200"),
+):
+    answer = within_tls(host, data)
+    assert answer.split(b" ")[1] == status, answer
+print("withstood")
+"""
+
+
+@pytest.mark.slow
+def test_clients_that_attack(client: nsm.Client, place: Place) -> None:
+    run(client, place, "1", "github", env="python")
+    helper, seen = helper_of(client), len(place.server.seen)
+    out = run(client, place, ATTACKS.format(host=place.server.host), env="python")
+    assert out == "withstood"
+    assert helper_of(client) == helper
+    assert [headers["authorization"] for _, _, headers, _ in place.server.seen[seen:]] == [VALUE]
+
+
+@pytest.mark.slow
+def test_real_programs(client: nsm.Client, place: Place) -> None:
+    """Each gets its answer; the server saw the value, and the session does not."""
+    server, directory = place.server, place.directory
+    repository = directory / "git" / "sample.git"
+    subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
+    subprocess.run(["git", "-C", repository, "config", "http.receivepack", "true"], check=True)
+    stand_in = run(client, place, "echo $GITHUB_TOKEN", "github")
+    basic = f"Basic {base64.b64encode(f'me:{VALUE}'.encode()).decode()}"
+    pushes = f"""
+    export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+    git clone -q "https://me:$GITHUB_TOKEN@{server.host}/git/sample.git" /tmp/sample 2>&1
+    cd /tmp/sample && head -c 3000000 /dev/urandom >big && git add big && git commit -qm one
+    git push -q origin HEAD:main && git ls-remote origin main
+    """
+    out = run(client, place, pushes)
+    head = subprocess.run(
+        ["git", "-C", repository, "rev-parse", "main"], check=True, capture_output=True, text=True
+    )
+    assert f"{head.stdout.strip()}\trefs/heads/main" in out
+    assert server.last() == basic
+
+    index = f"https://me:$GITHUB_TOKEN@{server.host}/simple/"
+    out = run(
+        client, place, f"python3 -m pip index versions --index-url {index} nsm-sample 2>&1; :"
+    )
+    if "No module named pip" not in out:
+        assert "nsm-sample (1.0)" in out, out
+        assert server.last() == basic
+
+    npm = f"""
+    npm view nsm-sample description --registry https://{server.host}/npm/ \
+        --//{server.host}/npm/:_authToken=$GITHUB_TOKEN 2>&1
+    """
+    if shutil.which("npm"):
+        assert "a sample" in run(client, place, npm)
+        assert server.last() == f"Bearer {VALUE}"
+    if shutil.which("node"):
+        script = NODE.format(host=server.host)
+        assert run(client, place, f"node -e '{script}'") == stand_in
+        assert server.last() == VALUE
+
+    fetches = f"""
+    import os, urllib.request as r
+    request = r.Request("{server.url("plain")}", headers={{"Authorization": os.environ["T"]}})
+    print(r.urlopen(request).read().decode())
+    """
+    code = "\n".join(line.strip() for line in fetches.splitlines())
+    out = run(client, place, f"T=$GITHUB_TOKEN python3 -c '{code}'")
+    assert out == stand_in
+    out = run(client, place, WEBSOCKET.format(host=server.host), "github", env="python")
+    assert out.split()[0] == "101"
+    assert out.split()[1].startswith("ghp_")
+    assert VALUE not in out
+    assert out.split()[2] == "echo"
+    assert server.last() == VALUE
+
+
+@pytest.mark.slow
+def test_a_server_with_an_expired_certificate() -> None:
+    with secret_place(days=-1) as place, place.supervisor.client() as client:
+        out = run(client, place, f"curl -sS {place.server.url('plain')}", "github")
+        assert "certificate has expired" in out
+        assert place.server.seen == []
+        client.kill_all()
+
+
+@pytest.mark.slow
+def test_many_connections_at_once(client: nsm.Client, place: Place) -> None:
+    asks = f"""
+    for i in $(seq 200); do echo "url = {place.server.url("plain")}"; done >/tmp/urls
+    curl -sS -k -H "Authorization: $GITHUB_TOKEN" -H "Connection: close" \
+        --parallel --parallel-immediate --parallel-max 100 -K /tmp/urls 2>/dev/null |
+        grep -o -- "$GITHUB_TOKEN" | wc -l
+    """  # with -k, since curl reads all certificates again for each connection
+    out = run(client, place, asks, "github")
+    assert out == "200"
+    (grant,) = client.secrets.list().grants
+    assert grant.uses == 200

@@ -1,0 +1,82 @@
+"""Values are read once, and again after a server has refused them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets import vault as vaults
+from nsmd.network.secrets.source import SourceError
+from nsmd.network.secrets.vault import Vault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST = ("a.example", 443)
+
+
+async def make_vault(directory: Path) -> Vault:
+    source = f"command: sh -c 'echo >>{directory}/asked; cat {directory}/token'"
+    (directory / "token").write_text("the-first-token")
+    return await Vault.read([parse_secret("key", source, [HOST[0]], ["env: KEY"])], {})
+
+
+def asked(directory: Path) -> int:
+    return len((directory / "asked").read_text().splitlines())
+
+
+async def test_a_refused_value_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = await make_vault(tmp_path)
+    stand_in = vault.stand_ins["key"]
+    (tmp_path / "token").write_text("another-token-of-now")
+    await vault.refresh(["key"])
+    assert asked(tmp_path) == 1
+    vault.refused(["key"])
+    await vault.refresh(["key"])
+    assert asked(tmp_path) == 1  # too soon
+    later = time.monotonic() + vaults.LEAST_AGE_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    await vault.refresh(["key"])
+    await vault.refresh(["key"])
+    assert asked(tmp_path) == 2
+    assert vault.usable(*HOST)["key"] == (stand_in, "another-token-of-now")
+    for value in (b"the-first-token", b"another-token-of-now"):
+        assert vault.patterns.replace(value) == stand_in.encode()
+
+
+async def test_a_source_that_fails_later_leaves_the_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = await make_vault(tmp_path)
+    (tmp_path / "token").unlink()
+    vault.refused(["key"])
+    later = time.monotonic() + vaults.LEAST_AGE_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    await vault.refresh(["key"])
+    assert vault.usable(*HOST)["key"][1] == "the-first-token"
+
+
+async def test_a_later_vault_has_the_same_stand_ins(tmp_path: Path) -> None:
+    first = await make_vault(tmp_path)
+    rules = [parse_secret("key", f"file: {tmp_path}/token", [HOST[0]], ["env: KEY"])]
+    later = await Vault.read(rules, first.stand_ins)
+    assert later.stand_ins == first.stand_ins
+
+
+async def test_a_revoked_secret_is_usable_nowhere(tmp_path: Path) -> None:
+    vault = await make_vault(tmp_path)
+    vault.revoke("key")
+    vault.revoke("nothing")
+    assert vault.usable(*HOST) == {}
+    assert vault.added_headers(*HOST) == []
+    assert b"first" not in vault.patterns.replace(b"the-first-token")
+
+
+async def test_errors_name_the_secret() -> None:
+    with pytest.raises(SourceError, match=r"^secret key: "):
+        await Vault.read([parse_secret("key", "file: /no", [HOST[0]], ["env: KEY"])], {})
