@@ -92,14 +92,13 @@ class ImageSandbox(LazySandbox):
         return await self.execute(argv, cwd=cwd, environ=environ, timeout_s=timeout_s)
 
     async def upload(self, local: str | Path, path: str) -> None:
-        """Copy a file or what is in a directory from the host.
+        """Copy a file or what is in a directory from the host, making missing directories.
 
         Raises:
             OSError: it can't be done.
         """
-        if not os.path.isdir(local):  # noqa: ASYNC240  # a look at a local file
-            folder = posixpath.dirname(path)
-            await self.files(lambda files: files.mkdir(folder or ".", parents=True))
+        folder = posixpath.dirname(path.rstrip("/"))
+        await self.files(lambda files: files.mkdir(folder or ".", parents=True))
         await self.files(lambda files: files.upload(local, path))
 
     async def download(self, path: str, local: str | Path) -> None:

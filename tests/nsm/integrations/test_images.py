@@ -57,8 +57,8 @@ def test_an_images_environment_is_made_once_and_its_files_change(tmp_path: Path)
             assert (done.exit_code, done.stdout) == (0, b"of the image"), done.stderr
             sandbox.do(sandbox.download, "/data", tmp_path / "deep" / "data")
             assert (tmp_path / "deep" / "data").read_text() == "changed\n"
-            sandbox.do(sandbox.upload, tmp_path / "deep", "/deeper")
-            assert sandbox.do(sandbox.command, "cat /deeper/data").stdout == b"changed\n"
+            sandbox.do(sandbox.upload, tmp_path / "deep", "/even/deeper")
+            assert sandbox.do(sandbox.command, "cat /even/deeper/data").stdout == b"changed\n"
             sandbox.do(sandbox.close)
         with running.client() as client:
             assert len(client.builds.list_all()) == 1
