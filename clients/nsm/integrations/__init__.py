@@ -18,5 +18,9 @@ docs/how-to/integrations.md shows how each is used.
     jupyter.py           kernel provisioner `nsm`
     acp_terminals.py     `NsmTerminals`, for editors that speak ACP
     ray/                 `Pool`: sessions on the nodes of a Ray cluster
+    harbor.py            `NsmTaskEnvironment`, for tasks in container images
+    nemo_gym.py          `NsmSandboxProvider`, for the same
+    verifiers.py         `NsmImageRuntime`, for the same
+    images.py            `ImageSandbox`: the sandbox of a container image, as these three use it
     sandboxes.py         `LazySandbox`: the sandbox of adapters, made at its first use
 """

@@ -192,12 +192,25 @@ class ImageInstaller:
         pinned, lock = self._pinned()
         if pinned and (path := self._there(pinned)):
             return Installed(path=path, lock=lock)
+        self._check_place()
         # The one bound that holds for skopeo, too: the size of each file.
         resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_BYTES, MAX_BYTES))
         with self._store.building(alone=True) as staging:
             path, digest = await self._build(staging, pinned)
         lock, note = self._keep_pin(digest)
         return Installed(path=path, lock=lock, note=note)
+
+    def _check_place(self) -> None:
+        """Check that there is a file or a directory, if the image is to be in one.
+
+        Raises:
+            InstallError: there is none.
+        """
+        reference = self._reference
+        if reference.transport != "docker" and not os.path.exists(reference.place):
+            raise InstallError(
+                f"There is no image at {reference.place}", "`nsm env add` takes another path."
+            )
 
     def _path(self, digest: str) -> str:
         """Path of the environment of an image."""

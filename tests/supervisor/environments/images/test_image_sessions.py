@@ -223,6 +223,8 @@ async def test_a_hostile_image_leaves_nothing(place: Path) -> None:
     layout.add([layer(file("x"), file("../../../out"))])
     with pytest.raises(PackagesFailedError, match="leads out of the image"):
         await make_image(place, f"oci:{layout.place}")
+    with pytest.raises(PackagesFailedError, match="There is no image at /nowhere"):
+        await make_image(place, "docker-archive:/nowhere")
     store = EnvironmentStore(str(place / "envs"))
     assert store.names() == []
     assert [name for name in os.listdir(store.builds) if name.startswith("alone")] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -137,10 +138,12 @@ def _ignore(progress: CommandProgress, log_bytes: int) -> None:
     """Take the progress of a build, which nobody watches."""
 
 
-async def _make(place: Path, image: str, *, refresh: bool = False) -> tuple[str, str]:
+async def _make(
+    place: Path, image: str, *, refresh: bool = False, timeout_s: float = 120.0
+) -> tuple[str, str]:
     """Make the environment; return the path of the image's files, and the pinned digest."""
     with (place / "log").open("wb") as log:
-        made = await installation(place).make(
+        made = await installation(place, timeout_s=timeout_s).make(
             "web",
             WantedPackages(image=image),
             refresh=refresh,
@@ -191,4 +194,14 @@ async def test_a_registry_that_has_not_what_it_should(place: Path, registry: str
             blob.write_bytes(b"\x1f\x8b" + bytes(100))
     with pytest.raises(PackagesFailedError, match="skopeo cannot fetch it"):
         await _make(place, f"docker://{registry}/team/web:1")
+    assert not [name for name in os.listdir(place / "envs") if not name.startswith(".")]
+
+
+@pytest.mark.jail
+@_needs("skopeo")
+async def test_a_registry_that_hangs_is_given_up(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        name = f"127.0.0.1:{silent.getsockname()[1]}/team/web:1"
+        with pytest.raises(PackagesFailedError, match="was stopped after 2 s"):
+            await _make(place, f"docker://{name}", timeout_s=2)
     assert not [name for name in os.listdir(place / "envs") if not name.startswith(".")]

@@ -210,6 +210,15 @@ def test_a_hostile_layer_is_refused(tmp_path: Path, members: list[Any], why: str
     assert {path.name for path in tmp_path.iterdir()} == {"layout", "root"}
 
 
+def test_names_may_have_any_characters_and_are_told_in_one_line(tmp_path: Path) -> None:
+    names = ["a\nb", "\x1b[2J", "-rf", "*", "\udcff"]
+    root = of_layers(tmp_path, layer(*map(file, names)))
+    assert {path.name for path in root.iterdir()} >= set(names)
+    with pytest.raises(ImageError) as caught:
+        of_layers(tmp_path / "other", layer(file("a\n\x1b[2J/../../x")))
+    assert str(caught.value).isprintable()
+
+
 def test_a_name_that_no_file_system_takes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="too long"):
         of_layers(tmp_path, layer(file("x" * 300)))

@@ -1,0 +1,229 @@
+"""Runtime of verifiers: a session of a container image.
+
+Example::
+
+    from nsm.integrations.verifiers import NsmImageConfig, provision
+    from verifiers.v1 import Agent
+
+    async with provision(NsmImageConfig(image="python:3.13-slim")) as runtime:
+        trace = await agent.run(task, runtime=runtime)
+
+A verifiers configuration cannot name it, since the types of runtimes are fixed there; a program
+that passes a runtime on can use it.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from verifiers.v1.errors import SandboxError
+from verifiers.v1.runtimes.base import (
+    BaseRuntimeInfo,
+    ProgramResult,
+    Runtime,
+    RuntimeProcess,
+    register,
+)
+from verifiers.v1.runtimes.container import ContainerConfig
+
+from nsm.integrations.images import ImageSandbox
+from nsm.wire.errors import NsmError
+from nsm.wire.jobs import chunks_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from typing import Any, TypeVar
+
+    from nsm import AsyncJob
+
+    T = TypeVar("T")
+
+WAIT_S = 5.0
+"""How long one request waits for output; then it is asked again."""
+
+
+class NsmImageConfig(ContainerConfig):
+    """Settings of a runtime: those of verifiers' containers, and the session's.
+
+    Attributes:
+        network: as of `nsm.Client.sandbox`.
+        root: ``overlay``, in which programs may change the image's files, or ``readonly``.
+        socket_path: socket of the supervisor; None for the usual one.
+    """
+
+    type: Literal["nsm"] = "nsm"
+    network: str | None = None
+    root: Literal["overlay", "readonly"] = "overlay"
+    socket_path: str | None = None
+
+
+class NsmImageRuntimeInfo(NsmImageConfig, BaseRuntimeInfo):
+    """The settings, as a trace records them."""
+
+
+class NsmProcess(RuntimeProcess):
+    """A program in the session, with its standard streams."""
+
+    def __init__(self, sandbox: ImageSandbox, job: AsyncJob) -> None:
+        self._sandbox = sandbox
+        self._job = job
+        self._pieces: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self._reading = asyncio.Lock()
+        self._over = False
+        self.stdout = self._read("stdout")
+        self.stderr = self._read("stderr")
+
+    async def _read(self, stream: str) -> AsyncIterator[bytes]:
+        pieces = self._pieces[stream]
+        while True:
+            async with self._reading:  # two may read, and what comes is for either
+                if not pieces and not self._over:
+                    read = partial(self._job.read, wait_s=WAIT_S)
+                    output = await self._sandbox.ado(read)
+                    for chunk in chunks_of(output):
+                        self._pieces[chunk.stream].append(chunk.data)
+                    self._over = output.is_last
+            while pieces:
+                yield pieces.pop(0)
+            if self._over:
+                return
+
+    async def write(self, data: bytes) -> None:
+        await self._sandbox.ado(self._job.write, data)
+
+    async def wait(self) -> int:
+        info = await self._sandbox.ado(self._job.wait)
+        return info.exit_code or 0
+
+    async def poll(self) -> int | None:
+        info = await self._sandbox.ado(self._job.wait, 0.0)
+        return None if info.running else info.exit_code
+
+    async def terminate(self) -> None:
+        with suppress(NsmError):  # it may have ended
+            await self._sandbox.ado(self._job.signal, "TERM")
+
+    async def kill(self) -> None:
+        await self._sandbox.ado(self._sandbox.stop, self._job)
+
+
+class NsmImageRuntime(Runtime):
+    """A session of nsm. `start` makes it, `stop` ends it."""
+
+    def __init__(self, config: NsmImageConfig | None = None, name: str | None = None) -> None:
+        super().__init__(name)
+        self.config = config or NsmImageConfig()
+        self.info = NsmImageRuntimeInfo(**self.config.model_dump())
+        memory = self.config.memory
+        self._sandbox = ImageSandbox(
+            "verifiers",
+            self.config.image,
+            root=self.config.root,
+            socket_path=self.config.socket_path,
+            network=self.config.network,
+            memory_mb=None if memory is None else int(memory * 1024),
+            labels={"runtime": self.name},
+        )
+
+    @property
+    def _workdir(self) -> str | None:
+        return self.config.workdir
+
+    async def start(self) -> None:
+        """Make the session.
+
+        Raises:
+            SandboxError: it can't be made, or was asked for a GPU.
+        """
+        if self.config.gpu:
+            raise SandboxError("a session of nsm has no GPU that a runtime could ask for")
+        await self._done(self._sandbox.opened)
+        if self._workdir is not None:
+            workdir = self._workdir
+            await self._done(self._sandbox.files, lambda files: files.mkdir(workdir, parents=True))
+        self.info.id = self._sandbox.session
+
+    async def teardown(self) -> None:
+        """End the session."""
+        await self._sandbox.ado(self._sandbox.close)
+
+    def cleanup(self) -> None:
+        """End the session, without a loop of asyncio."""
+        self._sandbox.do(self._sandbox.close)
+
+    async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
+        """Run a program to its end."""
+        done = await self._done(
+            partial(self._sandbox.execute, argv, cwd=self._workdir, environ=self.process_env(env))
+        )
+        out, err = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
+        if done.missing:
+            err += f"\n[{done.missing:,} bytes of the output are left out]\n"
+        return ProgramResult(exit_code=done.exit_code, stdout=out, stderr=err)
+
+    async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
+        """Start a program with its standard streams open."""
+        settings = {"cwd": self._workdir, "environ": self.process_env(env), "stdin": True}
+        job = await self._done(partial(self._sandbox.start, argv, **settings))
+        return NsmProcess(self._sandbox, job)
+
+    async def run_background(self, argv: list[str], env: dict[str, str], log: str) -> None:
+        """Start a program whose output goes to a file; it ends with the session."""
+        words = ["sh", "-c", 'log="$1"; shift; exec "$@" >"$log" 2>&1', "sh", log, *argv]
+        settings = {"cwd": self._workdir, "environ": self.process_env(env)}
+        await self._done(partial(self._sandbox.start, words, **settings))
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file, with the directories that are missing."""
+        await self._done(self._sandbox.write, self._path(path), data)
+
+    async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
+        place = self._path(path)
+        if max_bytes is None:
+
+            async def read() -> bytes:
+                return await self._sandbox.files(lambda files: files.read(place))
+
+            return await self._done(read)
+        return await super()._read(place, max_bytes)
+
+    async def expose(self, port: int) -> str:
+        """Open a port of the session on this machine's loopback; return its URL."""
+        row = await self._done(self._sandbox.open_port, port)
+        return f"http://{row.address}"
+
+    def _path(self, path: str) -> str:
+        """A path of the session; relative ones are below the working directory."""
+        return posixpath.join(self._workdir or "", path)
+
+    async def _done(self, step: Callable[..., Awaitable[T]], *given: Any) -> T:
+        """Take a step in the session.
+
+        Raises:
+            SandboxError: that failed.
+        """
+        try:
+            return await self._sandbox.ado(step, *given)
+        except (NsmError, OSError) as error:
+            raise SandboxError(str(error)) from error
+
+
+@asynccontextmanager
+async def provision(
+    config: NsmImageConfig, *, name: str | None = None, env: dict[str, str] | None = None
+) -> AsyncGenerator[NsmImageRuntime]:
+    """Make a runtime, and end it after the block, as `provision_runtime` of verifiers."""
+    runtime = NsmImageRuntime(config, name)
+    register(runtime)
+    runtime.env = dict(env or {})
+    try:
+        await runtime.start()
+        yield runtime
+    finally:
+        await runtime.stop()
