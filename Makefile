@@ -62,7 +62,8 @@ test-vm: setup ## run the tests that need a machine of their own: Debian, system
 	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 -m vm tests/vm $(ARGS)
 
 test-gpu: setup ## run the tests that need a GPU and a Python with torch (NSM_TEST_TORCH=/path/to/python3)
-	@$(BIN)/python -m pytest -n 0 -s -m gpu tests/gpu $(ARGS)
+	@$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r tests/gpu/constraints.txt
+	@$(BIN)/python -m pytest -n 0 -s -o faulthandler_timeout=0 -m gpu tests/gpu $(ARGS)
 
 coverage: ## run the tests and report which lines they run, in build/coverage (minutes)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests --tools

@@ -74,6 +74,8 @@ def test_only_the_environment_that_its_user_gave_it(world: World) -> None:
     with world.it.client() as client:
         assert client.run(look, env="ml").stdout == "[True, True, True]\n"
         assert client.run(look, env="python").stdout == "[False, False, False]\n"
+        asked = {"env": "python", "code": look, "devices": ["nvidia"]}
+        assert client.call("run", asked)["stdout"] == "[False, False, False]\n"
         rows = {row.name: row for row in client.envs()}
         with pytest.raises(
             EnvironmentUnavailableError, match=r"no /dev/nvidia1; there is nvidia:0"

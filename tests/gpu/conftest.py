@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,20 +25,22 @@ CONFIG = """
 timeout_seconds = 300
 memory_mb = 8192
 shm_mb = 512
-[environments.ml]
+[pool]
+max_spares = 0
+[environments.fork]
 preset = "python"
-interpreter = {python!r}
+interpreter = "{python}"
 preload = ["torch"]
-devices = ["nvidia"]
-[environments.slow]
+{devices}
+[environments.start]
 preset = "python"
-interpreter = {python!r}
-devices = ["nvidia"]
+interpreter = "{python}"
+{devices}
 [environments.none]
 preset = "python"
-interpreter = {python!r}
+interpreter = "{python}"
 """
-"""`slow`: what `ml` is without a template that has imported torch."""
+"""`start`: what `fork` is without a template that has imported torch. No session is kept ready."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,19 +52,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def python() -> str:
     """A Python that has torch."""
+    named = os.environ.get(TORCH) or shutil.which("python3")
+    if named is None or subprocess.run([named, "-c", "import torch"], check=False).returncode:
+        pytest.skip(f"not here: no Python with torch; name one in {TORCH}")
+    return named
+
+
+@pytest.fixture(scope="session")
+def gpu() -> str:
+    """NVIDIA's GPUs, as `devices` names them."""
     if not os.path.exists("/dev/nvidiactl"):
         pytest.skip("not here: no NVIDIA GPU (/dev/nvidiactl)")
-    named = os.environ.get(TORCH)
-    for program in [named] if named else [shutil.which("python3"), "/opt/torch/bin/python3"]:
-        if program and not subprocess.run([program, "-c", "import torch"], check=False).returncode:
-            return program
-    pytest.skip(f"not here: no Python with torch; name one in {TORCH}")
+    return "nvidia"
+
+
+@contextmanager
+def _running(python: str, devices: str) -> Generator[Supervisor]:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as directory:
+        config = CONFIG.format(python=python, devices=devices)
+        with supervisor(Path(directory), config=config) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")
-def it(python: str) -> Generator[Supervisor]:
-    """A supervisor with environments of that GPU."""
-    with tempfile.TemporaryDirectory(prefix="nsm-") as directory:
-        config = CONFIG.format(python=python)
-        with supervisor(Path(directory), config=config) as running:
-            yield running
+def on_processor(python: str) -> Generator[Supervisor]:
+    """A supervisor whose environments have torch and no GPU."""
+    with _running(python, "") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def on_gpu(gpu: str, python: str) -> Generator[Supervisor]:
+    """A supervisor whose environments have torch and the GPUs."""
+    with _running(python, f'devices = ["{gpu}"]') as running:
+        yield running

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, replace
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog
@@ -112,7 +112,7 @@ def configure_project_environments(
     environments: Sequence[Environment],
 ) -> None:
     """Have environments in projects run on the host's interpreters, as they are configured."""
-    node = next((each for each in environments if each.name == "node"), None)
+    node = _without_devices(environments, "node")
     in_projects.configure(partial(setup.find_python, settings=settings), node)
 
 
@@ -127,7 +127,7 @@ async def _open_shells(
         return
     from nsmd.environments.devshell.project_shells import DevShells  # noqa: PLC0415  # off mostly
 
-    bash = next((each for each in environments if each.name == "bash"), None)
+    bash = _without_devices(environments, "bash")
     async with trio.open_nursery() as nursery:
         yield DevShells(
             configured.inherit_env.vars,
@@ -137,3 +137,9 @@ async def _open_shells(
             nursery=nursery,
         )
         nursery.cancel_scope.cancel()
+
+
+def _without_devices(environments: Sequence[Environment], name: str) -> Environment | None:
+    """Find an environment for what lies in projects, which gets no devices."""
+    found = next((each for each in environments if each.name == name), None)
+    return None if found is None else replace(found, devices=())

@@ -102,6 +102,14 @@ async def test_nothing_is_used_before_somebody_agrees(tmp_path: Path, project: P
         assert [row.source for row in used.rows()] == [f"{project}/.venv"]
 
 
+async def test_it_gets_no_devices_of_the_preset(tmp_path: Path, project: Path) -> None:
+    python = EnvironmentSettings(memory_mb=777, devices=("nvidia",))
+    async with opened(tmp_path, settings=Settings(environments={"python": python})) as used:
+        await used.use(mount(project), ".venv", None, ())
+        (environment,) = used.environments(client(project))
+    assert (environment.memory_mb, environment.devices) == (777, ())
+
+
 async def test_an_agreement_outlives_the_supervisor(tmp_path: Path, project: Path) -> None:
     async with opened(tmp_path) as used:
         await used.use(mount(project), "./.venv/", "science", ())
