@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
+from e2e_support import run
 from sshd import far_machine
 
 if TYPE_CHECKING:
@@ -50,11 +52,19 @@ def test_commands_work_as_if_they_were_local(far: FarMachine) -> None:
     assert "work" in far.run("nsm", "ps").stdout
     assert "> x=5; echo $x" in far.run("nsm", "logs", "work").stdout
     assert far.run("nsm", "exec", "work", "--", "echo", "hi").stdout == "hi\n"
-    assert far.run("nsm", "kill", "work").returncode == 0
+    config = far.directory / "near" / "config" / "nsm"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text('[hosts.far]\n[hosts.gone]\nssh = "false"\n')
+    listed = run("nsm", "ps", "--all-hosts", "--json", variables=far.here)
+    assert [(row["host"], row["name"]) for row in json.loads(listed.stdout)] == [("far", "work")]
+    assert (listed.returncode, "gone: there is no connection" in listed.stderr) == (1, True)
+    killed = run("nsm", "kill", "--all-hosts", "work", variables=far.here)
+    assert killed.stdout.startswith("far: ended "), killed
     socket = far.run("nsm", "status").stdout
     assert f"{far.there}/nsm/control.sock" in socket
 
 
+@pytest.mark.slow
 def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> None:
     """Descriptors do not come through ssh: all bytes do."""
     (tmp_path / "in" / "below").mkdir(parents=True)
@@ -76,6 +86,7 @@ def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> No
     far.run("nsm", "kill", "files")
 
 
+@pytest.mark.slow
 def test_a_port_is_open_here_and_comes_back_after_a_cut(far: FarMachine, tmp_path: Path) -> None:
     served = far.run("nsm", "run", "-e", "python", "-s", "web", SERVER)
     assert served.returncode == 0, served
