@@ -33,18 +33,19 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Show."""
     options = parser().parse_args(arguments)
-    host = None
+    host, name = None, ""
     if options.all_hosts:
         from nsm.cli.all_hosts import host_with, shown  # noqa: PLC0415  # of one option
 
         host = host_with(options.session)
+        name = shown(host)
     with Client(autostart=False, host=host) as client:
         targets.tell(client, options.session)
         found = client.inspect(options.session)
-    if host is not None and options.json:
-        terminal.out_json({"host": shown(host), **found._asdict()})
+    if name and options.json:
+        terminal.out_json({"host": name, **found._asdict()})
         return EXIT_OK
-    if host is not None:
-        terminal.out(f"host         {shown(host)}")
+    if name:
+        terminal.out(f"host         {name}")
     terminal.answer(options, found, lambda: inspection(found, os.path.expanduser("~")))
     return EXIT_OK
