@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
-from e2e_support import run
+from e2e_support import program, run
 from sshd import far_machine
 
 if TYPE_CHECKING:
@@ -107,6 +109,47 @@ def talk(path: Path) -> bytes:
         link.settimeout(60)
         link.connect(str(path))
         return link.recv(100)
+
+
+@pytest.mark.slow
+def test_a_project_is_copied_before_code_sees_it(far: FarMachine, tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    (shop / "src").mkdir(parents=True)
+    (shop / "src" / "a").write_text("1\n")
+    (shop / "build.log").write_text("no\n")
+    (shop / ".gitignore").write_text("*.log\n")
+    git(shop, "init", "--quiet")
+
+    def seen(way: str) -> str:
+        variables = {**far.here, "NSM_HOST": far.address, "NSM_HOST_PROJECT": way}
+        code = "cd /project && find . -type f -not -path './.git/*' -exec cat {} + | sort"
+        done = subprocess.run(
+            [program("nsm"), "run", "-e", "bash", code],
+            env=variables,
+            cwd=shop,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout or done.stderr
+
+    assert seen("copy") == "*.log\n1\n"
+    (shop / "src" / "a").unlink()
+    (shop / "src").rmdir()
+    (shop / "src").write_text("2\n")
+    assert seen("copy") == "*.log\n2\n"
+    copies = far.there / "nsm-projects"
+    shutil.rmtree(copies)
+    assert seen("copy") == "*.log\n2\n"
+    assert "git could not bring" in seen("git")  # nothing is committed
+    git(shop, "add", ".")
+    git(shop, "-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "x")
+    (shop / "src").write_text("3\n")
+    assert seen("git") == "*.log\n2\n"
+
+
+def git(directory: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(directory), *arguments], check=True)
 
 
 @pytest.mark.slow  # packs and unpacks all that nsm needs
