@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import socket
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
+from e2e_support import program, run
 from sshd import far_machine
 
 if TYPE_CHECKING:
@@ -50,11 +54,19 @@ def test_commands_work_as_if_they_were_local(far: FarMachine) -> None:
     assert "work" in far.run("nsm", "ps").stdout
     assert "> x=5; echo $x" in far.run("nsm", "logs", "work").stdout
     assert far.run("nsm", "exec", "work", "--", "echo", "hi").stdout == "hi\n"
-    assert far.run("nsm", "kill", "work").returncode == 0
+    config = far.directory / "near" / "config" / "nsm"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text('[hosts.far]\n[hosts.gone]\nssh = "false"\n')
+    listed = run("nsm", "ps", "--all-hosts", "--json", variables=far.here)
+    assert [(row["host"], row["name"]) for row in json.loads(listed.stdout)] == [("far", "work")]
+    assert (listed.returncode, "gone: there is no connection" in listed.stderr) == (1, True)
+    killed = run("nsm", "kill", "--all-hosts", "work", variables=far.here)
+    assert killed.stdout.startswith("far: ended "), killed
     socket = far.run("nsm", "status").stdout
     assert f"{far.there}/nsm/control.sock" in socket
 
 
+@pytest.mark.slow
 def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> None:
     """Descriptors do not come through ssh: all bytes do."""
     (tmp_path / "in" / "below").mkdir(parents=True)
@@ -76,6 +88,7 @@ def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> No
     far.run("nsm", "kill", "files")
 
 
+@pytest.mark.slow
 def test_a_port_is_open_here_and_comes_back_after_a_cut(far: FarMachine, tmp_path: Path) -> None:
     served = far.run("nsm", "run", "-e", "python", "-s", "web", SERVER)
     assert served.returncode == 0, served
@@ -96,6 +109,47 @@ def talk(path: Path) -> bytes:
         link.settimeout(60)
         link.connect(str(path))
         return link.recv(100)
+
+
+@pytest.mark.slow
+def test_a_project_is_copied_before_code_sees_it(far: FarMachine, tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    (shop / "src").mkdir(parents=True)
+    (shop / "src" / "a").write_text("1\n")
+    (shop / "build.log").write_text("no\n")
+    (shop / ".gitignore").write_text("*.log\n")
+    git(shop, "init", "--quiet")
+
+    def seen(way: str) -> str:
+        variables = {**far.here, "NSM_HOST": far.address, "NSM_HOST_PROJECT": way}
+        code = "cd /project && find . -type f -not -path './.git/*' -exec cat {} + | sort"
+        done = subprocess.run(
+            [program("nsm"), "run", "-e", "bash", code],
+            env=variables,
+            cwd=shop,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout or done.stderr
+
+    assert seen("copy") == "*.log\n1\n"
+    (shop / "src" / "a").unlink()
+    (shop / "src").rmdir()
+    (shop / "src").write_text("2\n")
+    assert seen("copy") == "*.log\n2\n"
+    copies = far.there / "nsm-projects"
+    shutil.rmtree(copies)
+    assert seen("copy") == "*.log\n2\n"
+    assert "git could not bring" in seen("git")  # nothing is committed
+    git(shop, "add", ".")
+    git(shop, "-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "x")
+    (shop / "src").write_text("3\n")
+    assert seen("git") == "*.log\n2\n"
+
+
+def git(directory: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(directory), *arguments], check=True)
 
 
 @pytest.mark.slow  # packs and unpacks all that nsm needs

@@ -6,6 +6,7 @@
     terminal.py          writing to people: output, notes, errors
     pager.py             long text, through the pager
     connection.py        a client of the supervisor for verbs that start none
+    all_hosts.py         clients of all machines, for `--all-hosts`
     targets.py           sessions that people name
     confirm.py           questions before a verb does harm
     supervisor_program.py   verbs that `nsm-supervisor` carries out

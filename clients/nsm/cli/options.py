@@ -251,6 +251,13 @@ def add_secret(add: Callable[..., object], what: str) -> None:
     )
 
 
+def add_all_hosts(parser: Parser) -> None:
+    """Add ``--all-hosts``."""
+    parser.add_argument(
+        "--all-hosts", action="store_true", help="on this machine and all [hosts] of config.toml"
+    )
+
+
 def label(text: str) -> tuple[str, str]:
     """A name and a value, with ``=`` between them."""
     name, equals, value = text.partition("=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsm.hosts.place import wanted_host
@@ -34,10 +35,12 @@ class Project(NamedTuple):
         path: The directory; None for none.
         chosen: True if somebody named it. If nobody did and it must not be shown, code runs
             without it.
+        here: the directory on this machine, if `path` is a copy of it on another one.
     """
 
     path: str | None
     chosen: bool
+    here: str | None = None
 
 
 NO_PROJECT = Project(None, chosen=False)
@@ -58,9 +61,25 @@ def project_of(given: ProjectArgument, host: str | None = None) -> Project:
     elsewhere = wanted_host(host)
     if elsewhere is None or project.path is None:
         return project
-    from nsm.hosts.projects import path_there  # noqa: PLC0415  # most clients stay on this machine
+    from nsm.hosts.projects import is_brought, path_there  # noqa: PLC0415  # most clients stay here
 
-    return project._replace(path=path_there(elsewhere, project.path))
+    here = project.path if is_brought(elsewhere, project.path) else None
+    return project._replace(path=path_there(elsewhere, project.path), here=here)
+
+
+def bring_project(far_socket: str | None, project: Project, *, anew: bool = False) -> None:
+    """Bring a project to the machine of a client as it is now, if that has a copy of it.
+
+    Args:
+        anew: as of `nsm.hosts.copies.bring`.
+
+    Raises:
+        HostError: it cannot be copied.
+    """
+    if far_socket is not None and project.here is not None:
+        from nsm.hosts.copies import bring  # noqa: PLC0415  # most clients stay here
+
+        bring(far_socket, project.here, anew=anew)
 
 
 def current_project() -> str | None:
@@ -118,9 +137,14 @@ class ProjectCalls:
             arguments: makes those of the operation, with a `project`.
         """
         given = self._project if isinstance(project, Default) else project_of(project, self._host)
+        if given.here is not None:
+            yield partial(bring_project, self.far_socket, given)
         try:
             return (yield op, arguments(project=given))
-        except (BadProjectError, ForbiddenError):
+        except (BadProjectError, ForbiddenError) as error:
+            if given.here is not None and isinstance(error, BadProjectError):
+                yield partial(bring_project, self.far_socket, given, anew=True)
+                return (yield op, arguments(project=given))
             if given.chosen or given.path is None or project_mode is not None:
                 raise
             self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it

@@ -3,6 +3,8 @@
     place.py      the directory of a host here, and the socket in it that leads there
     address.py    `ssh://user@host:port`, and what `[hosts]` of config.toml says of a host
     projects.py   the project of a client, as a host has it
+    copies.py     copies of projects: where they lie, and how they get there
+    received.py   the same, on the machine that has them
     ssh.py        one OpenSSH connection to a host, and commands over it
     connections.py   the connection that a socket of a host belongs to
     ports.py      ports of sessions there, opened here

@@ -16,7 +16,7 @@ from nsm.wire.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROJECT_WAYS = ("path", "none")
+PROJECT_WAYS = ("path", "copy", "git", "none")
 """How the project of a client gets to a host."""
 
 KEYS = frozenset({"address", "ssh", "program", "project", "directories"})

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsm.hosts.address import RemoteHost
 from nsm.hosts.place import FACTS
@@ -58,16 +58,32 @@ def remote_socket(path: str) -> str:
         ) from None
 
 
+def read_facts(path: str) -> dict[str, Any] | None:
+    """Facts that the host of a socket last told of itself; None if it never did."""
+    try:
+        with open(facts_file(path), encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def facts_file(path: str) -> str:
+    """The file that has these facts."""
+    return f"{path}.facts"
+
+
 def forwarded_file(path: str) -> str:
     """The file that has the path there of the socket that one of ours leads to."""
     return f"{path}.there"
 
 
 @contextmanager
-def locked(path: str) -> Generator[None]:
-    """Keep other programs from changing the connection that a socket belongs to."""
+def locked(path: str, name: str = "start.lock") -> Generator[None]:
+    """Keep other programs from changing the connection that a socket belongs to, or what `name` is
+    for.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(os.path.join(os.path.dirname(path), "start.lock"), flags, 0o600)
+    lock = os.open(os.path.join(os.path.dirname(path), name), flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -17,6 +17,7 @@ from nsm._version import program_version
 from nsm.hosts import ports
 from nsm.hosts.connections import (
     connection_of,
+    facts_file,
     forwarded_file,
     host_of,
     locked,
@@ -50,7 +51,7 @@ class HostAnswer(NamedTuple):
         protocol: version of the control protocol.
         version: version of the program.
         socket: path of its control socket.
-        data: directory of nsm's data.
+        home: the user's home directory.
         running: a supervisor listens there.
         error, hint: why none could be started; empty if all is well.
     """
@@ -58,7 +59,7 @@ class HostAnswer(NamedTuple):
     protocol: int
     version: str
     socket: str
-    data: str
+    home: str
     running: bool
     error: str = ""
     hint: str = ""
@@ -82,6 +83,8 @@ def open_tunnel(path: str, *, autostart: bool) -> str:
         if connect(path, connection):
             ports.restore(path, connection)
         answer = ask_ready(host, connection, autostart=autostart)
+        facts = json.dumps({"home": answer.home, "version": answer.version}).encode()
+        paths.replace_file(facts_file(path), facts)
         if not answer.running:
             raise NotRunningError(
                 f"no supervisor runs on {host.name}",

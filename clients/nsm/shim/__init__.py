@@ -89,4 +89,9 @@ def main() -> int:
         return 2
     if os.isatty(stdin):
         say("waiting for an MCP client on stdin; `nsm-mcp --help` says how to set one up")
-    return Relay(stdin, stdout, _connect_supervisor).run()
+    prepare = None
+    if os.environ.get("NSM_HOST"):
+        from nsm.hosts.projects import bring_entry  # noqa: PLC0415  # most shims stay here
+
+        prepare = bring_entry
+    return Relay(stdin, stdout, _connect_supervisor, prepare=prepare).run()

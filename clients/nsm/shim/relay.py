@@ -86,11 +86,19 @@ class Relay:
         connect: gives a connection to the supervisor, or raises what says why not. Its argument is
             for how many seconds it should go on trying.
         drain_s: as `DRAIN_S`.
+        prepare: what a tool call needs first; returns why that cannot be, or nothing.
     """
 
     def __init__(
-        self, stdin: int, stdout: int, connect: Connect, *, drain_s: float = DRAIN_S
+        self,
+        stdin: int,
+        stdout: int,
+        connect: Connect,
+        *,
+        drain_s: float = DRAIN_S,
+        prepare: Callable[[], str] | None = None,
     ) -> None:
+        self._prepare = prepare
         self._id = os.urandom(16).hex()
         self._stdin = stdin
         self._stdout = stdout
@@ -229,6 +237,12 @@ class Relay:
                 known, INVALID_REQUEST, f"Invalid request: id {str(known)[:80]!r} is in use"
             )
             return
+        if self._prepare is not None and any(method == "tools/call" for _, method in requests):
+            failure = self._prepare()
+            if failure:
+                for known, method in requests:
+                    self._answer_failure(known, method, f"nsm: {failure}\nThe code was not run.")
+                return
         if self._link is None and requests:
             failure = self._open_link(replay=requests[0][1] != "initialize")
             if failure:

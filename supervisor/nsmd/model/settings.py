@@ -376,7 +376,7 @@ class HostSettings(_Table):
     address: str | None = None
     ssh: str | None = None
     program: str | None = None
-    project: Literal["path", "none"] = "path"
+    project: Literal["path", "copy", "git", "none"] = "path"
     directories: dict[str, str] = field(default_factory=dict[str, str])
 
 

@@ -13,18 +13,30 @@ if TYPE_CHECKING:
     from nsm.wire.transcripts import EndedRow
 
 
-def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = None) -> str:
-    """The table of `nsm ps`. Paths below `home` are shown with ``~``."""
+def sessions_table(
+    rows: Sequence[SessionRow],
+    home: str,
+    width: int | None = None,
+    hosts: Sequence[str] | None = None,
+) -> str:
+    """The table of `nsm ps`. Paths below `home` are shown with ``~``.
+
+    Args:
+        hosts: the host of each row; None for no such column.
+    """
     if not rows:
         return "No sessions."
     with_ports = any(row.ports for row in rows)
     with_gpus = any(row.gpu_memory_bytes is not None for row in rows)
+    places = [[host] for host in hosts] if hosts is not None else [[] for _ in rows]
     return table(
-        "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split()
+        ["HOST"] * (hosts is not None)
+        + "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split()
         + ["GPU"] * with_gpus
         + ["PORTS"] * with_ports,
         (
             (
+                *place,
                 row.id,
                 row.name or "-",
                 row.env,
@@ -40,7 +52,7 @@ def sessions_table(rows: Sequence[SessionRow], home: str, width: int | None = No
                 *([memory(row.gpu_memory_bytes)] if with_gpus else []),
                 *([_ports(row)] if with_ports else []),
             )
-            for row in rows
+            for place, row in zip(places, rows, strict=True)
         ),
         right="AGE IDLE RUNS MEMORY CPU GPU",
         width=width,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsm.cli import connection
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
@@ -32,43 +33,84 @@ def batch(options: argparse.Namespace) -> int:
         NsmError: the supervisor has gone, and none came in its place.
     """
     times = 1 if options.batch is None else options.batch
-    client = connection.connect()
-    if client is None:
-        return EXIT_FAILED
-    rates = Rates()
-    with client:
+    with ExitStack() as stack:
+        watched, code = _watched(options, stack)
+        if not watched:
+            return EXIT_FAILED
         try:
-            rates.take(client.sessions(), time.monotonic())
+            _look(watched)
             for _ in range(times) if times else itertools.count():
                 time.sleep(options.delay)
-                lines = rates.take(client.sessions(), time.monotonic())
                 chosen = ordered(
-                    matching(lines, options.match), options.sort, reverse=options.reverse
+                    matching(_look(watched), options.match), options.sort, reverse=options.reverse
                 )
-                sys.stdout.write(_json(chosen, client) if options.json else _text(chosen, client))
+                write = _json if options.json else _text
+                sys.stdout.write(write(chosen, watched))
                 sys.stdout.flush()
         except KeyboardInterrupt:
             if times:
                 raise
-    return EXIT_OK
+    return code
 
 
-def _text(lines: list[Line], client: Client) -> str:
-    server = client.server
-    above = heading(server.program_version, server.pid)
-    return plain(lines, above, ALL_COLUMNS, client.boxes.list()) + "\n\n"
+class _Watched(NamedTuple):
+    """One supervisor that is looked at; `host` is empty if it is the only one."""
+
+    host: str
+    client: Client
+    rates: Rates
 
 
-def _json(lines: list[Line], client: Client) -> str:
+def _watched(options: argparse.Namespace, stack: ExitStack) -> tuple[list[_Watched], int]:
+    """The supervisors to look at, and an exit code."""
+    if not options.all_hosts:
+        client = connection.connect()
+        if client is None:
+            return [], EXIT_FAILED
+        return [_Watched("", stack.enter_context(client), Rates())], EXIT_OK
+    from nsm.cli.all_hosts import HostClients, shown  # noqa: PLC0415  # of one option
+
+    clients = HostClients()
+    return [
+        _Watched(shown(host), stack.enter_context(client), Rates())
+        for host, client in clients.opened()
+    ], clients.code
+
+
+def _look(watched: list[_Watched]) -> list[Line]:
+    return [
+        line._replace(host=each.host)
+        for each in watched
+        for line in each.rates.take(each.client.sessions(), time.monotonic())
+    ]
+
+
+def _text(lines: list[Line], watched: list[_Watched]) -> str:
+    above = "\n".join(
+        (f"{each.host}: " if each.host else "")
+        + heading(each.client.server.program_version, each.client.server.pid)
+        for each in watched
+    )
+    boxes = [row for each in watched for row in each.client.boxes.list()]
+    return plain(lines, above, ALL_COLUMNS, boxes) + "\n\n"
+
+
+def _json(lines: list[Line], watched: list[_Watched]) -> str:
     import json  # noqa: PLC0415  # 2 ms that only --json pays
 
     sessions = [
-        {**line.row._asdict(), "cpu_percent": line.cpu_percent, "runs_per_s": line.runs_per_s}
+        {
+            **line.row._asdict(),
+            "cpu_percent": line.cpu_percent,
+            "runs_per_s": line.runs_per_s,
+            **_host(line.host),
+        }
         for line in lines
     ]
     boxes = [
-        {**row._asdict(), "limits": row.limits and row.limits._asdict()}
-        for row in client.boxes.list()
+        {**row._asdict(), "limits": row.limits and row.limits._asdict(), **_host(each.host)}
+        for each in watched
+        for row in each.client.boxes.list()
     ]
     value = {
         "at": time.time(),
@@ -77,3 +119,7 @@ def _json(lines: list[Line], client: Client) -> str:
         "boxes": boxes,
     }
     return json.dumps(value, allow_nan=False) + "\n"
+
+
+def _host(host: str) -> dict[str, str]:
+    return {"host": host} if host else {}

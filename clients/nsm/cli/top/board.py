@@ -9,7 +9,7 @@ from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered
 from nsm.cli.top.table import box_line, cut, summary, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsm.wire.boxes import BoxRow
     from nsm.wire.live import SessionRow
@@ -79,7 +79,7 @@ class Board:
         self.order, self.reverse, self.wanted = order, reverse, wanted
         self.selected = ""
         self._mode: Literal["table", "filter", "kill", "help"] = "table"
-        self._rates = Rates()
+        self._rates: dict[str, Rates] = {}
         self._all: list[Line] = []
         self._lines: list[Line] = []
         self._drawn: tuple[int, str, list[str]] | None = None
@@ -93,10 +93,27 @@ class Board:
 
     def take(self, rows: Iterable[SessionRow], at_s: float, boxes: Sequence[BoxRow] = ()) -> None:
         """The sessions and boxes as they are now; `at_s` as for `Rates`."""
+        self.take_of_hosts({"": rows}, at_s, boxes)
+
+    def take_of_hosts(
+        self,
+        rows: Mapping[str, Iterable[SessionRow]],
+        at_s: float,
+        boxes: Sequence[BoxRow] = (),
+    ) -> None:
+        """The same, by host."""
         self._boxes = boxes
         self.away = ""
-        self._all = self._rates.take(rows, at_s)
+        self._all = [
+            line._replace(host=host)
+            for host, found in rows.items()
+            for line in self._rates.setdefault(host, Rates()).take(found, at_s)
+        ]
         self._arrange()
+
+    def host_of(self, session: str) -> str:
+        """Return the host of a session that is shown."""
+        return next((line.host for line in self._all if line.row.id == session), "")
 
     def press(self, key: str) -> Action | None:
         """A key was pressed.

@@ -20,11 +20,13 @@ class Line(NamedTuple):
         cpu_percent: share of one processor since the last refresh; None if there is nothing to
             compare.
         runs_per_s: executions begun since the last look, a second; likewise.
+        host: machine that has it, if several are looked at.
     """
 
     row: SessionRow
     cpu_percent: float | None
     runs_per_s: float | None
+    host: str = ""
 
     @property
     def label(self) -> str:

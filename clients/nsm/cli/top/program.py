@@ -17,6 +17,8 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
 from nsm.cli import main as cli
+from nsm.cli.all_hosts import HERE
+from nsm.cli.all_hosts import all_hosts as every_host
 from nsm.cli.attach import tty
 from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
@@ -26,12 +28,12 @@ from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.boxes import BoxRow
-from nsm.wire.errors import NotRunningError, NsmError
-from nsm.wire.live import KillReport
+from nsm.wire.errors import HostUnreachableError, NotRunningError, NsmError
+from nsm.wire.live import KillReport, SessionRow
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.key_binding import KeyPressEvent
@@ -87,12 +89,15 @@ class Died(Exception):  # noqa: N818  # it is no error
         self.number = number
 
 
-def watch(*, order: str, wanted: str, reverse: bool, delay_s: float) -> int:
+def watch(
+    *, order: str, wanted: str, reverse: bool, delay_s: float, all_hosts: bool = False
+) -> int:
     """Show the table until the person leaves.
 
     Args:
         order, wanted, reverse: as for `Board`.
         delay_s: between looks.
+        all_hosts: also look at the hosts of config.toml.
 
     Returns:
         The exit code.
@@ -102,10 +107,14 @@ def watch(*, order: str, wanted: str, reverse: bool, delay_s: float) -> int:
         OSError: its socket is unusable.
     """
     board = Board(order, wanted, reverse=reverse)
-    start.connect(client_socket(), autostart=False, again=True).close()
+    hosts: list[str | None] = [None]
+    if all_hosts:
+        hosts = [*every_host()]
+    else:
+        start.connect(client_socket(), autostart=False, again=True).close()
     while True:
         try:
-            action = asyncio.run(TopScreen(board, delay_s).show())
+            action = asyncio.run(TopScreen(board, delay_s, hosts).show())
         except Died as death:
             tty.end_by(death.number)
             return EXIT_FAILED
@@ -113,11 +122,13 @@ def watch(*, order: str, wanted: str, reverse: bool, delay_s: float) -> int:
             return EXIT_FAILED
         if action.deed == "leave":
             return EXIT_OK
-        _visit(action)
+        _visit(action, board.host_of(action.session))
 
 
-def _visit(action: Action) -> None:
+def _visit(action: Action, host: str) -> None:
     """Give the terminal to another verb until that ends."""
+    if host:
+        os.environ["NSM_HOST"] = "" if host == HERE else host
     options = {"attach": [], "logs": ["-f", "-n", "5"], "inspect": []}[action.deed]
     code = cli.main([action.deed, *options, action.session])
     sys.stdout.flush()
@@ -131,10 +142,12 @@ def _visit(action: Action) -> None:
 class TopScreen:
     """The table on the terminal, from one visit elsewhere to the next."""
 
-    def __init__(self, board: Board, delay_s: float) -> None:
+    def __init__(self, board: Board, delay_s: float, hosts: Sequence[str | None] = (None,)) -> None:
         self._board = board
         self._delay_s = delay_s
-        self._link: Link | None = None
+        self._hosts = {"" if host is None else host or HERE: host for host in hosts}
+        self._links: dict[str, Link] = {}
+        self._asked_again_s: dict[str, float] = {}  # hosts that cannot be reached, and until when
         self._look_now = asyncio.Event()
         self._connecting = asyncio.Lock()
         self._deeds: set[asyncio.Task[None]] = set()
@@ -166,8 +179,8 @@ class TopScreen:
         finally:
             for task in (looking, *self._deeds):
                 task.cancel()
-            if self._link is not None:
-                self._link.close()
+            for link in self._links.values():
+                link.close()
 
     def _die(self, number: int) -> None:
         if self._app.is_running and not self._app.is_done:
@@ -185,48 +198,69 @@ class TopScreen:
         while True:
             self._look_now.clear()
             pause_s = RETRY_S
-            try:
-                link = await self._connected()
-                asked_s = loop.time()
-                rows = await link.sessions()
-                boxes = read(list[BoxRow], await link.call("boxes"), "boxes")
-            except NotRunningError:
-                self._lost(None)
-            except (NsmError, OSError) as error:
-                self._lost(error)
-            else:
+            asked_s = loop.time()
+            rows: dict[str, list[SessionRow]] = {}
+            boxes: list[BoxRow] = []
+            away = ""
+            for name in self._hosts:
+                if self._asked_again_s.get(name, 0.0) > asked_s:
+                    continue
+                try:
+                    link = await self._connected(name)
+                    rows[name] = await link.sessions()
+                    boxes += read(list[BoxRow], await link.call("boxes"), "boxes")
+                except (NsmError, OSError) as error:
+                    away = self._lost(name, error)
+            if rows:
                 now = loop.time()
-                self._board.take(rows, now, boxes)
+                self._board.take_of_hosts(rows, now, boxes)
                 pause_s = max(self._delay_s, min(SHARE * (now - asked_s), LONGEST_S))
+            self._board.away = away or self._board.away
             self._app.invalidate()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), pause_s)
 
-    async def _connected(self) -> Link:
-        """Return the link, a new one if it was lost; two tasks may ask at the same time."""
-        async with self._connecting:
-            if self._link is None or self._link.lost.done():
-                connection = start.connect(client_socket(), autostart=False, again=True)
-                link = self._link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
-                link.lost.add_done_callback(lambda _: self._went(link))
-                status = await link.call("status")
-                self._board.heading = heading(
-                    read(str, status, "version"), read(int, status, "pid")
-                )
-            return self._link
+    async def _connected(self, name: str) -> Link:
+        """Return the link to a host, a new one if it was lost; two tasks may ask at the same time.
 
-    def _went(self, link: Link) -> None:
+        Args:
+            name: the host as it is shown; empty if there is only one.
+        """
+        async with self._connecting:
+            link = self._links.get(name)
+            if link is None or link.lost.done():
+                connect = partial(
+                    start.connect, client_socket(self._hosts[name]), autostart=False, again=True
+                )
+                connection = await asyncio.get_running_loop().run_in_executor(None, connect)
+                link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
+                self._links[name] = link
+                link.lost.add_done_callback(partial(self._went, name, link))
+                status = await link.call("status")
+                self._board.heading = (
+                    f"{len(self._hosts)} hosts"
+                    if name
+                    else heading(read(str, status, "version"), read(int, status, "pid"))
+                )
+            return link
+
+    def _went(self, name: str, link: Link, _: object) -> None:
         """A link has ended: if it is not one that we closed, the next look is now."""
-        if link is self._link:
+        if link is self._links.get(name):
             self._look_now.set()
 
-    def _lost(self, error: NsmError | OSError | None) -> None:
-        link, self._link = self._link, None
+    def _lost(self, name: str, error: NsmError | OSError) -> str:
+        """Close a link; returns what to show meanwhile."""
+        link = self._links.pop(name, None)
         if link is not None:
             link.close()
         self._look_now.clear()  # it may have told so already; who hangs up is not asked at once
-        why = "none is running" if error is None else formats.visible(str(error))
-        self._board.away = f"No supervisor: {why}. Looking for the next one."
+        none = isinstance(error, NotRunningError) and not isinstance(error, HostUnreachableError)
+        if name:
+            self._asked_again_s[name] = asyncio.get_running_loop().time() + LONGEST_S
+            return f"{name}: {'no supervisor runs' if none else formats.visible(str(error))}"
+        why = "none is running" if none else formats.visible(str(error))
+        return f"No supervisor: {why}. Looking for the next one."
 
     # Acting.
 
@@ -248,7 +282,7 @@ class TopScreen:
     async def _carry_out(self, action: Action) -> None:
         label = self._board.label_of(action.session)
         try:
-            link = await self._connected()
+            link = await self._connected(self._board.host_of(action.session))
             if action.deed == "kill":
                 wire = await link.call("kill", {"targets": [action.session]})
                 errors = read(KillReport, wire).errors

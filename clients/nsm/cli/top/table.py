@@ -45,6 +45,9 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"  # four columns
 
 
+HOST = Column("HOST", "", 0, 20, False, lambda line: line.host)
+"""Another one in front, if several machines are looked at."""
+
 COLUMNS = (
     Column("NAME", "name", 0, 28, False, lambda line: line.label),
     Column("ENV", "env", 5, 16, False, lambda line: line.row.env),
@@ -93,16 +96,16 @@ def table(lines: Sequence[Line], width: int) -> tuple[str, list[str]]:
     session has one.
     """
     has_gpus = any(line.row.gpu_memory_bytes is not None for line in lines)
-    wanted = [column for column in COLUMNS if has_gpus or not column.order.startswith("gpu")]
+    shown = [HOST] if any(line.host for line in lines) else []
+    shown += [column for column in COLUMNS if has_gpus or not column.order.startswith("gpu")]
     cells = {
         column.title: [cut(formats.visible(column.cell(line)), column.widest) for line in lines]
-        for column in wanted
+        for column in shown
     }
     widths = {
         column.title: max([len(column.title), *map(formats.columns, cells[column.title])])
-        for column in wanted
+        for column in shown
     }
-    shown = list(wanted)
     while len(shown) > 1 and _total(shown, widths) > width:
         shown.remove(max(shown, key=lambda column: column.rank))
 

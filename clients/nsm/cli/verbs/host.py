@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import tarfile
 
 from nsm import paths
 from nsm._version import program_version
@@ -37,6 +39,11 @@ def parser() -> Parser:
         "ready", "start a supervisor on this machine, and print its socket, for another one's nsm"
     )
     ready.add_argument("--no-start", action="store_true", help="start none")
+    receive = actions.add("receive", "take over a project, for another machine's nsm")
+    receive.add_argument("--list", action="store_true", help="only list the files that are there")
+    receive.add_argument("--git", action="store_true", help="only have a repository to push to")
+    receive.add_argument("key", metavar="KEY", help="which copy")
+    receive.add_argument("name", metavar="NAME", help="name of the directory")
     setup = actions.add("setup", "install this nsm on another machine, or bring it up to date")
     setup.add_argument(
         "host", metavar="HOST", help="ssh://user@host:port, or a name in config.toml"
@@ -58,7 +65,26 @@ def _version(text: str) -> tuple[int, int]:
 def main(arguments: list[str]) -> int:
     """Carry out an action."""
     options = parser().parse_args(arguments)
-    return _ready(options) if options.action == "ready" else _setup(options)
+    return {"ready": _ready, "receive": _receive, "setup": _setup}[options.action](options)
+
+
+def _receive(options: argparse.Namespace) -> int:
+    from nsm.hosts import received  # noqa: PLC0415  # tarfile
+
+    answer: dict[str, object] = {ANSWER_KEY: 1}
+    try:
+        directory = received.open_copy(options.key, options.name)
+        answer["directory"] = directory
+        if options.list:
+            answer["files"] = received.seen_in(directory, received.names_below(directory))
+        elif options.git:
+            received.prepare_push(directory)
+        else:
+            answer |= received.receive(directory, sys.stdin.buffer)
+    except (NsmError, OSError, ValueError, tarfile.TarError) as error:
+        answer["error"] = str(error)
+    terminal.out(json.dumps(answer))
+    return EXIT_OK
 
 
 def _setup(options: argparse.Namespace) -> int:
@@ -84,7 +110,7 @@ def _ready(options: argparse.Namespace) -> int:
         "protocol": PROTOCOL_VERSION,
         "version": program_version(),
         "socket": path,
-        "data": paths.data_dir(),
+        "home": paths.home(),
         "running": True,
     }
     try:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nsm.cli import targets, terminal
-from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.options import EXIT_OK, Parser, add_all_hosts
 from nsm.cli.render.session_rules import inspection
 from nsm.client.blocking import Client
 
@@ -25,6 +25,7 @@ def parser() -> Parser:
         "Exits 1 when the session is unknown.",
     )
     parser.add_session()
+    add_all_hosts(parser)
     parser.add_json("one object")
     return parser
 
@@ -32,8 +33,19 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     """Show."""
     options = parser().parse_args(arguments)
-    with Client(autostart=False) as client:
+    host, name = None, ""
+    if options.all_hosts:
+        from nsm.cli.all_hosts import host_with, shown  # noqa: PLC0415  # of one option
+
+        host = host_with(options.session)
+        name = shown(host)
+    with Client(autostart=False, host=host) as client:
         targets.tell(client, options.session)
         found = client.inspect(options.session)
+    if name and options.json:
+        terminal.out_json({"host": name, **found._asdict()})
+        return EXIT_OK
+    if name:
+        terminal.out(f"host         {name}")
     terminal.answer(options, found, lambda: inspection(found, os.path.expanduser("~")))
     return EXIT_OK

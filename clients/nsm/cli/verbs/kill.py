@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from nsm.cli import connection, targets, terminal
 from nsm.cli.confirm import may_ask
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, seconds
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_all_hosts, seconds
 from nsm.cli.render.sessions import killed_lines
+from nsm.client.blocking import Client
 from nsm.wire.errors import NsmError
 from nsm.wire.live import KillError, KillReport
 
 if TYPE_CHECKING:
     import argparse
-
-    from nsm.client.blocking import Client
 
 
 def parser() -> Parser:
@@ -34,6 +33,7 @@ def parser() -> Parser:
         "--idle", type=seconds, metavar="SECONDS", help="sessions idle for that long or longer"
     )
     parser.add_labels("sessions with this label; may be repeated, and then all must match")
+    add_all_hosts(parser)
     parser.add_yes()
     parser.add_json("an array of the sessions that were ended")
     return parser
@@ -48,6 +48,8 @@ def main(arguments: list[str]) -> int:
         verb.error(
             "say which sessions: their ids or names, --all, --idle SECONDS, or --label NAME=VALUE"
         )
+    if options.all_hosts:
+        return _all_hosts(options)
     client = connection.connect(options, "[]")
     if client is None:
         return EXIT_OK
@@ -63,6 +65,37 @@ def main(arguments: list[str]) -> int:
     for failed in report.errors:
         terminal.report(failed.error)
     return EXIT_FAILED if report.errors else EXIT_OK
+
+
+def _all_hosts(options: argparse.Namespace) -> int:
+    from nsm.cli.all_hosts import HostClients, host_with, shown  # noqa: PLC0415  # of one option
+
+    if options.sessions:
+        reports: list[tuple[str, KillReport]] = []
+        for session in options.sessions:
+            try:
+                host = host_with(session)
+                with Client(host=host, autostart=False) as client:
+                    reports.append((shown(host), client.kill([session])))
+            except NsmError as error:
+                reports.append(("", KillReport((), (KillError(session, error),))))
+        code = EXIT_OK
+    else:
+        clients = HostClients()
+        asked = [(host, _kill(client, options)) for host, client in clients]
+        reports = [(shown(host), report) for host, report in asked if report is not None]
+        code = clients.code if len(reports) == len(asked) else EXIT_FAILED
+    if options.json:
+        rows = [(host, row) for host, report in reports for row in report.killed]
+        terminal.out_json([{"host": host, **row._asdict()} for host, row in rows])
+    for host, report in reports:
+        if report.killed and not options.json:
+            lines = killed_lines(report.killed).splitlines()
+            terminal.out("\n".join(f"{host}: {line}" for line in lines))
+        for failed in report.errors:
+            terminal.report(failed.error)
+            code = EXIT_FAILED
+    return code
 
 
 def _kill(client: Client, options: argparse.Namespace) -> KillReport | None:

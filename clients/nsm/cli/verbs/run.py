@@ -26,7 +26,7 @@ from nsm.cli.render.results import run_notes
 from nsm.cli.streams.live_output import Live
 from nsm.client import operations
 from nsm.client.blocking import Client
-from nsm.client.projects import DEFAULT, NO_PROJECT, project_of, why_no_project
+from nsm.client.projects import DEFAULT, NO_PROJECT, bring_project, project_of, why_no_project
 from nsm.client.retry import RECONNECTED
 from nsm.wire.answers import read
 from nsm.wire.errors import BadProjectError, NsmError
@@ -194,10 +194,14 @@ def _run(options: argparse.Namespace) -> int:
             hint="Go to one, or name it with --project DIR.",
         )
     with Client(project=given) as client:
+        bring_project(client.far_socket, project)
         why = "" if project.chosen or project.path is not None else why_no_project()
         try:
             return _Execution(client, options, project, why).run(code)
         except BadProjectError as error:
+            if project.here is not None:
+                bring_project(client.far_socket, project, anew=True)
+                return _Execution(client, options, project, why).run(code)
             if project.chosen or project.path is None or options.project_mode is not None:
                 raise
             # Refused before anything ran. Nobody asked for this directory: go on without it.

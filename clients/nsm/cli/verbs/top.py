@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from nsm.cli import terminal
-from nsm.cli.options import EXIT_USAGE, Parser, seconds, whole_number
+from nsm.cli.options import EXIT_USAGE, Parser, add_all_hosts, seconds, whole_number
 from nsm.cli.top.figures import ORDERS, SHORTEST_S
 
 _EPILOG = """\
@@ -46,6 +46,7 @@ def parser() -> Parser:
         metavar="N",
         help="print that many tables, then end; 0: until Ctrl-C",
     )
+    add_all_hosts(parser)
     parser.add_json("an object a line for each look, one if there is no -b,")
     return parser
 
@@ -72,4 +73,5 @@ def main(arguments: list[str]) -> int:
         wanted=options.match,
         reverse=options.reverse,
         delay_s=options.delay,
+        all_hosts=options.all_hosts,
     )

@@ -1,0 +1,238 @@
+"""Copies of a project of this machine on a host: where they lie, and how they get there.
+
+`copy` brings the files that git does not ignore, as they are; `git` pushes the last commit. What
+was brought last is noted, so that a call for which nothing has changed asks the host nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import tarfile
+import tempfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nsm import paths
+from nsm.hosts.connections import connection_of, host_of, locked, read_facts
+from nsm.hosts.place import socket_of
+from nsm.hosts.received import BRANCH, Seen, copies_dir, names_below, seen_in
+from nsm.hosts.tunnel import open_tunnel, read_answer, run_there
+from nsm.wire.errors import HostError, NotRunningError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
+
+    from nsm.hosts.address import RemoteHost
+
+MAX_FILES = 200_000
+
+
+def place_there(host: RemoteHost, path: str) -> str:
+    """The directory of a host that has the copy of a project.
+
+    Raises:
+        HostError, HostUnreachableError: the host cannot be asked.
+    """
+    far_socket = socket_of(host)
+    facts = read_facts(far_socket)
+    if facts is None:
+        with suppress(NotRunningError):  # whoever wants a session starts one
+            open_tunnel(far_socket, autostart=False)
+        facts = read_facts(far_socket)
+    if facts is None:
+        raise HostError("nobody knows the home directory there", hint="Try again.")
+    return os.path.join(copies_dir(str(facts["home"])), *_names(host, path))
+
+
+def bring(far_socket: str, path: str, *, anew: bool = False) -> None:
+    """Bring a project to a host as it is now.
+
+    Args:
+        anew: look what is there, as somebody may have removed it.
+
+    Raises:
+        HostError: it cannot be read here, or not be written there.
+        HostUnreachableError: the connection ended.
+    """
+    host = host_of(far_socket)
+    if anew:
+        with suppress(FileNotFoundError):
+            os.unlink(_note(host, far_socket, path))
+    if host.project == "git":
+        _push(host, far_socket, path)
+    else:
+        _copy(host, far_socket, path)
+
+
+def _names(host: RemoteHost, path: str) -> tuple[str, str]:
+    """Key and name of the copy of a project: those of no other machine's, nor of another's."""
+    try:
+        with open("/etc/machine-id", encoding="ascii") as file:
+            machine = file.read().strip()  # empty in some containers
+    except OSError:
+        machine = ""
+    facts = "\0".join((machine, os.uname().nodename, str(os.getuid()), host.project, path))
+    key = hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()
+    return key[:12], os.path.basename(path)
+
+
+def _copy(host: RemoteHost, far_socket: str, path: str) -> None:
+    wanted = seen_in(path, _files(path))
+    note = _note(host, far_socket, path)
+    known = _noted(note)
+    if known == wanted:
+        return
+    with locked(note, "copy.lock"):
+        if not known:
+            known = _ask(host, far_socket, ["--list", *_names(host, path)])["files"]
+        changed = sorted(name for name, seen in wanted.items() if known.get(name) != seen)
+        remove = sorted((known.keys() - wanted.keys()) | _in_the_way(known, changed))
+        if changed or remove:
+            with suppress(FileNotFoundError):
+                os.unlink(note)  # until it is known to have arrived
+            with tempfile.TemporaryFile(prefix="nsm-project-") as difference:
+                _write_difference(difference, path, changed, remove)
+                difference.seek(0)
+                _ask(host, far_socket, _names(host, path), stdin=difference)
+        paths.replace_file(note, json.dumps(wanted).encode())
+
+
+def _in_the_way(known: dict[str, Seen], changed: Sequence[str]) -> set[str]:
+    """Files there whose names are directories here, and the other way round."""
+    folders = {parent for name in changed for parent in _parents(name)}
+    ours = set(changed)
+    return {name for name in known if name in folders or ours & _parents(name)}
+
+
+def _parents(name: str) -> set[str]:
+    parts = name.split("/")
+    return {"/".join(parts[:count]) for count in range(1, len(parts))}
+
+
+def _write_difference(
+    file: IO[bytes], path: str, changed: Sequence[str], remove: Sequence[str]
+) -> None:
+    file.write(json.dumps({"remove": remove}).encode() + b"\n")
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for name in changed:
+            place = os.path.join(path, name)
+            with suppress(FileNotFoundError):  # gone meanwhile: the next copy knows
+                entry = archive.gettarinfo(place, arcname=name)
+                entry.uid = entry.gid = 0
+                entry.uname = entry.gname = ""
+                if entry.isreg():
+                    with open(place, "rb") as content:
+                        archive.addfile(entry, _Exactly(content, entry.size))
+                else:
+                    archive.addfile(entry)
+
+
+class _Exactly(io.RawIOBase):
+    """A file of the size that was announced, although somebody may write to it meanwhile."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file = file
+        self._left = size
+
+    def read(self, size: int = -1) -> bytes:
+        """Read; zeros stand for what was cut off."""
+        count = self._left if size < 0 else min(size, self._left)
+        data = self._file.read(count)
+        self._left -= count
+        return data + bytes(count - len(data))
+
+
+def _files(path: str) -> list[str]:
+    """The files of a project that git does not ignore; all, where there is no git."""
+    command = ["git", "-C", path, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+        listed = done.stdout if done.returncode == 0 else None
+    except OSError:
+        listed = None
+    names = (
+        list(names_below(path))
+        if listed is None
+        else [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    )
+    if len(names) > MAX_FILES:
+        raise HostError(
+            f"{path} has {len(names)} files; at most {MAX_FILES} are copied",
+            hint='Have git ignore what the sessions do not need, or use `project = "path"`.',
+        )
+    return names
+
+
+def _push(host: RemoteHost, far_socket: str, path: str) -> None:
+    head = _git(path, "rev-parse", "HEAD")
+    note = _note(host, far_socket, path)
+    if _noted(note) == {head: []}:
+        return
+    directory = _ask(host, far_socket, ["--git", *_names(host, path)])["directory"]
+    # Git names a host and a command; ours is known, and the connection is up.
+    words = connection_of(far_socket).command("")[:-1]
+    script = f'shift; exec {shlex.join(words)} "$@"'
+    ssh = f"sh -c {shlex.quote(script)} ssh"
+    _git(
+        path,
+        *("-c", "push.followTags=false", "push", "--quiet", "--force", "--no-verify"),
+        *(f"nsm:{directory}", f"HEAD:refs/heads/{BRANCH}"),
+        environment={"GIT_SSH_COMMAND": ssh, "GIT_SSH_VARIANT": "simple"},
+    )
+    paths.replace_file(note, json.dumps({head: []}).encode())
+
+
+def _git(path: str, *arguments: str, environment: dict[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", path, *arguments],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except OSError as error:
+        raise HostError(f"git cannot be started: {error}", hint="Install git.") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise HostError(
+            f"git could not bring {path}: {' '.join(said[-1:])}",
+            hint='Commit something first, or use `project = "copy"`.',
+        )
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _ask(
+    host: RemoteHost, far_socket: str, arguments: Sequence[str], stdin: IO[bytes] | None = None
+) -> dict[str, Any]:
+    """Have nsm there carry out `nsm host receive`; returns its answer."""
+    connection = connection_of(far_socket)
+    code, output, said = run_there(host, connection, ["host", "receive", *arguments], stdin=stdin)
+    answer = read_answer(output)
+    if answer is None:
+        last = said.decode(errors="replace").strip().splitlines()[-1:]
+        raise HostError(
+            f"{host.name} did not take the project (exit code {code}): {' '.join(last)}"
+        )
+    if "error" in answer:
+        raise HostError(f"{host.name} did not take the project: {answer['error']}")
+    return answer
+
+
+def _note(host: RemoteHost, far_socket: str, path: str) -> str:
+    """The file that has what was brought last."""
+    return os.path.join(os.path.dirname(far_socket), f"project-{_names(host, path)[0]}.json")
+
+
+def _noted(note: str) -> dict[str, Any]:
+    try:
+        with open(note, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (FileNotFoundError, ValueError):
+        return {}

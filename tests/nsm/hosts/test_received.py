@@ -1,0 +1,70 @@
+"""Copies of projects on the machine that has the sessions."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from nsm.hosts import received
+from nsm.wire.errors import HostError
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return Path(received.open_copy("0123456789ab", "shop"))
+
+
+def difference(*entries: tuple[str, bytes], remove: tuple[str, ...] = ()) -> io.BytesIO:
+    """A difference; contents that begin with `->` are links."""
+    stream = io.BytesIO()
+    stream.write(json.dumps({"remove": remove}).encode() + b"\n")
+    with tarfile.open(fileobj=stream, mode="w|") as archive:
+        for name, content in entries:
+            entry = tarfile.TarInfo(name)
+            if content.startswith(b"->"):
+                entry.type, entry.linkname = tarfile.SYMTYPE, content[2:].decode()
+                archive.addfile(entry)
+            else:
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    stream.seek(0)
+    return stream
+
+
+def test_a_difference_is_taken_over(copy: Path) -> None:
+    received.receive(str(copy), difference(("src/a", b"1"), ("b", b"2"), ("link", b"->b")))
+    assert (copy / "link").read_bytes() == b"2"
+    told = received.receive(str(copy), difference(("b", b"33"), remove=("src/a", "link")))
+    assert told == {"received": 1, "removed": 2}
+    assert sorted(received.names_below(str(copy))) == ["b"]
+    assert not (copy / "src").exists()
+    assert received.seen_in(str(copy), ["b", "gone"]).keys() == {"b"}
+    assert received.open_copy("0123456789ab", "shop") == str(copy)
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "link/out", ".", "a/../../out"])
+def test_nothing_outside_is_touched(copy: Path, name: str) -> None:
+    out = copy.parent / "out"
+    out.write_text("mine")
+    received.receive(str(copy), difference(("link", b"->..")))
+    for asked in (difference((name, b"theirs")), difference(remove=(name,))):
+        with pytest.raises(HostError, match="outside"):
+            received.receive(str(copy), asked)
+    assert out.read_text() == "mine"
+
+
+def test_a_directory_that_nsm_has_not_made_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "nsm-projects" / "0123456789ab").mkdir(parents=True)
+    with pytest.raises(HostError, match="nsm has not made it"):
+        received.open_copy("0123456789ab", "shop")
+    for key, name in (("../x", "shop"), ("0123456789ab", ".."), ("0123456789ab", "a/b")):
+        with pytest.raises(HostError, match="name no copy"):
+            received.open_copy(key, name)
