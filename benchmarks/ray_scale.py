@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -67,6 +68,15 @@ class Costs:
     memory_mb: dict[str, float] = field(default_factory=dict[str, float])
 
 
+def serve_mcp(socket_path: str) -> None:
+    """Have a supervisor load what MCP clients need, which it would do in the measurement."""
+    ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    environment = {**os.environ, "NSM_SOCKET": socket_path}
+    shim = [os.path.join(os.path.dirname(sys.executable), "nsm-mcp")]
+    done = subprocess.run(shim, input=ping, env=environment, capture_output=True, check=True)
+    assert b'"id"' in done.stdout, done
+
+
 def kinds(pool: Pool) -> dict[int, str]:
     """Kinds of the processes that live throughout, by process id."""
     supervisors = [facts["pid"] for facts in pool.nodes().values()]
@@ -105,6 +115,8 @@ def spent(
 def measure(pool: Pool, counters: Counters, nodes: int) -> Costs:
     """Measure one number of nodes."""
     costs = Costs(nodes=nodes)
+    for facts in pool.nodes().values():
+        serve_mcp(facts["socket"])
     list(pool.map(["pass"] * (10 * nodes), timeout_s=60))
     programs = ["print(1 + 1)"] * (PROGRAMS_OF_A_NODE * nodes)
     began_s = time.perf_counter()

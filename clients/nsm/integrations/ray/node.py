@@ -20,6 +20,7 @@ from nsm.client.background import BACKGROUND
 from nsm.integrations.ray import environments, guard
 from nsm.saves import Saves
 from nsm.startup import start
+from nsm.wire.errors import NotRunningError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class NodeActor:
         self._facts: dict[str, Any] | None = None
         self._tunnels: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
         self._tunnels_made = 0
+        self._ending = False
         tags = ("node",)
         self._sessions = metrics.Gauge(
             "nsm_sessions_live", "Live sessions of the node, with spares.", tag_keys=tags
@@ -153,7 +155,13 @@ class NodeActor:
     # A connection to the supervisor's socket, byte for byte. Descriptors do not pass.
 
     async def open_tunnel(self) -> int:
-        """Connect to the supervisor, which is started again if it has ended."""
+        """Connect to the supervisor, which is started again if it has ended.
+
+        Raises:
+            NotRunningError: it cannot be started, or the pool is closed.
+        """
+        if self._ending:
+            raise NotRunningError("the pool is closed", hint="Make another one.")
         connection = await asyncio.to_thread(start.connect, self._socket)
         connection.setblocking(False)
         self._tunnels_made += 1
@@ -214,5 +222,9 @@ class NodeActor:
 
     async def end(self) -> None:
         """End the supervisor with all its sessions."""
+        # Else whoever asks here next would start another one.
+        self._ending = True
+        self._counting.cancel()
+        await BACKGROUND.awaited(self._client.aclose)
         await asyncio.to_thread(guard.end, self._directory)
         os.close(self._guard)
