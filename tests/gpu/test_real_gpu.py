@@ -71,7 +71,7 @@ def test_two_sessions_that_take_all_memory_are_told(on_gpu: Supervisor) -> None:
 
 
 def test_torch_compiles_for_the_gpu(on_gpu: Supervisor) -> None:
-    """It takes a C compiler, the headers of that Python, and ldconfig."""
+    """Compile a function, which takes a C compiler, that Python's headers, and ldconfig."""
     with on_gpu.client() as client:
         result = client.run(COMPILED.format(device="cuda"), env="fork")
     assert result.stdout == "True\n", result.stderr

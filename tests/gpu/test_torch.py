@@ -27,7 +27,7 @@ def test_a_template_imports_torch(on_processor: Supervisor) -> None:
 
 
 def test_torch_compiles(on_processor: Supervisor) -> None:
-    """It takes a C++ compiler, and writes below /tmp."""
+    """Compile a function, which takes a C++ compiler, and files below /tmp."""
     for env in ("fork", "start"):
         with on_processor.client() as client:
             result = client.run(COMPILED.format(device="cpu"), env=env)

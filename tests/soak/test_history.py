@@ -59,7 +59,7 @@ class Rounds:
         return nsm.Client(socket_path=self._it.socket, scope="test", autostart=False)
 
     def look(self, session: str) -> str:
-        """What a session has; a new one has nothing."""
+        """Return the state of a session; a new one has nothing."""
         return self.run(f"import os\n{LOOK}", session).strip()
 
     def run(self, code: str, session: str = "work") -> str:
@@ -121,7 +121,7 @@ class Rounds:
 
 
 def undo(rounds: Rounds, victim: str, number: int) -> None:
-    """What is there is from before the call or from after it, and from one of them only."""
+    """Find the state from before the call or from after it, and from one of them only."""
     for code in (FILL.format(number=number), SPOIL):
         rounds.run(code)
     result = rounds.amid(victim, "work", lambda client: client.undo("work"))
@@ -148,7 +148,7 @@ def save(rounds: Rounds, victim: str, number: int) -> None:
 
 
 def restore(rounds: Rounds, victim: str, _: int) -> None:
-    """There is the whole session, or none."""
+    """Find the whole session, or none."""
     result = rounds.amid(
         victim, "again", lambda client: Saves(client).restore(path_of("good"), "again")
     )

@@ -8,8 +8,32 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
-from nsmd.telemetry.families import FAMILIES, LABELS, Family
+from nsmd.telemetry.families import FAMILIES, Family
 from nsmd.telemetry.histogram import BOUNDS, SHOWN
+
+_LABELS = {
+    "env": "the environment's name; `(own)` for environments that only one client's configuration "
+    "defines, so that its names are not shown; `(other)` beyond the first 100 names",
+    "outcome": "`ok` (exit code 0), `error` (any other exit code), `timeout`, `interrupted`, "
+    "`lost` (no result, because the session ended or could not start); of jobs also `stopped` (on "
+    "request)",
+    "gpu": "the number of `/dev/nvidiaNUMBER`",
+    "limit": "`memory` or `processes`",
+    "enforced_by": "`cgroup`, `watchdog` or `rlimit` ([limits](policy.md#limits))",
+    "state": "of a session `starting`, `idle`, `running` or `ending`; of a spare `ready` or "
+    "`starting`",
+    "kind": "`forked` (from a template), `cold` (in a jail of its own), `artifact-forked` and "
+    "`artifact` (the same for environments that Nix has built)",
+    "cause": "`lost` (its jail died, its agent failed, or it could not start) or `ended` (a "
+    "person, a client or a limit ended it)",
+    "result": "`hit` or `miss`",
+    "protocol": "`control` (the command line and programs), `mcp`, or `http` (MCP over it)",
+    "direction": "`in` or `out`",
+    "verdict": "as in [network.md](../how-to/network.md)",
+    "version": "of nsm",
+    "python": "of the supervisor's Python",
+}
+"""Values of each label."""
 
 _HEAD = """\
 # Metrics
@@ -72,7 +96,7 @@ def _rows(families: list[Family]) -> Iterator[str]:
 
 
 def _labels() -> str:
-    rows = "".join(f"| `{label}` | {what} |\n" for label, what in LABELS.items())
+    rows = "".join(f"| `{label}` | {what} |\n" for label, what in _LABELS.items())
     return f"\n## Labels\n\n| label | values |\n| --- | --- |\n{rows}"
 
 

@@ -1,4 +1,4 @@
-"""The standard library, whatever lies in the working directory."""
+"""Modules: those of the standard library, and those written lately."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ class Library:
             finally:
                 sys.path = path
         return module
+
+
+def find_modules_anew() -> None:
+    """Have imports find modules written since the last look, within a time stamp's resolution."""
+    for finder in list(sys.path_importer_cache.values()):
+        invalidate = getattr(finder, "invalidate_caches", None)
+        if invalidate is not None:
+            invalidate()

@@ -26,7 +26,7 @@ from sandbox.workers.python.event_loop import COROUTINE, EventLoop
 from sandbox.workers.python.fork_hooks import adopt_fork_hooks, steps_of_fork
 from sandbox.workers.python.freezer import Freezer
 from sandbox.workers.python.import_timer import ImportTimer
-from sandbox.workers.python.library import Library
+from sandbox.workers.python.library import Library, find_modules_anew
 from sandbox.workers.python.outbox import Outbox
 from sandbox.workers.python.reporter import Reporter
 from sandbox.workers.python.streams import is_open, open_stdin, open_streams, stdin_file
@@ -491,11 +491,3 @@ class PythonWorker:
         self._sources.append(name)
         if len(self._sources) > self.SOURCES:
             self._linecache.cache.pop(self._sources.pop(0), None)
-
-
-def find_modules_anew() -> None:
-    """Have imports find modules written since the last look, within a time stamp's resolution."""
-    for finder in list(sys.path_importer_cache.values()):
-        invalidate = getattr(finder, "invalidate_caches", None)
-        if invalidate is not None:
-            invalidate()
