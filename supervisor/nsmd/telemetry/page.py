@@ -11,7 +11,7 @@ from itertools import groupby
 from nsmd.telemetry.families import FAMILIES, Family
 from nsmd.telemetry.histogram import BOUNDS, SHOWN
 
-_LABELS = {
+LABELS = {
     "env": "the environment's name; `(own)` for environments that only one client's configuration "
     "defines, so that its names are not shown; `(other)` beyond the first 100 names",
     "outcome": "`ok` (exit code 0), `error` (any other exit code), `timeout`, `interrupted`, "
@@ -96,7 +96,7 @@ def _rows(families: list[Family]) -> Iterator[str]:
 
 
 def _labels() -> str:
-    rows = "".join(f"| `{label}` | {what} |\n" for label, what in _LABELS.items())
+    rows = "".join(f"| `{label}` | {what} |\n" for label, what in LABELS.items())
     return f"\n## Labels\n\n| label | values |\n| --- | --- |\n{rows}"
 
 

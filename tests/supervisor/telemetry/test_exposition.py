@@ -15,7 +15,7 @@ from nsm._version import __version__
 from nsmd.telemetry import families as f
 from nsmd.telemetry import page
 from nsmd.telemetry.exposition import text_of
-from nsmd.telemetry.families import FAMILIES, LABELS
+from nsmd.telemetry.families import FAMILIES
 from nsmd.telemetry.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def test_names_are_as_prometheus_wants_them() -> None:
         if family.kind == "histogram":
             assert family.name.endswith("_seconds")
         assert family.help.endswith(".")
-        assert set(family.labels) <= set(LABELS)
-    assert {label for family in FAMILIES for label in family.labels} == set(LABELS)
+        assert set(family.labels) <= set(page.LABELS)
+    assert {label for family in FAMILIES for label in family.labels} == set(page.LABELS)
 
 
 def test_the_page_is_what_the_table_makes() -> None:

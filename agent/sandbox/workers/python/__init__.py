@@ -9,7 +9,7 @@
 - `completion`: completion of names, without running code.
 - `import_timer`: times that imports take.
 - `tracing`: tracers and profilers of code, which see no frame of the worker.
-- `library`: the standard library, whatever lies in the working directory.
+- `library`: modules of the standard library, whatever lies in the working directory, and new ones.
 - `freezer`: copies of the worker that wait for an undo.
 - `fork_hooks`: what libraries want to have called around a fork.
 - `streams`: standard streams of code.
