@@ -23,6 +23,8 @@ MEMORY_NAME = "a session with 500 MB and 20 idle forks of it, memory (PSS)"
 MEMORY_PEER = "that session alone"
 
 SMALL_MB, BIG_MB, MEMORY_MB = 20, 1000, 500
+PAUSE_S = 0.1
+"""Time for what ends, and for the next helper to be ready, which takes some 10 ms."""
 MOST_OF_ONE = 12
 """Forks of one session, one after another: the kernel refuses the 16th."""
 AT_ONCE = (16, 16, 16, 2)
@@ -87,7 +89,7 @@ def original(client: nsm.Client, mb: int, made: str = SMALL_PAGES) -> Generator[
     (first,) = client.fork(name).forks
     ask(client, first.name)
     client.kill(first.name)
-    settle(client)
+    rest(client)
     yield name
     client.kill(name)
 
@@ -101,8 +103,14 @@ def fork(client: nsm.Client, name: str) -> float:
     (made,) = client.fork(name).forks
     ask(client, made.name)
     taken_ms = (time.perf_counter() - began_s) * 1000
-    settle(client)
+    rest(client)
     return taken_ms
+
+
+def rest(client: nsm.Client) -> None:
+    """Wait until nothing of the last measurement goes on."""
+    settle(client)
+    time.sleep(PAUSE_S)
 
 
 def ask(client: nsm.Client, session: str | None, code: str = "print(x)") -> None:
@@ -119,7 +127,7 @@ def beside_one_shot(client: nsm.Client, rounds: int) -> Iterator[Pair]:
                 began_s = time.perf_counter()
                 ask(client, None, "print(1)")
                 yield forked_ms, (time.perf_counter() - began_s) * 1000
-                settle(client)
+                rest(client)
         rounds -= MOST_OF_ONE
 
 
