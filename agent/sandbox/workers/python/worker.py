@@ -248,8 +248,7 @@ class PythonWorker:
         self._out.send({"type": "answer", "id": number, **answer})
 
     def _show_descriptors(self) -> None:
-        saved = (fd for _, fd in self._standard_fds)
-        self._page.show_descriptors((self._control_fd, *saved))
+        self._page.show_descriptors((self._control_fd, *(fd for _, fd in self._standard_fds)))
 
     def _begin_as_fork(self) -> None:
         """Begin in the child that a tracer has carried into a session of its own.
