@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from nsmd.sessions.forking.original import PAGE, CannotForkError, children_of, is_dead, read
+from nsmd.sessions.forking.original import CannotForkError, children_of, has_page, is_dead, read
 from nsmd.sessions.forking.ptrace import Traced, TracedEndedError
 
 _ROUNDS = 50
@@ -40,7 +40,7 @@ class Bystanders:
         return [
             f"program {name!r}, which stays with the original"
             for pid, name in self._names.items()
-            if PAGE not in read(f"/proc/{pid}/maps")
+            if not has_page(pid)
         ]
 
     def stop(self) -> None:
@@ -64,7 +64,9 @@ class Bystanders:
             traced = Traced.seize(thread)
         except PermissionError:
             name = read(f"/proc/{thread}/comm").strip()
-            raise CannotForkError(f"a program that runs in it ({name}) is traced") from None
+            raise CannotForkError(
+                f"a program that runs in it ({name}) lets nobody trace it"
+            ) from None
         self.threads.append(traced)
         try:
             traced.interrupt()

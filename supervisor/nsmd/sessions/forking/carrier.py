@@ -172,6 +172,7 @@ class Carrier:
         for fork in self._forks:
             copied += fork.jail.wait_for_copy()
             self._finish(fork, outfit)
+        closed = sorted({*self._closed.values(), *bystanders.names} - {PAGE})[:50]
         worker.detach()
         bystanders.let_go()
         stood_s = time.monotonic() - began_s
@@ -179,7 +180,7 @@ class Carrier:
             self._release(fork.worker)
         return {
             "forks": [fork.jail.pid for fork in self._forks],
-            "closed": sorted({*self._closed.values(), *bystanders.names} - {PAGE})[:50],
+            "closed": closed,
             "copied_bytes": copied,
             "stood_s": stood_s,
         }

@@ -60,10 +60,18 @@ def worker_of(agent: int) -> int:
     found = [pid for pid in children_of(agent) if not is_dead(pid)]
     if len(found) > 1:
         # Beside it there may be checkpoints, which block all signals, and programs.
-        found = [pid for pid in found if PAGE in read(f"/proc/{pid}/maps") and not _is_frozen(pid)]
+        found = [pid for pid in found if has_page(pid) and not _is_frozen(pid)]
     if len(found) != 1:
         raise CannotForkError("no Python waits for code in it")
     return found[0]
+
+
+def has_page(pid: int) -> bool:
+    """Tell whether it shares a page with the agent, as interpreters and checkpoints do."""
+    try:
+        return PAGE in read(f"/proc/{pid}/maps")
+    except OSError:  # it has ended, or nobody may look at it
+        return False
 
 
 def _is_frozen(pid: int) -> bool:
