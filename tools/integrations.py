@@ -13,6 +13,7 @@ and the supervisor of the tests is that of the Python that runs this program.
     make test-integrations                           # all of them
     make test-integrations ARGS='smolagents -k probe'
     .venv/bin/python tools/integrations.py --pin smolagents    # write its constraints.txt anew
+    .venv/bin/python tools/integrations.py --steps    # tests/integrations/steps.py in each of them
 """
 
 from __future__ import annotations
@@ -189,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="FRAMEWORK", help="all, if none is named")
     parser.add_argument("--pin", action="store_true", help="write its constraints.txt anew")
+    parser.add_argument("--steps", action="store_true", help="measure steps instead of testing")
     options, for_pytest = parser.parse_known_args(argv)
     if unknown := sorted(set(options.names) - set(frameworks())):
         parser.error(f"there is no {unknown[0]}; there are {', '.join(frameworks())}")
@@ -207,6 +209,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [str(python), "-m", "pytest", "-c", str(TESTS / "pytest.ini")]
         command += ["--rootdir", str(ROOT), "--confcutdir", str(TESTS), *for_pytest]
         command += [str(framework.directory)]
+        if options.steps:
+            command = [str(python), str(TESTS / "steps.py"), name]
         environ = dict(os.environ)
         if framework.clients_only:
             environ["NSM_SUPERVISOR"] = str(Path(sys.executable).parent / "nsm-supervisor")
