@@ -155,6 +155,7 @@ def _has(pid: int, text: bytes) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_header_is_added(client: nsm.Client, place: Place) -> None:
     assert run(client, place, f"curl -sS {place.server.url('x')}", "header") == "ok"
     assert place.server.last() == f"Bearer {VALUE}"
@@ -191,6 +192,7 @@ def test_what_is_refused(client: nsm.Client, place: Place) -> None:
     assert {"stand-in", "bad-request", "server-name"} <= set(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "secrets", "expected"),
     [
@@ -210,12 +212,14 @@ def test_secrets_that_cannot_be_granted(
     assert client.secrets.list().grants == ()
 
 
+@pytest.mark.slow
 def test_a_live_session_gets_no_other_secrets(client: nsm.Client, place: Place) -> None:
     run(client, place, "true", "github")
     with pytest.raises(BadRequestError, match="its secrets are github"):
         client.run("true", env="bash", session="work-bash", secrets=["header"])
 
 
+@pytest.mark.slow
 def test_a_revoked_stand_in_is_refused(client: nsm.Client, place: Place) -> None:
     asks = f'curl -sS -H "Authorization: $GITHUB_TOKEN" {place.server.url("plain")}'
     run(client, place, asks, "github")
@@ -225,6 +229,7 @@ def test_a_revoked_stand_in_is_refused(client: nsm.Client, place: Place) -> None
     assert "(revoked)" in place.supervisor.run("nsm", "secrets", "ls").stdout
 
 
+@pytest.mark.slow
 def test_the_command_line_tests_a_secret(place: Place) -> None:
     done = place.supervisor.run("nsm", "secrets", "test", "github")
     assert f"{len(VALUE)} characters; code sees a text such as ghp_" in done.stdout
@@ -234,7 +239,8 @@ def test_the_command_line_tests_a_secret(place: Place) -> None:
     assert "false failed (exit code 1)" in done.stderr
 
 
-@pytest.mark.parametrize("denied", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("denied", [False, True])
 def test_a_helper_and_a_supervisor_that_die_have_successors(
     short_dir: Path, *, denied: bool
 ) -> None:

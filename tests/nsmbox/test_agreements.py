@@ -103,6 +103,20 @@ def test_programs_of_the_host_that_are_added_are_asked_about() -> None:
     assert old.programs == ("deploy",)
 
 
+def test_secrets_that_are_added_are_asked_about() -> None:
+    def covered(given: Plan) -> bool:
+        found = agreements.find(given)
+        return found is not None and agreements.covers(found, given)
+
+    one, two = replace(plan(), secrets=("github",)), replace(plan(), secrets=("github", "npm"))
+    agreements.remember(plan())
+    assert not covered(one)
+    agreements.remember(one)
+    assert covered(one)
+    assert covered(plan())
+    assert not covered(two)
+
+
 def test_without_programs_a_plan_is_what_it_was_before_there_were_any() -> None:
     assert "programs" not in plan().identity
     assert replace(plan(), programs=("deploy",)).digest != plan().digest

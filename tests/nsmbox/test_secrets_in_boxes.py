@@ -105,11 +105,13 @@ def test_a_box_uses_a_secret_and_never_has_it(box_tools: Path) -> None:
         unset SSL_CERT_FILE CURL_CA_BUNDLE
         curl -sS --fail -u "me:$GITHUB_TOKEN" {server.url("base64")}; echo
         python3 search.py {first} {second}
+        A={first} B={second}
+        CANARY=$A$B python3 search.py {first} {second}
         cat /run/nsm/policy.json
         """
         done = world.box("bash", "-c", script, options=options)
         assert done.returncode == 0, done.stdout + done.stderr
-        stand_in, plain, encoded, searched, *policy = done.stdout.splitlines()
+        stand_in, plain, encoded, searched, canary, *policy = done.stdout.splitlines()
         assert stand_in != VALUE
         assert (stand_in[:4], len(stand_in)) == ("ghp_", len(VALUE))
         assert plain == f"Bearer {stand_in}"
@@ -117,6 +119,7 @@ def test_a_box_uses_a_secret_and_never_has_it(box_tools: Path) -> None:
         assert server.seen[1][2]["authorization"].startswith("Basic ")
         assert encoded
         assert searched == "True []"
+        assert "/environ" in canary  # the search finds what there is
         assert json.loads("\n".join(policy))["secrets"] == ["github"]
         # The next box has another stand-in, and that of the first is worth nothing.
         script = f'curl -sS -H "Authorization: Bearer {stand_in}" {server.url("plain")}'
@@ -132,6 +135,7 @@ def test_a_box_uses_a_secret_and_never_has_it(box_tools: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_what_a_box_with_secrets_needs(box_tools: Path) -> None:
     with secret_world(box_tools) as (world, _, server):
         for options, expected in (

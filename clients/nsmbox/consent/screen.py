@@ -135,6 +135,7 @@ def differences(old: Plan, new: Plan, *, home: str) -> list[str]:
     names = {variable.name for variable in new.variables}
     told += [f"- variable {legible(v.name)}" for v in old.variables if v.name not in names]
     told += [f"- can start {legible(name)}" for name in fewer]
+    told += [f"- uses the secret {legible(name)}" for name in _without(old.secrets, new.secrets)]
     if old.sockets != new.sockets:
         told.append(f"{'+' if new.sockets else '-'} sessions of nsm")
     return told or ["only how it is put together"]

@@ -67,7 +67,7 @@ def policy(plan: Plan, home: str) -> str:
         "network": {"mode": _NETWORKS[plan.network.mode], "allow": list(plan.network.allow)},
         "variables": [variable.name for variable in plan.variables],
         "programs": list(plan.programs),
-        "secrets": list(plan.secrets),
+        **({"secrets": list(plan.secrets)} if plan.secrets else {}),
     }
     return json.dumps(rules, indent=2) + "\n"
 

@@ -287,23 +287,11 @@ PROXY_CONNECTIONS = Family(
     group=_NETWORK,
     help="Open connections through the proxies of sessions.",
 )
-SECRETS_GRANTED = Family(
-    name="nsm_secrets_granted",
-    kind="gauge",
-    group=_NETWORK,
-    help="Sessions and boxes that have secrets.",
-)
 SECRET_USES = Family(
     name="nsm_secret_uses",
     kind="counter",
     group=_NETWORK,
     help="Requests into which the values of secrets were put.",
-)
-SECRET_REFUSALS = Family(
-    name="nsm_secret_refusals",
-    kind="counter",
-    group=_NETWORK,
-    help="Requests and connections to hosts of secrets that were refused (`nsm audit` says why).",
 )
 PORTS = Family(
     name="nsm_ports",

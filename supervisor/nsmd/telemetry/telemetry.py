@@ -208,13 +208,12 @@ class Telemetry:
         gateway = self._run_service.session_manager.gateway
         counters, secrets = gateway.counters, self._run_service.session_manager.secrets
         uses, refusals = secrets.counts() if secrets is not None else (0, 0)
+        requests = {**counters.verdicts, "secret": counters.verdicts["secret"] + refusals}
         return {
-            f.PROXY_REQUESTS: {(name,): count for name, count in counters.verdicts.items()},
+            f.PROXY_REQUESTS: {(name,): count for name, count in requests.items()},
             f.PROXY_BYTES: {("in",): counters.received_bytes, ("out",): counters.sent_bytes},
             f.PROXY_CONNECTIONS: {(): gateway.room.borrowed_tokens},
-            f.SECRETS_GRANTED: {(): secrets.granted if secrets is not None else 0},
             f.SECRET_USES: {(): uses},
-            f.SECRET_REFUSALS: {(): refusals},
         }
 
     def _ports(self) -> Readings:

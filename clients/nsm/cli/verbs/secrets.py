@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from nsm.wire.secrets import SecretsReport
 
 _EPILOG = """\
-Secrets are described in config.toml, [secrets.NAME]. A session or box that is granted one sees a
-stand-in; nsm puts the value into requests to the secret's hosts. No command of nsm's shows a value.
+Secrets are described in config.toml, [secrets.NAME]. A session or box that is
+granted one sees a stand-in; nsm puts the value into requests to the secret's
+hosts. No command shows a value.
 
   ls                     the secrets, and who has them
-  test NAME              read the value as for a session, and say what is wrong
-  revoke NAME [TARGET]   make the stand-ins worthless, in all sessions and boxes or in one
+  test NAME              read the value as for a session, say what is wrong
+  revoke NAME [TARGET]   make the stand-ins worthless: in all, or in one
 
 examples:
-  nsm run -e bash --network api.github.com --secret github 'gh api user'
+  nsm run -e bash --network api.example.org --secret github 'gh api user'
   nsm secrets ls
   nsm secrets test github
   nsm secrets revoke github build

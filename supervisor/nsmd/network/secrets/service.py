@@ -227,11 +227,6 @@ class SecretService:
             ],
         }
 
-    @property
-    def granted(self) -> int:
-        """Number of sessions and boxes with secrets."""
-        return len(self._grants)
-
     def counts(self) -> tuple[int, int]:
         """Numbers of uses and of refusals since this supervisor started."""
         grants = self._grants.values()

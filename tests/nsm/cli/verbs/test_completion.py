@@ -55,7 +55,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["s"], ["save", "service", "setup", "shutdown", "status"]),
+        (["s"], ["save", "secrets", "service", "setup", "shutdown", "status"]),
         (["co"], ["completion", "config"]),
         (["c"], ["completion", "config", "cp"]),
         (["--v"], ["--version"]),
@@ -164,7 +164,7 @@ for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("nsm s", ["save", "service", "setup", "shutdown", "status"]),
+        ("nsm s", ["save", "secrets", "service", "setup", "shutdown", "status"]),
         ("nsm run -e ''", ["bash", "python"]),
         ("nsm kill wor", ["word", "work"]),
         ("nsm kill zzz", []),
