@@ -46,7 +46,9 @@ TERMINALS = 128
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def make_root(image: str, size_mb: int, kept: Sequence[str], made: Sequence[str]) -> None:
+def make_root(
+    image: str, size_mb: int, kept: Sequence[str], made: Sequence[str], copied: Sequence[str]
+) -> None:
     """Have an overlay of an image's files as the root directory, in place of the jail's own.
 
     Mount points are made in the layer of what is changed, before there is an overlay: so no link
@@ -55,8 +57,10 @@ def make_root(image: str, size_mb: int, kept: Sequence[str], made: Sequence[str]
     Args:
         image: directory with the image's files.
         size_mb: largest size of the changes, MiB.
-        kept: directories and files of the jail that the new root has, too.
+        kept: directories of the jail that the new root has, too.
         made: directories of the new root for mounts that are still to come.
+        copied: files of the jail that the new root has copies of; bwrap has unlinked them, and
+            the kernel binds no such files.
     """
     room = "/workspace"  # as good as any; the session's own comes over it in a moment
     changed, work = _room_for_changes(f"copy of {image}", room, size_mb)
@@ -66,17 +70,13 @@ def make_root(image: str, size_mb: int, kept: Sequence[str], made: Sequence[str]
     above: dict[str, None] = {}
     for path in (*kept, *made):
         *parents, name = path.strip("/").split("/")
-        place = changed
-        for each in parents:
-            place = f"{place}/{each}"
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(place, 0o755)
-            above[place[len(changed) :]] = None
-        if os.path.isdir(path):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(f"{place}/{name}", 0o755)
-        else:
-            os.close(os.open(f"{place}/{name}", os.O_CREAT | os.O_CLOEXEC, 0o644))
+        above.update(dict.fromkeys(_make_directories_below(changed, parents)))
+        _make_directories_below(changed, [*parents, name])
+    for path in copied:
+        *parents, name = path.strip("/").split("/")
+        _make_directories_below(changed, parents)
+        with open(path, "rb") as source, open(f"{changed}{path}", "xb") as target:
+            target.write(source.read())
     options = f"lowerdir={image},upperdir={changed},workdir={work},userxattr"
     mount("overlay", root, "overlay", MS_NOSUID | MS_NODEV, options)
     for path in above:
@@ -90,6 +90,15 @@ def make_root(image: str, size_mb: int, kept: Sequence[str], made: Sequence[str]
     call("pivot_root", libc.pivot_root(b".", b"."))
     call("umount the old root", libc.umount2(b".", MNT_DETACH))
     os.chdir("/")
+
+
+def _make_directories_below(place: str, names: Sequence[str]) -> Sequence[str]:
+    """Make directories below each other; return their paths below `place`."""
+    paths = ["/".join(["", *names[:count]]) for count in range(1, len(names) + 1)]
+    for path in paths:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(place + path, 0o755)
+    return paths
 
 
 def _room_for_changes(what: str, place: str, size_mb: int) -> tuple[str, str]:

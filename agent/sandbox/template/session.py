@@ -282,7 +282,7 @@ class ForkedSession:
         if self._request["limits"].get("undo"):
             self._layers = [os.dup(fd) for fd in copy]
         if root := self._request.get("root"):
-            make_root(root["image"], root["size_mb"], root["kept"], root["made"])
+            make_root(**root)
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         make_directories(self._template.directories)

@@ -346,7 +346,9 @@ def _writable_root(mounts: Sequence[MountRule], image: str, size_mb: int) -> Ite
         source=image,
     )
     yield MountRule(path="/run/nsm", kind="tmpfs")
-    yield from (mount for mount in mounts if mount.path not in ("/", IMAGE_PLACE))
+    for mount in mounts:
+        if mount.path not in ("/", IMAGE_PLACE) and not is_within(mount.path, "/etc"):
+            yield mount
 
 
 def _grouped(binds: Sequence[ReadOnlyBind]) -> Iterator[MountRule]:

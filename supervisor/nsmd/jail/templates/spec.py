@@ -168,8 +168,7 @@ def _root(spec: JailSpec) -> dict[str, Any]:
     kept = ["/dev", "/proc", "/run/nsm"]
     if spec.project is not None:
         kept.append(spec.project.mount_point)
-    if spec.network.mode == "full":
-        kept += [path for path, _ in network_files()]
+    copied = [path for path, _ in network_files()] if spec.network.mode == "full" else []
     own = [path for path, _, _ in session_file_systems(spec.sizes)]
     return {
         "root": {
@@ -177,6 +176,7 @@ def _root(spec: JailSpec) -> dict[str, Any]:
             "size_mb": spec.sizes.overlay_mb,
             "kept": kept,
             "made": [path for path in own if not any(is_within(path, each) for each in kept)],
+            "copied": copied,
         }
     }
 
