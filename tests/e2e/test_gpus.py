@@ -82,6 +82,7 @@ def test_only_the_environment_that_its_user_gave_it(world: World) -> None:
         ):
             client.run("pass", env="second")
     assert rows["ml"].devices == ("nvidia",)
+    assert rows["ml"].description.endswith(", GPU (nvidia)")
     assert rows["ml"].device_nodes == ("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl")
     assert (rows["second"].available, rows["second"].device_nodes) == (False, ())
     shown = world.it.run("nsm", "env", "show", "ml").stdout
@@ -136,6 +137,18 @@ def test_what_uses_a_gpu_is_not_copied(world: World) -> None:
     assert forked.returncode != 0
     if "Landlock" not in forked.stderr:  # Linux before 6.12 forks nothing
         assert "it uses a GPU (/dev/nvidiactl), whose state no fork can have" in forked.stderr
+
+
+def test_sessions_with_a_gpu_outlive_the_supervisor(world: World) -> None:
+    with world.it.client() as client:
+        client.run("import os; gpu = os.open('/dev/nvidia0', os.O_RDWR)", env="ml", session="kept")
+        client.run("x = 1", env="ml", session="idle")
+    assert world.it.run("nsm", "reload").returncode == 0
+    with world.it.client() as client:
+        assert client.run("print(os.write(gpu, b'x'))", env="ml", session="kept").stdout == "1\n"
+        rows = {row.name: row for row in client.sessions()}
+        assert rows["idle"].gpu_memory_bytes == 0
+        client.kill(["kept", "idle"])
 
 
 def test_a_device_that_goes_is_told_at_once(world: World) -> None:

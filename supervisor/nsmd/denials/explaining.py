@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nsm.dataclass import dataclass
 from nsmd.denials import lines, reading, wording
-from nsmd.denials.evidence import Evidence
+from nsmd.denials.evidence import Evidence, Kind
 from nsmd.denials.gpus import said_of_gpus
 from nsmd.denials.naming import plain
 from nsmd.host.paths import has_below
@@ -88,7 +88,7 @@ def explain(
     )
     if said:
         notes.append(f"policy: {'; '.join(said)}")
-    kinds = {one.kind for one in found}
+    kinds: set[Kind] = {one.kind for one in found}
     failed = outcome.exit_code != 0
     of_gpus = said_of_gpus(policy, kinds, circumstances.environments, failed=failed)
     notes += [f"gpu: {clause}" for clause in of_gpus]

@@ -28,7 +28,9 @@ _MESSAGES: dict[Kind, tuple[str, ...]] = {
     ),
 }
 
-GPU_PHRASES = tuple((kind, "|".join(texts)) for kind, texts in _MESSAGES.items())
+GPU_PHRASES: Sequence[tuple[Kind, str]] = [
+    (kind, "|".join(texts)) for kind, texts in _MESSAGES.items()
+]
 
 GPU_TRIGGERS = ("CUDA", "NVIDIA", "HIP ", "cuda", "GPU", "library version mismatch")
 """A line without any of them is none of these messages."""

@@ -79,6 +79,8 @@ def equip(environment: Environment, equipment: Equipment) -> Environment:
     missing_mb = LEAST_PROCESS_MB - environment.memory_mb
     return replace(
         environment,
+        # Models choose by it.
+        description=f"{environment.description}, GPU ({', '.join(environment.devices)})",
         shown_devices=equipment.shown,
         binds=tuple(dict.fromkeys((*environment.binds, *binds))),
         links=tuple(dict.fromkeys((*environment.links, *equipment.links))),
