@@ -65,9 +65,10 @@ class UnansweredRequest:
         number: number of its line, by which the supervisor knows it.
         began_s: when it came, on the monotonic clock.
         losses: supervisors that ended meanwhile.
+        sent_to: instances of the supervisors that it may have arrived at.
     """
 
-    __slots__ = ("began_s", "end", "line", "losses", "method", "number")
+    __slots__ = ("began_s", "end", "line", "losses", "method", "number", "sent_to")
 
     def __init__(self, method: str, end: int, line: bytes | None, number: int) -> None:
         self.method = method
@@ -76,6 +77,7 @@ class UnansweredRequest:
         self.number = number
         self.began_s = time.monotonic()
         self.losses = 0
+        self.sent_to: set[str] = set()
 
 
 class Relay:
@@ -418,7 +420,10 @@ class Relay:
             return calls
         left = {known: call for known, call in calls.items() if known not in again}
         for known, call in again.items():
-            line = _marked(call, link, arrived=call.end <= lost.sent)
+            arrived = call.end <= lost.sent
+            if arrived:
+                call.sent_to.add(lost.instance)
+            line = _marked(call, link, arrived=arrived or bool(call.sent_to))
             if line is None:
                 left[known] = call
                 continue
@@ -474,7 +479,10 @@ def _marked(call: UnansweredRequest, link: SupervisorConnection, *, arrived: boo
     if not link.numbered:
         return None if arrived and call.method == "tools/call" else line
     if arrived and call.method == "tools/call":
-        return b"%d+%.3f %b" % (call.number, time.monotonic() - call.began_s, line)
+        # A supervisor that is the only one it was sent to knows whether it ever arrived.
+        known = call.sent_to == {link.instance} and link.instance
+        sent_to = b"@" + link.instance.encode() if known else b""
+        return b"%d+%.3f%b %b" % (call.number, time.monotonic() - call.began_s, sent_to, line)
     return b"%d %b" % (call.number, line)
 
 

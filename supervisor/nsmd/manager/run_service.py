@@ -146,6 +146,10 @@ class RunService:
         return self._settings.session.undo > 0
 
     @property
+    def instance(self) -> str:
+        return self.retries.instance
+
+    @property
     def inherit(self) -> Sequence[str]:
         return self.provider.inherit
 
