@@ -113,6 +113,7 @@ class RunService:
         self._index = session_manager.index
         self._executions = session_manager.executions
         self.retries = Deduplication(session_manager.executions, session_manager.fates)
+        self.instance = self.retries.instance
         self.lister = SessionLister(measure or measure_in_threads())
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
         self.code_jobs = CodeJobs(self)
@@ -144,10 +145,6 @@ class RunService:
     @property
     def keeps_checkpoints(self) -> bool:
         return self._settings.session.undo > 0
-
-    @property
-    def instance(self) -> str:
-        return self.retries.instance
 
     @property
     def inherit(self) -> Sequence[str]:
