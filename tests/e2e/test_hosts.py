@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 import shutil
 import socket
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
     from sshd import FarMachine
 
 pytestmark = pytest.mark.jail
+
+CUTS = int(os.environ.get("SOAK_CUTS", "30"))
+"""Cuts of the long test; 200 take some minutes."""
+
+ANSWER_S = 300.0
 
 SERVER = """\
 import socket, threading
@@ -187,3 +196,43 @@ def test_calls_under_way_survive_cuts(far: FarMachine) -> None:
         assert alone.stdout == "begun\n8\n"
         client.kill(["cut"])
     assert cuts >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("variables")
+def test_no_answer_is_lost_or_doubled(far: FarMachine) -> None:
+    """Four clients call at once, and each cut hits at least one of them in the middle of a call."""
+    begun: queue.SimpleQueue[None] = queue.SimpleQueue()
+    over = threading.Event()
+    connected = threading.Barrier(4)
+
+    def call(name: str) -> int:
+        count = 0
+        code = "n += 1; print('begun', flush=True); import time; time.sleep(0.1); print(n)"
+        with nsm.Client(host=far.address) as client:
+            client.run("n = 0", env="python", session=name)
+            connected.wait(ANSWER_S)
+            while not over.is_set():
+                count += 1
+                told = client.run(
+                    code, env="python", session=name, on_output=lambda *_: begun.put(None)
+                )
+                assert told.stdout == f"begun\n{count}\n", (name, count, told)
+                alone = client.run(f"n = {count - 1}\n{code}", env="python")
+                assert alone.stdout == f"begun\n{count}\n", (name, count, alone)
+            client.kill([name])
+        return count
+
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(call, f"cut-{number}") for number in range(4)]
+        cuts = 0
+        try:
+            while cuts < CUTS and not any(each.done() for each in calls):
+                begun.get(timeout=ANSWER_S)
+                cuts += far.cut() > 0
+                while not begun.empty():  # those that began before the cut
+                    begun.get()
+        finally:
+            over.set()
+        assert all(each.result(timeout=ANSWER_S) for each in calls)
+    assert cuts == CUTS

@@ -138,6 +138,7 @@ class FakeRunner:
         self.sources: list[Sources | None] = []
         self.looks = 0
         self.inherit: Sequence[str] = ()
+        self.instance = ""
         self.found: Callable[[], None] = lambda: None
         self.came: list[tuple[Mapping[str, str], str | None]] = []
         self.expected: list[ProjectMount | None] = []

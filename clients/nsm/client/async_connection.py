@@ -113,7 +113,8 @@ class AsyncWire:
         except (LostError, ShuttingDownError) as error:
             if isinstance(error, ShuttingDownError) and arrived:
                 raise
-            raise LostError(arrived=arrived) from None
+            instance = "" if self.server is None else self.server.instance
+            raise LostError(arrived=arrived, instance=instance) from None
         finally:
             del self._calls[id_]
             if not self._reading:

@@ -248,7 +248,7 @@ class BlockingWire:
             answer = self._wait_for_answer(id_, on_event, interrupts)
         except LostError:
             self._drop()
-            raise LostError(arrived=arrived) from None
+            raise LostError(arrived=arrived, instance=self.server.instance) from None
         except BaseException:
             self.close()  # half a frame may have been sent or read
             raise

@@ -79,14 +79,16 @@ class LostError(DisconnectedError):
 
     Attributes:
         arrived: the kernel had got the whole request.
+        instance: that of the supervisor at the other end; empty if it did not say.
     """
 
-    def __init__(self, *, arrived: bool = True) -> None:
+    def __init__(self, *, arrived: bool = True, instance: str = "") -> None:
         super().__init__(
             "the supervisor closed the connection before it answered",
             hint="It was ended or has crashed; its log says more. Try again to start another.",
         )
         self.arrived = arrived
+        self.instance = instance
 
 
 class RetriedCall:
@@ -98,12 +100,13 @@ class RetriedCall:
         arrived: it may have been carried out, or begun.
     """
 
-    __slots__ = ("_op", "args", "arrived", "losses")
+    __slots__ = ("_op", "_sent_to", "args", "arrived", "losses")
 
     def __init__(self, op: str, args: dict[str, Any]) -> None:
         if op in RUNS and RUNS[op] not in args:
             args = {**args, RUNS[op]: os.urandom(16).hex()}
         self._op = op
+        self._sent_to: set[str] = set()
         self.arrived = False
         self.args = args
         self.losses = 0
@@ -119,6 +122,8 @@ class RetriedCall:
         """
         self.losses += 1
         self.arrived = self.arrived or error.arrived
+        if error.arrived:
+            self._sent_to.add(error.instance)
         if self.losses > MAX_LOSSES:
             raise error
         if not self.arrived or self._op in _LOOKS:
@@ -135,4 +140,8 @@ class RetriedCall:
                 "out is unknown",
                 hint="See what is there now, then try again.",
             ) from error
-        self.args = {**self.args, "again": True}
+        # A supervisor that is the only one it was sent to knows whether it ever arrived.
+        only = next(iter(self._sent_to)) if len(self._sent_to) == 1 else ""
+        self.args = {**self.args, "again": True, "sent_to": only}
+        if not only:
+            del self.args["sent_to"]

@@ -2,6 +2,7 @@
 
     relay.py    moves lines between the client and the supervisor
     link.py     the connection to one supervisor: how it attaches, what is on its way there
+    unanswered.py   requests that have no answer yet
 
 An editor starts it for every window: the package imports the standard library only, little of that,
 and nothing that imports `typing` or `dataclasses`.

@@ -65,11 +65,15 @@ class SupervisorConnection:
     Attributes:
         queued, sent: bytes given to `queue`, and those of them that the kernel has taken.
         numbered: the supervisor knows calls by the numbers of their lines, and can be asked again.
+        instance: the supervisor's, if it told one.
         ending: it has said that it ends, and all that it has.
     """
 
-    def __init__(self, connection: socket.socket, received: bytes, *, numbered: bool) -> None:
+    def __init__(
+        self, connection: socket.socket, received: bytes, *, numbered: bool, instance: str = ""
+    ) -> None:
         self.numbered = numbered
+        self.instance = instance
         self.ending = False
         self.connection = connection
         self.lines = jsonlines.LineBuffer()
@@ -131,7 +135,12 @@ def attach(connection: socket.socket, attachment_id: str) -> SupervisorConnectio
     except BaseException:
         connection.close()
         raise
-    return SupervisorConnection(connection, rest, numbered=answer.get("numbered") is True)
+    return SupervisorConnection(
+        connection,
+        rest,
+        numbered=answer.get("numbered") is True,
+        instance=str(answer.get("instance") or ""),
+    )
 
 
 def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:

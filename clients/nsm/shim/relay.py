@@ -16,6 +16,7 @@ import time
 
 from nsm import jsonlines
 from nsm.shim.link import AttachLostError, SupervisorConnection, attach
+from nsm.shim.unanswered import UnansweredRequest, marked
 from nsm.startup import start
 
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
@@ -54,28 +55,6 @@ PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603  # JSON-RP
 _LISTEN = "subscriptions/listen"
 _CHUNK_BYTES = 65536
 _PIPE_BYTES = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
-
-
-class UnansweredRequest:
-    """A request that has no answer yet.
-
-    Attributes:
-        end: the byte of the link's stream with which it ended.
-        line: it; None where it must not be sent again.
-        number: number of its line, by which the supervisor knows it.
-        began_s: when it came, on the monotonic clock.
-        losses: supervisors that ended meanwhile.
-    """
-
-    __slots__ = ("began_s", "end", "line", "losses", "method", "number")
-
-    def __init__(self, method: str, end: int, line: bytes | None, number: int) -> None:
-        self.method = method
-        self.end = end
-        self.line = line
-        self.number = number
-        self.began_s = time.monotonic()
-        self.losses = 0
 
 
 class Relay:
@@ -418,7 +397,10 @@ class Relay:
             return calls
         left = {known: call for known, call in calls.items() if known not in again}
         for known, call in again.items():
-            line = _marked(call, link, arrived=call.end <= lost.sent)
+            arrived = call.end <= lost.sent
+            if arrived:
+                call.sent_to.add(lost.instance)
+            line = marked(call, link, arrived=arrived or bool(call.sent_to))
             if line is None:
                 left[known] = call
                 continue
@@ -459,23 +441,6 @@ class Relay:
 
     def _send_client(self, message: Message) -> None:
         self._to_client += jsonlines.dump({"jsonrpc": "2.0", **message}) + b"\n"
-
-
-def _marked(call: UnansweredRequest, link: SupervisorConnection, *, arrived: bool) -> bytes | None:
-    """A request for another supervisor than the one that was given it; None where that would not
-    know what it is given.
-
-    Args:
-        arrived: at that one, perhaps. Then code must not simply be run.
-    """
-    line = call.line
-    if line is None:
-        return None
-    if not link.numbered:
-        return None if arrived and call.method == "tools/call" else line
-    if arrived and call.method == "tools/call":
-        return b"%d+%.3f %b" % (call.number, time.monotonic() - call.began_s, line)
-    return b"%d %b" % (call.number, line)
 
 
 _LOST = (

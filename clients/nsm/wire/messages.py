@@ -45,6 +45,7 @@ class Hello(NamedTuple):
             shell; empty from a client.
         version: protocol version.
         project: directory whose sessions a client's names mean first; empty for none.
+        instance: the server's, from its start to its end or reload; empty from a client.
     """
 
     name: str = ""
@@ -56,6 +57,7 @@ class Hello(NamedTuple):
     inherit: tuple[str, ...] = ()
     version: int = PROTOCOL_VERSION
     project: str = ""
+    instance: str = ""
 
 
 class Request(NamedTuple):
@@ -213,6 +215,8 @@ def _hello_to_wire(hello: Hello) -> dict[str, Any]:
     }
     if hello.project:
         wire["project"] = hello.project
+    if hello.instance:
+        wire["instance"] = hello.instance
     if hello.pid is not None:
         wire["pid"] = hello.pid
     if hello.rights or hello.pid is not None:

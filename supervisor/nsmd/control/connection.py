@@ -249,6 +249,7 @@ class _Connection:
                     pid=os.getpid(),
                     rights=tuple(sorted(self._rights)),
                     inherit=tuple(self._services.run_service.inherit),
+                    instance=self._services.run_service.instance,
                 )
                 self._send(ours)
                 self._services.run_service.greet(message.name or "unknown", self._scope)

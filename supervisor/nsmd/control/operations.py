@@ -105,6 +105,7 @@ def _request(call: Call, code: str) -> RunRequest:
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
+        sent_to=arguments.optional_text(args, "sent_to") or "",
         reset=arguments.flag(args, "reset"),
         must_exist=arguments.flag(args, "must_exist"),
         stdin=arguments.flag(args, "stdin"),

@@ -25,9 +25,13 @@ class Deduplication:
     Args:
         executions: executions that this supervisor got or took over.
         fates: knowledge about executions of earlier supervisors.
+
+    Attributes:
+        instance: name of this supervisor, from its start to its end or reload.
     """
 
     def __init__(self, executions: ExecutionIndex, fates: Fates) -> None:
+        self.instance = os.urandom(8).hex()
         self._executions = executions
         self._fates = fates
 
@@ -53,6 +57,8 @@ class Deduplication:
                 continue
             if _is_in(execution, request.session, scope):
                 return execution
+        if request.sent_to == self.instance and self._executions.never_had(wanted):
+            return None  # it was on its way here when the connection broke
         fate = self._fates.of(wanted, scope, name)
         if fate == "done":
             raise _lost(wanted)

@@ -113,6 +113,7 @@ class RunService:
         self._index = session_manager.index
         self._executions = session_manager.executions
         self.retries = Deduplication(session_manager.executions, session_manager.fates)
+        self.instance = self.retries.instance
         self.lister = SessionLister(measure or measure_in_threads())
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
         self.code_jobs = CodeJobs(self)

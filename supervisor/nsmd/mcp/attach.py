@@ -196,11 +196,17 @@ def _said(sources: Sources | None) -> Said:
 
 
 def accepted(
-    *, version: str, pid: int, inherit: Sequence[str] = (), numbered: bool = False
+    *,
+    version: str,
+    pid: int,
+    inherit: Sequence[str] = (),
+    numbered: bool = False,
+    instance: str = "",
 ) -> bytes:
     """Make the answer to a valid attach line.
 
     Args:
+        instance: this supervisor's; the shim tells which one got a line first.
         numbered: lines may begin with their number.
         inherit: names of variables that the shim should send in a line of its own.
     """
@@ -214,6 +220,8 @@ def accepted(
         told["inherit"] = list(inherit)
     if numbered:
         told["numbered"] = True
+    if instance:
+        told["instance"] = instance
     return _line(told)
 
 

@@ -90,7 +90,11 @@ async def serve_attachment(
             numbered = attach.id is not None
             await stream.send_all(
                 accepted(
-                    version=program_version(), pid=os.getpid(), inherit=wanted, numbered=numbered
+                    version=program_version(),
+                    pid=os.getpid(),
+                    inherit=wanted,
+                    numbered=numbered,
+                    instance=runner.instance,
                 )
             )
             if wanted:

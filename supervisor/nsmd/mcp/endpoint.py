@@ -374,6 +374,7 @@ class Endpoint:
             reply_bytes=self._max_result_chars - LEFT_OUT_CHARS,
             execution_id=None if number is None else number.execution_id,
             again=number is not None and number.again_s is not None,
+            sent_to="" if number is None else number.sent_to,
             reset=arguments.reset,
             undo=int(arguments.undo),
             must_exist=arguments.undo,

@@ -108,6 +108,11 @@ class Runner(Protocol):
         """Look for a client's environments again: one may have appeared just now."""
 
     @property
+    def instance(self) -> str:
+        """Name of this supervisor, from its start to its end or reload."""
+        ...
+
+    @property
     def inherit(self) -> Sequence[str]:
         """Names of variables that clients pass on to their project's own shell."""
         ...

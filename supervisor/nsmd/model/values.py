@@ -383,6 +383,7 @@ class RunRequest:
             a file in the session has the whole. None for the agent's own bound.
         project_mode: mode that the session must have; None if nobody asked for one.
         project_chosen: the session must have the client's project, since its user named it.
+        sent_to: instance of the only supervisor that it was sent to before; else empty.
         again: it was sent before with the same id, over a lost connection. It runs only if it is
             known that it never ran; else its result is the answer.
         reset: a fresh interpreter of the session runs it.
@@ -401,6 +402,7 @@ class RunRequest:
     project_mode: ProjectMode | None = None
     project_chosen: bool = False
     again: bool = False
+    sent_to: str = ""
     language: str = ""
     reset: bool = False
     must_exist: bool = False

@@ -17,6 +17,10 @@ reason.
 """
 
 MAX_RESULTS = 1000
+MAX_FORGOTTEN = 50_000
+"""Ids of executions whose results were dropped: so many that a client which asks again after a
+lost connection finds its own."""
+
 MAX_RESULT_BYTES = 32 * 1024 * 1024
 """Total size of the results of finished executions that clients can still ask for."""
 
@@ -97,6 +101,8 @@ class ExecutionIndex:
     def __init__(self) -> None:
         self._running: dict[str, Execution] = {}
         self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._forgot_ids = False
         self._bytes = 0
 
     def __contains__(self, execution_id: str) -> bool:
@@ -135,5 +141,13 @@ class ExecutionIndex:
         self._finished[execution.id] = execution
         self._bytes += execution.answer_bytes
         while self._bytes > MAX_RESULT_BYTES or len(self._finished) > MAX_RESULTS:
-            _, oldest = self._finished.popitem(last=False)
+            execution_id, oldest = self._finished.popitem(last=False)
             self._bytes -= oldest.answer_bytes
+            self._forgotten[execution_id] = None
+            if len(self._forgotten) > MAX_FORGOTTEN:
+                self._forgotten.popitem(last=False)
+                self._forgot_ids = True
+
+    def never_had(self, execution_id: str) -> bool:
+        """Return whether no execution had that id; False if that is not known any more."""
+        return not (self._forgot_ids or execution_id in self or execution_id in self._forgotten)

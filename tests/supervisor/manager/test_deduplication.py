@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from fakes import FakeAgent, FakeJail
+from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
 from nsmd.agent_link.frames import Noted
 from nsmd.model.values import ClientIdentity, Output, RunRequest
@@ -219,6 +220,17 @@ async def test_an_agent_says_when_its_execution_was_sent() -> None:
         ):
             execution = it.session_manager.execution_resumed(session, claimed("1.e", sent_at=said))
             assert execution.sent_at == holds
+
+
+async def test_what_never_arrived_here_is_run_now() -> None:
+    async with bench() as it:
+        with pytest.raises(FateUnknownError):
+            it.run_service.submit(request(session="b"))
+        sent_here = replace(request(session="b"), sent_to=it.run_service.instance)
+        with pytest.raises(FateUnknownError):
+            it.run_service.submit(replace(sent_here, sent_to="another"))
+        execution = it.run_service.submit(sent_here)
+        assert it.run_service.submit(sent_here) is execution
 
 
 async def test_without_an_id_there_is_nothing_to_find() -> None:

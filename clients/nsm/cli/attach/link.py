@@ -90,6 +90,7 @@ class Link(asyncio.Protocol):
         self.lost.add_done_callback(_seen)
         self._introduced: asyncio.Future[Hello] = loop.create_future()
         self._hello = hello
+        self._instance = ""
         self._path = path
         self._protocol = ClientConnection()
         self._calls: dict[int, PendingRequest] = {}
@@ -224,7 +225,7 @@ class Link(asyncio.Protocol):
         calls, self._calls = [*self._calls.values()], {}
         for call in calls:
             try:
-                call.asked.lost(LostError())
+                call.asked.lost(LostError(instance=self._instance))
             except DisconnectedError as error:
                 call.fail(error)
             else:
@@ -285,6 +286,7 @@ class Link(asyncio.Protocol):
 
     def _deliver(self, message: ServerMessage) -> None:
         if isinstance(message, Hello):
+            self._instance = message.instance
             if not self._introduced.done():
                 self._introduced.set_result(message)
         elif isinstance(message, Failure) and message.id == CONNECTION_ID:

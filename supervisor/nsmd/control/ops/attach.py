@@ -86,6 +86,7 @@ def _submit(call: Call, on_output: OutputSink | None, code: str, undo: int = 0) 
         timeout_s=arguments.optional_number(args, "timeout_s"),
         execution_id=arguments.optional_text(args, "execution_id"),
         again=arguments.flag(args, "again"),
+        sent_to=arguments.optional_text(args, "sent_to") or "",
         stdin=arguments.flag(args, "stdin"),
     )
     try:
