@@ -35,7 +35,7 @@ class BenchSandbox(ABC):
 
 
 class Provider(ABC):
-    """Whoever makes sandboxes.
+    """Maker of sandboxes.
 
     Attributes:
         keeps_variables: a call finds the variables of the one before. Without, it finds files.

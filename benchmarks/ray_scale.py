@@ -148,7 +148,7 @@ def measure(pool: Pool, counters: Counters, nodes: int) -> Costs:
 
 
 def of_a_session(pool: Pool) -> list[list[str]]:
-    """What a further session takes of the processes that live throughout."""
+    """Measure a further session: descriptors and memory of the processes that live throughout."""
     (facts,) = pool.nodes().values()
 
     def descriptors(pid: int) -> int:

@@ -32,7 +32,7 @@ from report import PERCENTILES, aligned, number
 ACTIONS = 50
 TRAJECTORIES = 1000
 CREATIONS = 100
-"""As many as ComputeSDK makes (github.com/computesdk/benchmarks, METHODOLOGY.md)."""
+"""Number that ComputeSDK makes (github.com/computesdk/benchmarks, METHODOLOGY.md)."""
 
 STATE = "/tmp/steps"
 """File in which a sandbox without variables keeps its state."""
