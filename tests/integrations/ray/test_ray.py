@@ -317,7 +317,7 @@ def test_a_new_node_is_used(world: World, pool: Pool) -> None:
 def test_an_environment_is_built_once_and_shipped(world: World, nodes: list[Any]) -> None:
     world.index.add_project("demo", "1.0")
     with Pool(environments={"science": {"pip": ["demo"], "preload": ["demo"]}}) as pool:
-        results = list(pool.map(["print(demo.version)"] * 40, env="science", group=1))
+        results = list(pool.map(["import demo; print(demo.version)"] * 40, env="science", group=1))
         assert {result.stdout for result in results} == {"1.0\n"}
         used = len(pool.nodes())
     fetched = [each for each in world.index.asked if each.path.endswith(".whl")]
