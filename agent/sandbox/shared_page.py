@@ -7,6 +7,8 @@ import mmap
 import os
 import signal
 
+from sandbox.linux import c_library
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 INTERRUPT = signal.SIGURG
 """Stands in for a SIGINT that would be ignored. Ignored itself where code has its own use."""
+
+MAP_FIXED = 0x10
 
 
 class SharedPage:
@@ -44,10 +48,19 @@ class SharedPage:
             raise
         return fd
 
-    def close(self) -> None:
-        """Unmap the memory; whoever has it as well keeps it."""
-        self._numbers.release()
-        self._memory.close()
+    def unmap(self) -> None:
+        """Have a page of one's own in its place; whoever has it as well keeps it.
+
+        Not by `mmap.close`: that closes a descriptor, too, whose number is another file's in a
+        process that has closed all that it inherited.
+        """
+        import ctypes
+
+        library = c_library()
+        library.mmap.restype = ctypes.c_void_p
+        place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._memory)))
+        writable, own = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        library.mmap(place, mmap.PAGESIZE, writable, own | MAP_FIXED, -1, ctypes.c_long(0))
 
     @property
     def interruptible(self) -> int:

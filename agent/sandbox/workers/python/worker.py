@@ -301,7 +301,7 @@ class PythonWorker:
     def _thaw(self, thawed: Thawed) -> None:
         """Go on as the worker, in a checkpoint that was woken."""
         control_fd, stdout, stderr, page_fd = thawed.descriptors
-        self._page.close()  # it is of the worker that this is a copy of
+        self._page.unmap()  # it is of the worker that this is a copy of
         self._page = SharedPage(page_fd)
         os.close(page_fd)
         stdin = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
