@@ -321,7 +321,7 @@ def test_variables_of_nsm_are_not_in_a_save(client: nsm.Client) -> None:
         assert b'"OWN"' in parts["state.tar"]
 
 
-@pytest.mark.parametrize("harm", ["changed", "cut", "empty"])
+@pytest.mark.parametrize("harm", ["changed", "cut", "empty", "encrypted"])
 def test_a_damaged_save_leaves_no_session(client: nsm.Client, harm: str) -> None:
     """Each byte is checked."""
     run(client, "import os\nnoise = os.urandom(100_000)")
@@ -329,7 +329,9 @@ def test_a_damaged_save_leaves_no_session(client: nsm.Client, harm: str) -> None
     content = bytearray(path.read_bytes())
     if harm == "changed":
         content[len(content) // 2] ^= 1
-    path.write_bytes(content[: {"changed": None, "cut": len(content) // 2, "empty": 0}[harm]])
+    if harm == "encrypted":
+        content[content.index(b"PK\x01\x02") + 8] |= 1  # so says the index of the first entry
+    path.write_bytes(content[: {"cut": len(content) // 2, "empty": 0}.get(harm)])
     with pytest.raises(SaveError):
         Saves(client).restore("work", "again")
     assert [row.name for row in client.sessions()] == ["work"]

@@ -106,8 +106,10 @@ class _Filling:
         """
         try:
             self._fill(timeout_s)
-        finally:  # if it was changed, that is why something else failed
-            self._reader.check()
+        except (NsmError, OSError):
+            self._reader.check()  # if it was changed, that is why something else failed
+            raise
+        self._reader.check()
 
     def _fill(self, timeout_s: float | None) -> None:
         files, interpreter = self._sandbox.files, self._reader.manifest.interpreter

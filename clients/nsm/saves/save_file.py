@@ -196,6 +196,7 @@ class _Hashing:
         self._hash = hashlib.sha256()
         self._pool = ThreadPoolExecutor(1, "hash")
         self._last: Future[None] | None = None
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +205,8 @@ class _Hashing:
         self.close()
 
     def close(self) -> None:
-        """End the thread; what it has still to do is done."""
+        """End the thread, whatever it has still to do."""
+        self._is_closed = True
         self._pool.shutdown()
 
     def update(self, data: bytes) -> None:
@@ -217,7 +219,9 @@ class _Hashing:
         self._last = self._pool.submit(self._read, descriptor, start, start + size)
 
     def _read(self, descriptor: int, place: int, end: int) -> None:
-        while data := os.pread(descriptor, min(SAMPLE_BYTES, end - place), place):
+        while not self._is_closed and (
+            data := os.pread(descriptor, min(SAMPLE_BYTES, end - place), place)
+        ):
             self._hash.update(data)
             place += len(data)
 
@@ -346,7 +350,7 @@ class SaveReader:
         """Descriptor and offset of a part's bytes; None if they are compressed."""
         info = self._archive.getinfo(name)
         file = self._archive.fp
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED or file is None:
+        if info.compress_type != zipfile.ZIP_STORED or file is None:
             return None
         if info.file_size != self.manifest.parts[name].size:
             raise _changed(name)
@@ -450,8 +454,10 @@ def _manifest(archive: zipfile.ZipFile, path: str) -> Manifest:
         manifest = decode(Manifest, found)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError) as error:
         raise no_save from error
-    except (DecodeError, RecursionError, NotImplementedError) as error:
+    except (DecodeError, RuntimeError) as error:  # too deep, encrypted, or packed in another way
         raise no_save from error
+    if any(info.flag_bits & ENCRYPTED for info in archive.infolist()):
+        raise no_save
     if set(manifest.parts) != set(PARTS) or {*PARTS, MANIFEST} != set(archive.namelist()):
         raise no_save
     return manifest
