@@ -230,7 +230,7 @@ def main(name: str) -> None:
         supervisor(Path(path)) as it,
     ):
         os.environ["NSM_SOCKET"] = it.socket
-        for begin in FRAMEWORKS[name]:
+        for begin in FRAMEWORKS.get(name, []):
             print(asyncio.run(measure(begin, place)), flush=True)
 
 

@@ -30,7 +30,8 @@ class Handler(BaseHTTPRequestHandler):
             kind = "text/event-stream"
             chunk = {**body, "object": "chat.completion.chunk"}
             first = {**chunk, "choices": [{"index": 0, "delta": message, "finish_reason": None}]}
-            last = {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+            end: dict[str, object] = {"index": 0, "delta": {}, "finish_reason": reason}
+            last = {**chunk, "choices": [end]}
             text = f"data: {json.dumps(first)}\n\ndata: {json.dumps(last)}\n\ndata: [DONE]\n\n"
         else:
             kind = "application/json"
@@ -45,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
         """Print no line for each request."""
 
 

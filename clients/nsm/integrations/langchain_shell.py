@@ -141,11 +141,8 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
 
     def _make(self, project: str | None) -> LazySandbox:
         mode = self._project_mode if project else None
-        return LazySandbox(
-            "langchain",
-            socket_path=self._socket_path,
-            **{**self._settings, "project": project, "project_mode": mode},
-        )
+        settings: Any = {**self._settings, "project": project, "project_mode": mode}
+        return LazySandbox("langchain", socket_path=self._socket_path, **settings)
 
     def _connect(self, box: LazySandbox, job: AsyncJob) -> subprocess.Popen[str]:
         """Start a program whose input and output are the shell's."""

@@ -1,6 +1,6 @@
 """Sandbox of Strands Agents, with the package itself; the supervisor is another Python's."""
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 # mypy: ignore-errors
 
 from __future__ import annotations
