@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import shutil
@@ -140,8 +139,9 @@ def test_a_session_uses_a_secret_and_never_has_it(client: nsm.Client, place: Pla
     told += place.supervisor.run("nsm", "logs", "-n", "9", "work-bash").stdout
     told += place.supervisor.log.read_text()
     assert VALUE not in told
-    assert '"path": "/gzip"' in told
-    helper = helper_of(client)
+    (grant,) = client.secrets.list().grants
+    assert grant.uses == len(forms) + 1
+    helper = grant.helper_pid
     others = {place.supervisor.pid, *place.supervisor.descendants()} - {helper}
     assert not [pid for pid in others if pid and _has(pid, VALUE.encode())]
     if os.getuid() == 0:  # nobody else may look
@@ -182,14 +182,6 @@ def test_what_is_refused(client: nsm.Client, place: Place) -> None:
     assert f"its host is not {host.partition(':')[0]}" in out
     assert "no connection" in out
     assert len(place.server.seen) == seen
-    refused = [
-        row["verdict"]
-        for row in map(
-            json.loads, place.supervisor.run("nsm", "audit", "--json").stdout.splitlines()
-        )
-        if row["event"] == "secret_refused"
-    ]
-    assert {"stand-in", "bad-request", "server-name"} <= set(refused)
 
 
 @pytest.mark.slow
