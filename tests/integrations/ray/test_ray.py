@@ -314,7 +314,7 @@ def test_a_new_node_is_used(world: World, pool: Pool) -> None:
         assert node.node_id in pool.nodes()
 
 
-def test_all_nodes_have_the_same_environment(world: World, nodes: list[Any]) -> None:
+def test_an_environment_is_built_once_and_shipped(world: World, nodes: list[Any]) -> None:
     world.index.add_project("demo", "1.0")
     with Pool(environments={"science": {"pip": ["demo"], "preload": ["demo"]}}) as pool:
         results = list(pool.map(["import demo; print(demo.version)"] * 40, env="science", group=1))
@@ -323,6 +323,8 @@ def test_all_nodes_have_the_same_environment(world: World, nodes: list[Any]) -> 
     stored = [path.name for path in world.directory.glob("*/nsm/envs/*") if path.name[0] != "."]
     assert len(stored) == used
     assert len(set(stored)) == 1
+    written = world.directory.glob("*/nsm/envs/*/environment.json")
+    assert len({int(path.stat().st_mtime) for path in written}) == 1, "another node built it, too"
 
 
 def test_an_environment_that_cannot_be_built(nodes: list[Any]) -> None:
