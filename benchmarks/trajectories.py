@@ -93,8 +93,9 @@ def run(provider: Provider, *, trajectories: int, actions: int, at_once: int) ->
     together = Trajectories()
     began_s = time.perf_counter()
     with ThreadPoolExecutor(at_once) as threads:
-        for taken in threads.map(lambda _: one_trajectory(provider, actions), range(trajectories)):
-            together.add(taken)
+        begun = [threads.submit(one_trajectory, provider, actions) for _ in range(trajectories)]
+        for each in begun:
+            together.add(each.result())
     together.lasted_s = time.perf_counter() - began_s
     return together
 

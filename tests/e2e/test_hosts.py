@@ -206,6 +206,9 @@ def test_no_answer_is_lost_or_doubled(far: FarMachine) -> None:
     over = threading.Event()
     connected = threading.Barrier(4)
 
+    def began(_stream: str, _text: str) -> None:
+        begun.put(None)
+
     def call(name: str) -> int:
         count = 0
         code = "n += 1; print('begun', flush=True); import time; time.sleep(0.1); print(n)"
@@ -214,9 +217,7 @@ def test_no_answer_is_lost_or_doubled(far: FarMachine) -> None:
             connected.wait(ANSWER_S)
             while not over.is_set():
                 count += 1
-                told = client.run(
-                    code, env="python", session=name, on_output=lambda *_: begun.put(None)
-                )
+                told = client.run(code, env="python", session=name, on_output=began)
                 assert told.stdout == f"begun\n{count}\n", (name, count, told)
                 alone = client.run(f"n = {count - 1}\n{code}", env="python")
                 assert alone.stdout == f"begun\n{count}\n", (name, count, alone)

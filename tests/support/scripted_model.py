@@ -31,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
             chunk = {**body, "object": "chat.completion.chunk"}
             first = {**chunk, "choices": [{"index": 0, "delta": message, "finish_reason": None}]}
             end: dict[str, object] = {"index": 0, "delta": {}, "finish_reason": reason}
-            last = {**chunk, "choices": [end]}
+            last: dict[str, object] = {**chunk, "choices": [end]}
             text = f"data: {json.dumps(first)}\n\ndata: {json.dumps(last)}\n\ndata: [DONE]\n\n"
         else:
             kind = "application/json"

@@ -22,7 +22,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 from langchain.agents.middleware import shell_tool
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nsm import AsyncJob
+    from nsm.client.sandbox import SandboxSettings
 
 PROJECT = "/project"
 
@@ -141,8 +142,9 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
 
     def _make(self, project: str | None) -> LazySandbox:
         mode = self._project_mode if project else None
-        settings: Any = {**self._settings, "project": project, "project_mode": mode}
-        return LazySandbox("langchain", socket_path=self._socket_path, **settings)
+        settings = {**self._settings, "project": project, "project_mode": mode}
+        made = cast("SandboxSettings", settings)
+        return LazySandbox("langchain", socket_path=self._socket_path, **made)
 
     def _connect(self, box: LazySandbox, job: AsyncJob) -> subprocess.Popen[str]:
         """Start a program whose input and output are the shell's."""

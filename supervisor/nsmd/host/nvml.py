@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -170,7 +170,7 @@ def _root_of(pid: int, wanted: set[int], proc: str) -> int | None:
 
 
 @contextmanager
-def _opened(nvml: Any) -> Iterator[None]:
+def _opened(nvml: Any) -> Generator[None]:
     nvml.nvmlInit()
     try:
         yield

@@ -28,7 +28,7 @@ def sessions_table(
         return "No sessions."
     with_ports = any(row.ports for row in rows)
     with_gpus = any(row.gpu_memory_bytes is not None for row in rows)
-    places = [[host] for host in hosts] if hosts is not None else [[] for _ in rows]
+    places = [(host,) for host in hosts] if hosts is not None else [()] * len(rows)
     return table(
         ["HOST"] * (hosts is not None)
         + "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split()
