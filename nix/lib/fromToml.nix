@@ -52,18 +52,22 @@ let
   supervisors = [
     "allow_builds"
     "cpu_weight"
+    "devices"
     "env"
     "network"
+    "secrets"
   ];
 
-  # An entry with one of these is an environment that the supervisor makes from packages, without Nix:
-  # it is left out here.
+  # An entry with one of these is an environment that the supervisor makes from packages or of an
+  # image, without Nix: it is left out here.
   packaged = [
+    "image"
     "npm"
     "package_lock"
     "pip"
     "project"
     "requirements"
+    "root"
   ];
 
   # What an entry of [environments] says, with everything that it leaves out.

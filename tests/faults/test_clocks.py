@@ -188,7 +188,7 @@ def asking_of(base: Path) -> set[str]:
 
 
 def test_nothing_waits_by_the_wall_clock() -> None:
-    """Only what shows a time, or compares one with a file's, asks for it."""
+    """Ask for it only to show a time, or to compare it with that of a file or a certificate."""
     assert asking_of(Path(nsm.__file__).parent) == {
         "cli/render/builds.py",
         "cli/top/batch.py",
@@ -216,9 +216,11 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "environments/devshell/evaluation.py",
         "environments/packages/store.py",
         "environments/project/environment_manager.py",
+        "host/nvml.py",
         "jail/templates/freshness.py",
         "jail/templates/launcher.py",
         "mcp/tasks.py",
+        "network/secrets/authority.py",
         "sessions/changes/review.py",
         "sessions/execution.py",
         "sessions/transcripts/record.py",

@@ -21,12 +21,13 @@ ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
         samples.session_row(),
         {"name", "project", "memory_bytes", "cpu_s", "limited_by"}
         | {"processes", "running_s", "queued", "taken_up", "outdated", "checkpoints"}
-        | {"ports", "labels"},
+        | {"ports", "labels", "gpu_memory_bytes", "gpu_percent"},
     ),
     (
         EnvironmentRow,
         samples.environment_row(),
-        {"problem", "cold_start", "only_for", "not_preloaded", "slow_imports", "templates"},
+        {"problem", "cold_start", "only_for", "not_preloaded", "slow_imports", "templates"}
+        | {"devices", "device_nodes"},
     ),
     (
         Status,

@@ -329,7 +329,7 @@ def test_programs_see_nothing_of_our_environment(
 def test_variables_of_an_environment(host: Host) -> None:
     host.python("opt/python")
     settings = Settings(
-        environments={"python": EnvironmentSettings(env={"TOKEN": "secret", "LANG": "C"})}
+        environments={"python": EnvironmentSettings(env={"TOKEN": "hush", "LANG": "C"})}
     )
     found = {
         each.name: each
@@ -343,10 +343,10 @@ def test_variables_of_an_environment(host: Host) -> None:
     assert dict(found["python"].variables) == {
         "LANG": "C",
         "TZ": "Europe/Berlin",
-        "TOKEN": "secret",
+        "TOKEN": "hush",
     }
     assert dict(found["bash"].variables) == {"LANG": "de_DE.UTF-8", "TZ": "Europe/Berlin"}
-    assert "secret" not in repr(found)
+    assert "hush" not in repr(found)
 
 
 def test_settings_of_an_environment(host: Host) -> None:

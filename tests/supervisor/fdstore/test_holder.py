@@ -496,7 +496,7 @@ def test_clients_give_up_later_where_sessions_are_kept(
     """Clients give up just as late when no supervisor comes to listen, for whatever reason."""
     clock = Clock()
     monkeypatch.setattr(start, "time", clock)
-    monkeypatch.setattr(start, "_RETRY_S", 1.0)
+    monkeypatch.setattr(start, "RETRY_S", 1.0)
     monkeypatch.setenv("NSM_AUTOSTART", "0")
     os.chmod(os.path.dirname(world.path), 0o700)
     path = os.path.join(os.path.dirname(world.path), "control.sock")

@@ -326,12 +326,12 @@ async def test_variables_are_asked_for_and_go_with_calls() -> None:
     async with attachment(runner) as peer:
         answer = await peer.attach(inherits=True)
         assert answer["inherit"] == ["TOKEN", "UNSET"]
-        await peer.send({"nsm": 1, "inherited": {"TOKEN": "secret", "OTHER": "dropped"}})
+        await peer.send({"nsm": 1, "inherited": {"TOKEN": "hush", "OTHER": "dropped"}})
         await peer.initialize()
         await peer.start("tools/call", call_params(CODE))
         execution = await runner.next()
-        assert execution.request.client.inherited == (("TOKEN", "secret"),)
-        assert "secret" not in repr(execution.request)
+        assert execution.request.client.inherited == (("TOKEN", "hush"),)
+        assert "hush" not in repr(execution.request)
         execution.finish()
 
 

@@ -61,9 +61,15 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         (["--v"], ["--version"]),
         (["help", "sh"], ["shutdown"]),
         (["nope", ""], []),
-        (["ps", "-"], ["--all", "--help", "--json", "--label", "--sort", "-a", "-h", "-s"]),
+        (
+            ["ps", "-"],
+            ["--all", "--all-hosts", "--help", "--json", "--label", "--sort", "-a", "-h", "-s"],
+        ),
         (["ps", ""], []),
-        (["ps", "--json", "-"], ["--all", "--help", "--label", "--sort", "-a", "-h", "-s"]),
+        (
+            ["ps", "--json", "-"],
+            ["--all", "--all-hosts", "--help", "--label", "--sort", "-a", "-h", "-s"],
+        ),
         (["ps", "--sort", "m"], ["memory"]),
         (["config", ""], ["check", "reload", "show"]),
         (["config", "s"], ["show"]),

@@ -122,8 +122,8 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
         registry_of(world, "TOKEN", settings=settings, launcher=launcher) as run_service,
     ):
         assert run_service.inherit == ("TOKEN",)
-        one = world.client(inherited=(("TOKEN", "first secret"),))
-        other = world.client(inherited=(("TOKEN", "second secret"),))
+        one = world.client(inherited=(("TOKEN", "first hush"),))
+        other = world.client(inherited=(("TOKEN", "second hush"),))
         for client, name in ((one, "a"), (one, "b"), (other, "c"), (other, "d")):
             await run(run_service, client, name)
         values = {
@@ -131,8 +131,8 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
             for session in run_service.live_sessions()
         }
         assert values == {
-            **dict.fromkeys("ab", (("TOKEN", "first secret"),)),
-            **dict.fromkeys("cd", (("TOKEN", "second secret"),)),
+            **dict.fromkeys("ab", (("TOKEN", "first hush"),)),
+            **dict.fromkeys("cd", (("TOKEN", "second hush"),)),
         }
         for kind in run_service.session_manager.pool.kinds:
             spares = {s.spec.environment.variables for s in [*kind.ready, *kind.starting]}
@@ -144,7 +144,7 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
                 await run_service.describe(),
             ]
         )
-        assert "secret" not in told
+        assert "hush" not in told
 
 
 async def test_a_session_outlives_a_change_of_the_flake(world: World) -> None:

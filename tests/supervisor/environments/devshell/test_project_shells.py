@@ -86,20 +86,20 @@ async def test_equal_shells_are_equal_and_values_are_a_client_s_own(world: World
     world.has_shell()
     async with world.shells("TOKEN") as shells:
         await world.settled(shells)
-        one = shells.environment(world.client(inherited=(("TOKEN", "first secret"),)))
-        same = shells.environment(world.client(inherited=(("TOKEN", "first secret"),)))
-        other = shells.environment(world.client(inherited=(("TOKEN", "second secret"),)))
+        one = shells.environment(world.client(inherited=(("TOKEN", "first hush"),)))
+        same = shells.environment(world.client(inherited=(("TOKEN", "first hush"),)))
+        other = shells.environment(world.client(inherited=(("TOKEN", "second hush"),)))
         assert one is not None
         assert other is not None
         assert one == same
         assert hash(one) == hash(same)
         assert one != other
         assert one.setup is other.setup
-        assert one.variables == (("TOKEN", "first secret"),)
-        assert "secret" not in repr(one) + repr(world.client(inherited=one.variables))
-        assert "secret" not in repr(shells.rows())
+        assert one.variables == (("TOKEN", "first hush"),)
+        assert "hush" not in repr(one) + repr(world.client(inherited=one.variables))
+        assert "hush" not in repr(shells.rows())
     kept = "".join(path.read_text() for path in world.state.rglob("*") if path.is_file())
-    assert "secret" not in kept
+    assert "hush" not in kept
 
 
 async def test_what_nix_said_is_kept_until_the_flake_changes(world: World) -> None:
