@@ -101,6 +101,7 @@ async def test_the_next_call_of_a_model_has_the_packages(
         assert await call(client, code, "science") == ("2.0\n", False)
 
 
+@pytest.mark.slow
 async def test_who_adds_other_packages_meanwhile_gets_them(
     running: Supervisor, index: IndexServer
 ) -> None:
@@ -126,6 +127,7 @@ async def test_who_adds_other_packages_meanwhile_gets_them(
         assert (await two.run("import other", env="lab")).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.skipif(shutil.which("npm") is None, reason="not here: npm is missing")
 def test_node_packages_are_found_from_everywhere(
@@ -154,6 +156,7 @@ def test_node_packages_are_found_from_everywhere(
         assert run("console.log(require('left'))") == "1.2.0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.skipif(shutil.which("npm") is None, reason="not here: npm is missing")
 def test_typescript_runs_where_something_takes_its_types_away(

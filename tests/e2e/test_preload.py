@@ -90,6 +90,7 @@ def test_what_sessions_wait_for_is_suggested_and_preloaded(running: Supervisor) 
         assert client.run(LOADED, env="science").stdout == "False\n"
 
 
+@pytest.mark.slow
 def test_it_outlives_the_supervisor_and_other_packages(running: Supervisor) -> None:
     add(running, "lasting", "--pip", "demo")
     for _ in range(3):
@@ -122,6 +123,7 @@ def test_what_cannot_be_preloaded_is_left_out_with_the_reason(running: Superviso
     assert running.run("nsm", "run", "-e", "partial", LOADED).stdout == "True\n"
 
 
+@pytest.mark.slow
 def test_where_it_is_for_others_to_say(running: Supervisor) -> None:
     add(running, "fixed", "--pip", "demo")
     config = running.directory / "config/nsm/config.toml"

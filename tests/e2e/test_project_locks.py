@@ -91,6 +91,7 @@ dependencies = [{{ name = "demo" }}]
     )
 
 
+@pytest.mark.slow
 def test_a_lock_is_what_it_was_when_somebody_agreed(running: Supervisor, project: Path) -> None:
     used = running.run("nsm", "env", "use", "uv.lock", "--project", str(project))
     assert used.stdout == "uv.lock (lock of uv, 2 packages) is uv now: `nsm run -e uv CODE`\n", used
@@ -130,6 +131,7 @@ def test_a_lock_is_what_it_was_when_somebody_agreed(running: Supervisor, project
         assert client.builds.list_all() == []
 
 
+@pytest.mark.slow
 def test_it_outlives_the_supervisor(index: IndexServer, project: Path) -> None:
     with open_directory() as directory, running_in(directory, index, keep=True) as it:
         with it.client() as client:
@@ -217,6 +219,7 @@ def test_the_lock_of_npm_makes_an_environment(
         assert result.stdout == "1.0.0\n"
 
 
+@pytest.mark.slow
 async def test_two_people_agree_at_once(running: Supervisor, project: Path) -> None:
     (project / "requirements.txt").write_text("demo<2")
     async with running.async_client() as client:
@@ -241,6 +244,7 @@ async def test_two_people_agree_at_once(running: Supervisor, project: Path) -> N
             assert result.stdout == "1.0 /env\n"
 
 
+@pytest.mark.slow
 def test_a_lock_that_cannot_be_installed_says_why(running: Supervisor, project: Path) -> None:
     (project / "uv.lock").write_text("version = 1\n" + "x = [" * 10_000)
     used = running.run("nsm", "env", "use", "uv.lock", "--project", str(project))

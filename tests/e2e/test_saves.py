@@ -205,6 +205,7 @@ next(steps)
     run(client, "assert (before, after) == (1, 2)", "again")
 
 
+@pytest.mark.slow
 def test_a_variable_that_has_no_room_in_tmp_spoils_nothing(client: nsm.Client) -> None:
     run(client, "import os; free = os.statvfs('/tmp'); x, large = 1, bytearray(2 << 20)")
     run(client, "open('/tmp/fill', 'wb').write(bytes(free.f_bavail * free.f_bsize - (1 << 20)))")
@@ -791,6 +792,7 @@ def begun(client: nsm.Client) -> None:
             next(watch)
 
 
+@pytest.mark.slow
 def test_a_killed_client_leaves_no_file_and_the_session_goes_on(
     shared: Supervisor, client: nsm.Client, tmp_path: Path
 ) -> None:
@@ -809,6 +811,7 @@ def test_a_killed_client_leaves_no_file_and_the_session_goes_on(
     assert "x" in Saves(client).save("work").names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["supervisor", "interpreter", "agent"])
 def test_a_kill_amid_a_save_leaves_nothing_half_made(
     short_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str

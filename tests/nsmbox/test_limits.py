@@ -114,6 +114,7 @@ def test_few_descriptors_are_enough_for_what_runs_in_the_box(shared_world: World
     assert done.stdout == "64\n64\n", done.stderr
 
 
+@pytest.mark.slow
 def test_many_directories_may_take_more_descriptors_than_a_shell_allows(world: World) -> None:
     added: list[str] = []
     for number in range(30):

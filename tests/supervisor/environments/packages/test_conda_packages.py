@@ -126,6 +126,7 @@ async def test_an_environment_is_made_from_an_environment_yml(world: CondaWorld)
     assert world.channel.hashes[newer] in Path(again.lock).read_text()
 
 
+@pytest.mark.slow
 async def test_a_lock_gives_the_same_packages_without_network(world: CondaWorld) -> None:
     world.channel.add_module("calm", "1.0")
     world.write("python", "calm")
@@ -138,6 +139,7 @@ async def test_a_lock_gives_the_same_packages_without_network(world: CondaWorld)
     assert world.details(again).versions["calm"] == "1.0"
 
 
+@pytest.mark.slow
 async def test_a_lock_of_a_project_is_used_as_it_is(world: CondaWorld) -> None:
     world.channel.add_module("fixed", "1.0")
     world.channel.add_module("fixed", "2.0")
@@ -155,6 +157,7 @@ async def test_a_lock_of_a_project_is_used_as_it_is(world: CondaWorld) -> None:
     assert made.lock == str(lock)
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_not_the_locked_one_is_refused(world: CondaWorld) -> None:
     path = world.channel.add_module("swapped", "1.0")
     (world.channel.folder / path).write_bytes(b"another")
@@ -162,6 +165,7 @@ async def test_a_file_that_is_not_the_locked_one_is_refused(world: CondaWorld) -
     assert "swapped-1.0-0.conda is not what the lock names" in await world.why_not()
 
 
+@pytest.mark.slow
 async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: CondaWorld) -> None:
     world.write("python")
     why = await world.why_not(hosts=())
@@ -192,6 +196,7 @@ async def test_what_cannot_be_made(
     assert words in await world.why_not()
 
 
+@pytest.mark.slow
 async def test_a_hostile_package_changes_nothing_outside(world: CondaWorld) -> None:
     world.channel.add("leaving", "1.0", {"../../../../leaving": b"x"})
     world.channel.add("replacing", "1.0", {}, links={"bin": "/etc"})

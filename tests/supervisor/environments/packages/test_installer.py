@@ -206,6 +206,7 @@ async def test_a_lock_has_the_files_of_all_platforms(it: Workshop, kind: str) ->
     assert Path(again.lock).read_text() == lock
 
 
+@pytest.mark.slow
 async def test_a_lock_changed_by_hand_is_used_or_refused(it: Workshop) -> None:
     it.index.add_project("demo", "1.0", "2.0")
     one = await it.make("demo==1.0", name="one")
@@ -280,6 +281,7 @@ async def test_a_source_is_built_only_if_allowed_and_sees_nothing(it: Workshop) 
     assert not (it.folder / "envs/.builds/shared/cache/pip/wheels").exists()
 
 
+@pytest.mark.slow
 async def test_a_build_that_prints_or_hangs_is_bounded(it: Workshop) -> None:
     add_source(
         it,
@@ -315,6 +317,7 @@ async def test_two_builds_of_the_same_at_once(it: Workshop) -> None:
     assert it.leftovers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [UV_PARAMETER, SLOW_PIP])
 async def test_without_network_the_cache_is_used_or_the_reason_told(
     tmp_path: Path, tool: str
@@ -330,6 +333,7 @@ async def test_without_network_the_cache_is_used_or_the_reason_told(
     assert "127.0.0.1" in await it.why_not("other")
 
 
+@pytest.mark.slow
 async def test_pip_fetches_again_what_is_not_the_locked_file(tmp_path: Path) -> None:
     with index_server(None) as index:
         it = Workshop(tmp_path, index, "pip")

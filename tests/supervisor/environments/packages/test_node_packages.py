@@ -106,6 +106,7 @@ async def test_an_environment_is_made_locked_and_shares_its_files(it: Workshop) 
     assert not (made / "node_modules/left/package.json").samefile(other / "package.json")
 
 
+@pytest.mark.slow
 async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None:
     it.index.add_npm("left", "1.0.0")
     first = await it.make("left")
@@ -125,6 +126,7 @@ SCRIPT = (
 )
 
 
+@pytest.mark.slow
 async def test_scripts_run_only_if_allowed_and_see_nothing(it: Workshop) -> None:
     (it.folder / "home/.ssh").mkdir(parents=True)
     script = SCRIPT.format(home=it.folder / "home")
@@ -164,12 +166,14 @@ async def test_hostile_files_of_a_package_do_no_harm(it: Workshop) -> None:
     assert await it.make("left", name="again") == made
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_had(it: Workshop) -> None:
     it.index.add_npm("left", "1.0.0")
     assert "has no nothere" in await it.why_not("nothere")
     assert "left@9" in await it.why_not("left@9")
 
 
+@pytest.mark.slow
 async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Path) -> None:
     with index_server(None) as index:
         it = Workshop(tmp_path, index)
@@ -182,6 +186,7 @@ async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Pa
     assert "127.0.0.1" in await it.why_not("other")
 
 
+@pytest.mark.slow
 async def test_the_lock_of_a_project_is_installed_as_it_is(it: Workshop) -> None:
     it.index.add_npm("left", "1.0.0", "2.0.0")
     await it.make("left@^1")
