@@ -46,7 +46,9 @@ def place_there(host: RemoteHost, path: str) -> str:
             open_tunnel(far_socket, autostart=False)
         facts = read_facts(far_socket)
     if facts is None:
-        raise HostError("nobody knows the home directory there", hint="Try again.")
+        raise HostError(
+            f"nsm on {host.name} did not tell the home directory there", hint="Try again."
+        )
     return os.path.join(copies_dir(str(facts["home"])), *_names(host, path))
 
 
@@ -54,7 +56,7 @@ def bring(far_socket: str, path: str, *, anew: bool = False) -> None:
     """Bring a project to a host as it is now.
 
     Args:
-        anew: look what is there, as somebody may have removed it.
+        anew: ask the host which files it has, since somebody may have removed some.
 
     Raises:
         HostError: it cannot be read here, or not be written there.

@@ -175,7 +175,7 @@ def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -
     if facts is None:
         last = said.decode(errors="replace").strip()[-_MAX_SAID:]
         raise HostError(
-            f"nsm on {host.name} did not answer as this one would (exit code {code}): {last}",
+            f"nsm on {host.name} gave no answer that this nsm knows (exit code {code}): {last}",
             hint=f"It may be older: `nsm host setup {shlex.quote(host.name)}` copies this one "
             "there.",
         )
