@@ -1,7 +1,7 @@
-"""The way to a host's supervisor: open it, and have a supervisor run there.
+"""The way to a host's supervisor: connect, start a supervisor there, and forward its socket.
 
-Any number of programs may do so at once: they queue for one lock, as for the start of a supervisor
-(`nsm.startup.start`).
+Any number of programs may open it at once: they queue for one lock, as for the start of a
+supervisor (`nsm.startup.start`).
 """
 
 from __future__ import annotations

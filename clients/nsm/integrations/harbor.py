@@ -44,7 +44,7 @@ class NsmOptions(EnvironmentOptions):
 
 
 class NsmTaskEnvironment(BaseEnvironment):
-    """A session of nsm, of the image that the task names. Its hosts are those of the task."""
+    """A session of the image that the task names. It reaches the hosts that the task may reach."""
 
     options_model = NsmOptions
     options: NsmOptions
