@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_FILES = 200_000
 
+_OTHER_WAYS = "Correct that there, or set `project` of the host to another way (`path`, `none`)."
+
 
 def place_there(host: RemoteHost, path: str) -> str:
     """The directory of a host that has the copy of a project.
@@ -220,10 +222,13 @@ def _ask(
     if answer is None:
         last = said.decode(errors="replace").strip().splitlines()[-1:]
         raise HostError(
-            f"{host.name} did not take the project (exit code {code}): {' '.join(last)}"
+            f"{host.name} did not take the project (exit code {code}): {' '.join(last)}",
+            hint=_OTHER_WAYS,
         )
     if "error" in answer:
-        raise HostError(f"{host.name} did not take the project: {answer['error']}")
+        raise HostError(
+            f"{host.name} did not take the project: {answer['error']}", hint=_OTHER_WAYS
+        )
     return answer
 
 

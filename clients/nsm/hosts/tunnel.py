@@ -182,7 +182,10 @@ def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -
     try:
         answer = decode(HostAnswer, facts)
     except DecodeError as error:
-        raise HostError(f"nsm on {host.name} answered something else: {error}") from error
+        raise HostError(
+            f"nsm on {host.name} gave an answer that this nsm does not know: {error}",
+            hint=f"`nsm host setup {shlex.quote(host.name)}` copies this nsm there.",
+        ) from error
     if answer.protocol != PROTOCOL_VERSION:
         raise HostError(
             f"nsm {answer.version} on {host.name} speaks version {answer.protocol} of the control "

@@ -101,7 +101,10 @@ class Registry:
             said = file.read(MAX_ERROR_BYTES).decode(errors="replace")
         for line in said.splitlines():
             self._say(line)
-        raise InstallError(f"skopeo cannot fetch it: {_cause(said, ran.returncode)}")
+        raise InstallError(
+            f"skopeo cannot fetch it: {_cause(said, ran.returncode)}",
+            "Check the image's name, and `skopeo login` if it is private.",
+        )
 
 
 def _cause(said: str, status: int) -> str:

@@ -109,7 +109,10 @@ class SecretService:
                 "`nsm reload --config`.",
             )
         if len(names) > MAX_SECRETS:
-            raise BadRequestError(f"{len(names)} secrets, expected at most {MAX_SECRETS}.")
+            raise BadRequestError(
+                f"{len(names)} secrets, expected at most {MAX_SECRETS}.",
+                hint="Leave out those that the code does not need.",
+            )
         secrets = [self._configured[name] for name in dict.fromkeys(names)]
         if rule.mode != "allow":
             word = {"off": "off", "full": "the host's own"}[rule.mode]
