@@ -1,18 +1,18 @@
 """Run the tests of adapters, each with its framework in a virtual environment of its own.
 
-Frameworks pin versions that contradict each other and nsm's. So each has a directory in
+Frameworks pin versions that conflict with each other and with nsm's. So each has a directory in
 `tests/integrations` with `requirements.txt`, what its tests need beside nsm, and `constraints.txt`,
 exact versions with hashes of all of it. The environments are kept in `build/integrations`. Where
 there is `package.json` with its lock file, npm installs that, too, in `npm` of the environment.
 
 Lines of `requirements.txt` that are ours: `# python: 3.12` names the Python that the packages need.
 `# source: NAME` names a package that has no wheel; then the versions are pinned for one machine.
-`# nsm: clients` says that they contradict what the supervisor needs: then nsm is there without it,
-and the supervisor of the tests is that of the Python that runs this program.
+`# nsm: clients` says that they conflict with what the supervisor needs: then only nsm's clients are
+installed there, and the tests use the supervisor of the Python that runs this program.
 
     make test-integrations                           # all of them
     make test-integrations ARGS='smolagents -k probe'
-    .venv/bin/python tools/integrations.py --pin smolagents    # write its constraints.txt anew
+    .venv/bin/python tools/integrations.py --pin smolagents    # write its constraints.txt again
     .venv/bin/python tools/integrations.py --steps    # tests/integrations/steps.py in each of them
 """
 

@@ -125,7 +125,8 @@ class Checkpoints:
             while len(self._kept) > self._agent.limits.undo + 1:
                 self._drop(self._kept.pop(0))
             if len(self._kept) > 1 and self._kept[-2].files:
-                # The worker forks while the files are looked at, which most likely goes well again.
+                # The worker forks while the agent looks at the files: after one success, the files
+                # can most likely be kept again.
                 self._copy(made, interpreter)
                 self._look(made, interpreter)
                 if made.refusal:

@@ -1,8 +1,8 @@
-"""The copy of a project, as it was: what the session has changed there lies in an upper layer.
+"""Undo in the copy of a project, an overlay whose upper layer has what the session has changed.
 
-The kernel does not allow changes in that layer while it is mounted. So the way back leads through
-the overlay, as code's own writes do. What was not changed yet at the time of the checkpoint is
-copied from the project itself.
+The kernel does not allow changes in that layer while it is mounted. So undo writes through the
+overlay, as code does. Files that were not changed yet at the time of the checkpoint are copied from
+the project itself.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class _Place:
 
     @contextlib.contextmanager
     def at(self, name: bytes, *, is_below: bool) -> Generator[_Place, None, None]:
-        """
+        """Open a directory in this one, in each of the layers.
+
         Args:
             is_below: what the project has there shows through.
 
@@ -116,7 +117,7 @@ def _opened(stack: contextlib.ExitStack, parent: int, name: bytes) -> int:
 
 
 class _LayerReturn:
-    """The way back of one undo.
+    """One undo of the changes in a copy.
 
     Attributes:
         failed: names that could not be made what they were.

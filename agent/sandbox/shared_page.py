@@ -49,7 +49,7 @@ class SharedPage:
         return fd
 
     def unmap(self) -> None:
-        """Have a page of one's own in its place; whoever has it as well keeps it.
+        """Put a page of this process's own in its place; other processes keep the shared page.
 
         Not by `mmap.close`: that closes a descriptor, too, whose number is another file's in a
         process that has closed all that it inherited.

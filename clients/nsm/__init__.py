@@ -16,7 +16,6 @@ The package:
     startup/        connect to a supervisor; start one where none listens
     shim/           `nsm-mcp`, the pipe between an MCP client and the supervisor
     cli/            the command `nsm`
-    integrations/   adapters for agent frameworks
     jail/           parts of jails that sessions and boxes have in common
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
     setup/          `nsm setup`: nsm in the files of coding agents

@@ -62,7 +62,7 @@ def make_root(
         copied: files of the jail that the new root has copies of; bwrap has unlinked them, and
             the kernel binds no such files.
     """
-    room = "/workspace"  # as good as any; the session's own comes over it in a moment
+    room = "/workspace"  # any directory would do; the session's own /workspace is mounted over it
     changed, work = _room_for_changes(f"copy of {image}", room, size_mb)
     root = f"{room}/root"
     os.mkdir(root, 0o755)
@@ -86,7 +86,7 @@ def make_root(
     for path in kept:
         mount(path, f"{root}{path}", "", MS_BIND | MS_REC)
     os.chdir(root)
-    # The old root lands on top of the new one, and goes with all that is mounted in it.
+    # pivot_root(2) leaves the old root on top of the new one: unmount it, with all that is in it.
     call("pivot_root", libc.pivot_root(b".", b"."))
     call("umount the old root", libc.umount2(b".", MNT_DETACH))
     os.chdir("/")

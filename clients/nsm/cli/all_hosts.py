@@ -51,7 +51,7 @@ def shown(host: str) -> str:
 
 
 class HostClients:
-    """Clients of all machines whose supervisors run. Those that cannot be reached are told.
+    """Clients of all machines whose supervisors run. Standard error names unreachable machines.
 
     Attributes:
         code: exit code: failed, if one could not be reached.

@@ -1,7 +1,7 @@
 """Archives over a connection that passes no descriptors, such as one to another machine.
 
-Who packs or unpacks wants a pipe, and gets one in a thread. What goes through it is carried piece
-by piece.
+The functions that pack and unpack work on a pipe. Here they get one, in a thread of their own, and
+this module carries its bytes piece by piece.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Mover:
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what went wrong; a pipe that nobody reads is no reason of its own."""
+        """Raise the thread's error. A broken pipe is no error: whoever closed it has the reason."""
         if self._error is not None and not isinstance(self._error, BrokenPipeError):
             raise self._error
 

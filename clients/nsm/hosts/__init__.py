@@ -6,15 +6,15 @@
     copies.py     copies of projects: where they lie, and how they get there
     received.py   the same, on the machine that has them
     ssh.py        one OpenSSH connection to a host, and commands over it
-    connections.py   the connection that a socket of a host belongs to
+    connections.py  the connection that a socket of a host belongs to
     ports.py      ports of sessions there, opened here
-    port_keeper.py   the process that keeps the connection for them
+    port_keeper.py  the process that keeps the connection to a host while its ports are open here
     setup.py      `nsm host setup`
     archive.py    the file that it copies
     installer.py  the program of that file, which runs there
-    tunnel.py     open it, have a supervisor run there, and forward its socket
+    tunnel.py     the way to a host: connects, has a supervisor run there, and forwards its socket
 
 A client that has the path of a host's socket connects to it as to any other. `nsm.startup.start`
-opens the tunnel where there is none. Standard library only, and little of it in `place`: the shim
-pays for that.
+opens the tunnel where there is none. These modules use the standard library only. `place` imports
+little of that, because the shim loads `place` at each start.
 """

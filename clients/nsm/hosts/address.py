@@ -90,8 +90,8 @@ def find_host(wanted: str) -> RemoteHost:
     way = os.environ.get("NSM_HOST_PROJECT") or found.project
     if way not in PROJECT_WAYS:
         raise HostError(
-            f"a project can't reach a host by {way!r}",
-            hint=f"NSM_HOST_PROJECT is one of {', '.join(PROJECT_WAYS)}.",
+            f"NSM_HOST_PROJECT is {way!r}, which is no way to bring a project to a host",
+            hint=f"Set it to one of {', '.join(PROJECT_WAYS)}.",
         )
     return found._replace(project=way)
 

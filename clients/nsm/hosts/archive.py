@@ -110,7 +110,7 @@ def _files_of(found: Distribution) -> Iterator[tuple[str, str]]:
     """The files of a distribution: name in `site-packages`, and path."""
     if found.files is None:
         raise HostError(
-            f"nobody has listed the files of {found.name} on this machine",
+            f"the installation of {found.name} on this machine has no list of its files",
             hint="Install nsm on the other machine as on this one.",
         )
     for each in found.files:

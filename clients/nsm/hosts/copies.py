@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_FILES = 200_000
 
+_OTHER_WAYS = "Correct that there, or set `project` of the host to another way (`path`, `none`)."
+
 
 def place_there(host: RemoteHost, path: str) -> str:
     """The directory of a host that has the copy of a project.
@@ -46,7 +48,9 @@ def place_there(host: RemoteHost, path: str) -> str:
             open_tunnel(far_socket, autostart=False)
         facts = read_facts(far_socket)
     if facts is None:
-        raise HostError("nobody knows the home directory there", hint="Try again.")
+        raise HostError(
+            f"nsm on {host.name} did not tell the home directory there", hint="Try again."
+        )
     return os.path.join(copies_dir(str(facts["home"])), *_names(host, path))
 
 
@@ -54,7 +58,7 @@ def bring(far_socket: str, path: str, *, anew: bool = False) -> None:
     """Bring a project to a host as it is now.
 
     Args:
-        anew: look what is there, as somebody may have removed it.
+        anew: ask the host which files it has, since somebody may have removed some.
 
     Raises:
         HostError: it cannot be read here, or not be written there.
@@ -218,10 +222,13 @@ def _ask(
     if answer is None:
         last = said.decode(errors="replace").strip().splitlines()[-1:]
         raise HostError(
-            f"{host.name} did not take the project (exit code {code}): {' '.join(last)}"
+            f"{host.name} did not take the project (exit code {code}): {' '.join(last)}",
+            hint=_OTHER_WAYS,
         )
     if "error" in answer:
-        raise HostError(f"{host.name} did not take the project: {answer['error']}")
+        raise HostError(
+            f"{host.name} did not take the project: {answer['error']}", hint=_OTHER_WAYS
+        )
     return answer
 
 

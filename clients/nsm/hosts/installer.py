@@ -34,7 +34,7 @@ sys.exit({function}())
 
 
 class _RefusedError(Exception):
-    """The archive is of no use here."""
+    """The archive is for another Python, processor or C library."""
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
     python -m nsm.hosts.port_keeper SOCKET
 
-It follows the events of the supervisor there. A connection that is lost is opened again by that,
-with its ports; a port that was closed, or whose session ended, is taken back here.
+It follows the events of the supervisor there. If the connection is lost, the client that follows
+opens it again, with its ports. If a port was closed there or its session ended, this process closes
+the port here, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ENDS = ("port_closed", "session_ended")
 """Events after which a port may be gone."""
 
 _PAST_EVENTS = 100
-"""Events that are asked for once more, of those that happened while the ports were listed."""
+"""Number of past events to ask for: a port may have gone while the ports were listed."""
 
 
 class _ChangedError(Exception):

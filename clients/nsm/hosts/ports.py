@@ -70,7 +70,7 @@ def open_port(path: str, target: str, port: int, listen: str | None) -> Steps[Po
 
 
 def _open_there(path: str, target: str, port: int) -> Steps[PortRow]:
-    """Have the port open there, as it is or newly."""
+    """Open the port there, unless it is open already."""
     rows = read(list[PortRow], (yield "ports", {"target": target}), "ports")
     for row in rows:
         if row.port == port and row.is_open:
@@ -185,7 +185,7 @@ def _checked(listen: str) -> Port | UnixPath:
         ) from None
     if isinstance(address, UnixPath) and os.path.lexists(address.path):
         raise BadRequestError(
-            f"A port of a session cannot be opened at {listen}: there is something.",
+            f"A port of a session cannot be opened at {listen}: that path exists already.",
             hint="Remove it, or choose another path.",
         )
     return address

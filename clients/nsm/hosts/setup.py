@@ -91,12 +91,11 @@ def _find_python(host: RemoteHost, connection: SshConnection, version: Version) 
         if line.startswith("nsm-python "):
             return line.removeprefix("nsm-python ")
     raise HostError(
-        f"there is no Python {version[0]}.{version[1]} on {host.name}, for which nsm is installed "
-        "here"
+        f"there is no Python {version[0]}.{version[1]} on {host.name}, as nsm has here"
         if version == sys.version_info[:2]
         else f"there is no {name} on {host.name}",
-        hint="Install it there, or name the one that is: `nsm host setup --python 3.13 ...` "
-        "fetches the packages for that.",
+        hint="Install it there, or name a version that is there: `nsm host setup --python 3.13 "
+        "...` fetches the packages for that.",
     )
 
 

@@ -1,7 +1,7 @@
-"""The way to a host's supervisor: open it, and have a supervisor run there.
+"""The way to a host's supervisor: connect, start a supervisor there, and forward its socket.
 
-Any number of programs may do so at once: they queue for one lock, as for the start of a supervisor
-(`nsm.startup.start`).
+Any number of programs may open it at once: they queue for one lock, as for the start of a
+supervisor (`nsm.startup.start`).
 """
 
 from __future__ import annotations
@@ -175,14 +175,17 @@ def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -
     if facts is None:
         last = said.decode(errors="replace").strip()[-_MAX_SAID:]
         raise HostError(
-            f"nsm on {host.name} did not answer as this one would (exit code {code}): {last}",
+            f"nsm on {host.name} gave no answer that this nsm knows (exit code {code}): {last}",
             hint=f"It may be older: `nsm host setup {shlex.quote(host.name)}` copies this one "
             "there.",
         )
     try:
         answer = decode(HostAnswer, facts)
     except DecodeError as error:
-        raise HostError(f"nsm on {host.name} answered something else: {error}") from error
+        raise HostError(
+            f"nsm on {host.name} gave an answer that this nsm does not know: {error}",
+            hint=f"`nsm host setup {shlex.quote(host.name)}` copies this nsm there.",
+        ) from error
     if answer.protocol != PROTOCOL_VERSION:
         raise HostError(
             f"nsm {answer.version} on {host.name} speaks version {answer.protocol} of the control "

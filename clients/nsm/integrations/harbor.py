@@ -20,7 +20,7 @@ from harbor.environments.options import EnvironmentOptions
 from harbor.models.task.config import NetworkMode
 from harbor.models.trial.config import ResourceMode
 
-from nsm.integrations.images import ImageSandbox, check_user
+from nsm.integrations.images import ImageSandbox, check_user, texts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ class NsmOptions(EnvironmentOptions):
 
 
 class NsmTaskEnvironment(BaseEnvironment):
-    """A session of nsm, of the image that the task names. Its hosts are those of the task."""
+    """A session of the image that the task names. It reaches the hosts that the task may reach."""
 
     options_model = NsmOptions
     options: NsmOptions
@@ -150,9 +150,7 @@ class NsmTaskEnvironment(BaseEnvironment):
             environ=self._merge_env(env),
             timeout_s=timeout_sec,
         )
-        stdout, stderr = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
-        if done.missing:
-            stderr += f"\n[{done.missing:,} bytes of the output are left out]\n"
+        stdout, stderr = texts_of(done)
         code = TIMED_OUT if done.timed_out else done.exit_code
         return ExecResult(stdout=stdout, stderr=stderr, return_code=code)
 

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 TRANSPORTS = ("docker://", "oci:", "docker-archive:")
 
 USERS = (None, "", "root", 0, "0")
-"""Users that frameworks ask for when they mean the one that may do everything; in a session, that
-is its only user.
-"""
+"""Users that frameworks ask for when they mean an administrator. A session has one user only, which
+takes the place of all of these."""
 
 _SHELL = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec sh "$@"'
 
@@ -127,6 +126,14 @@ def check_user(user: str | int | None) -> None:
             f"A session has one user, so nothing can run as {user!r}.",
             hint="Leave the user out, or name root.",
         )
+
+
+def texts_of(result: CommandResult) -> tuple[str, str]:
+    """Standard output and standard error of a command, with a note if some of it is left out."""
+    stdout, stderr = (each.decode(errors="replace") for each in (result.stdout, result.stderr))
+    if result.missing:
+        stderr += f"\n[{result.missing:,} bytes of the output are left out]\n"
+    return stdout, stderr
 
 
 async def environment_of(client: AsyncClient, image: str, root: str = "overlay") -> str:

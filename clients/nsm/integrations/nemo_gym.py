@@ -26,7 +26,7 @@ from nemo_gym.sandbox.providers.base import (
     SandboxStatus,
 )
 
-from nsm.integrations.images import ImageSandbox, check_user
+from nsm.integrations.images import ImageSandbox, check_user, texts_of
 from nsm.integrations.sandboxes import GONE
 from nsm.wire.errors import NsmError
 
@@ -115,9 +115,7 @@ class NsmSandboxProvider:
             )
         except (NsmError, OSError) as error:
             return SandboxExecResult(None, str(error), NO_EXIT_CODE, "sandbox")
-        stdout, stderr = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
-        if done.missing:
-            stderr += f"\n[{done.missing:,} bytes of the output are left out]\n"
+        stdout, stderr = texts_of(done)
         if done.timed_out:
             stderr += f"\nThe command was stopped after {limit_s:g} s.\n"
             return SandboxExecResult(stdout, stderr, NO_EXIT_CODE, "timeout")

@@ -32,7 +32,7 @@ from verifiers.v1.runtimes.base import (
 )
 from verifiers.v1.runtimes.container import ContainerConfig
 
-from nsm.integrations.images import ImageSandbox
+from nsm.integrations.images import ImageSandbox, texts_of
 from nsm.wire.errors import NsmError
 from nsm.wire.jobs import chunks_of
 
@@ -162,9 +162,7 @@ class NsmImageRuntime(Runtime):
         done = await self._done(
             partial(self._sandbox.execute, argv, cwd=self._workdir, environ=self.process_env(env))
         )
-        out, err = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
-        if done.missing:
-            err += f"\n[{done.missing:,} bytes of the output are left out]\n"
+        out, err = texts_of(done)
         return ProgramResult(exit_code=done.exit_code, stdout=out, stderr=err)
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:

@@ -99,7 +99,7 @@ class _Filling:
         self.notes: list[str] = []
 
     def fill(self, timeout_s: float | None) -> None:
-        """Fill it.
+        """Fill the new session from the save.
 
         Raises:
             SaveError: the save cannot be used, for example since bytes of it were changed.

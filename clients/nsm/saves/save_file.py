@@ -41,8 +41,8 @@ SAMPLE_BYTES = 1024 * 1024
 """Beginning of a part that is compressed for a try: what does not shrink is stored as it is."""
 
 WORTHWHILE = 0.5
-"""Share of its size that a compressed sample may have at most: it takes ten times as long as
-writing. Numbers of a measurement or a model hardly shrink, text does."""
+"""An entry is compressed if a sample of it shrinks to this share of its size: compressing takes ten
+times as long as writing. Numbers of a measurement or a model hardly shrink, text does."""
 
 ENCRYPTED = 1
 """Flag of an entry of a ZIP file."""
@@ -188,7 +188,7 @@ class SaveWriter:
 
 
 class _Hashing:
-    """SHA-256 of what a thread is given, while its giver goes on."""
+    """SHA-256, computed in a thread while the caller goes on."""
 
     def __init__(self) -> None:
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # lists do without

@@ -37,11 +37,11 @@ class UnansweredRequest:
 
 
 def marked(call: UnansweredRequest, link: SupervisorConnection, *, arrived: bool) -> bytes | None:
-    """A request for another supervisor than the one that was given it; None where that would not
-    know what it is given.
+    """The line that sends a request to another supervisor than the first; None if that supervisor
+    could not tell a repeated request from a new one.
 
     Args:
-        arrived: at that one, perhaps. Then code must not simply be run.
+        arrived: the first supervisor may have got it, and have run its code.
     """
     line = call.line
     if line is None:

@@ -59,8 +59,8 @@ def connect(path: str, *, autostart: bool = True, again: bool = False) -> socket
     that goes on with the sessions of an earlier one.
 
     Args:
-        again: a connection was lost. That of another host may be taken by an ssh that has nobody
-            to pass it to, so the whole way there is checked.
+        again: a connection was lost. On the way to another host, ssh accepts connections even if
+            no supervisor listens there, so the whole way is checked.
 
     Returns:
         A connected, blocking stream socket; the caller closes it.

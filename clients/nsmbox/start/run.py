@@ -136,7 +136,10 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         from nsmbox.start import macos  # noqa: PLC0415
 
         if plan.secrets:
-            raise BoxError("the box has secrets, which nsm gives on Linux alone")
+            raise BoxError(
+                "the box has secrets, which nsm gives on Linux only",
+                hint="Leave out --secret, and `secrets` of [box] in config.toml.",
+            )
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
     place = _place(plan, way) if plan.sockets else None

@@ -32,7 +32,7 @@ def check_devices(
     wanted = {name: each.devices for name, each in settings.environments.items() if each.devices}
     if not wanted:
         if host.device(CONTROL) is not None:
-            yield ok(f"NVIDIA's, which no environment has ({_PAGE})")
+            yield ok(f"an NVIDIA GPU is here, and no environment has it ({_PAGE})")
         return
     usable = False
     for name, words in wanted.items():

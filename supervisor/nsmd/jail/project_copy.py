@@ -1,4 +1,4 @@
-"""Overlays of sessions: their changes, as a jail passes them on, and why there can be none."""
+"""Overlays of sessions: how a jail passes on their changes, and reasons why there is no overlay."""
 
 from __future__ import annotations
 

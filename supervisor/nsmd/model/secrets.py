@@ -221,7 +221,7 @@ def _host(text: str) -> SecretHost:
             f"hosts: {text!r:.80} is no full name, expected for example api.example.org"
         )
     if rule.ports is None:
-        raise SecretRuleError(f"hosts: {text!r:.80} is every port, expected one, or none for 443")
+        raise SecretRuleError(f"hosts: {text!r:.80} is every port; name one, or none for 443")
     port = 443 if rule.ports == DEFAULT_PORTS else min(rule.ports)
     if rule.subdomains and rule.name == HOST_NAME:
         raise SecretRuleError(f"hosts: {HOST_NAME} has no subdomains")

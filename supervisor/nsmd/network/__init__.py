@@ -5,7 +5,7 @@ passes it out (docs/contributing/agent-protocol.md, `listen`). Everything else r
 the jail: code reaches none of our processes, and cannot see how names are resolved.
 
 addresses      which addresses are public
-interception   what carries the connections to some hosts: an interface
+interception   interfaces to what carries the connections to the hosts of secrets
 decisions      requests of code and the decisions on them: events and counters
 refusal        reasons for refusals, in the words of each protocol
 web_proxy      requests to an HTTP proxy, without I/O

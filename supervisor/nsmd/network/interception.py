@@ -1,4 +1,4 @@
-"""Interface to what carries the connections to some hosts in the supervisor's place."""
+"""Interfaces to secrets: an `Interceptor` carries the connections to their hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Interceptor(Protocol):
         ...
 
     def hosts_changed(self) -> None:
-        """End the connections of earlier supervisors: the list of hosts is another."""
+        """End the connections of earlier supervisors: the list of hosts has changed."""
 
     async def carry(
         self,

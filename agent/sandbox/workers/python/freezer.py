@@ -178,7 +178,7 @@ class Freezer:
         try:
             pid = _fork_native() if has_threads else _fork_beside()
             if pid == 0:
-                # What Python does in a child waits until it wakes: it takes longer than the fork.
+                # Python's own steps in a child take longer than the fork: they wait until it wakes.
                 held.park()
                 os.setsid()
                 go_first_without_memory()

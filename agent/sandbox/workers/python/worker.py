@@ -211,8 +211,8 @@ class PythonWorker:
                 self._out.send_last({**done, "exit_code": exit_code})
 
     def _rehearse(self) -> None:
-        """Do what a call does. Memory that a fork shares is copied when it is first written to: so
-        that is now, and not in the next call.
+        """Go through the steps of a call, without effect. Memory that is shared with a fork is
+        copied when it is first written to: so this happens now, and not in the next call.
         """
         reader = MessageReader()
         reader.receive_data(encode_frame({"type": "run", "id": 0, "code": "None\nNone"}))

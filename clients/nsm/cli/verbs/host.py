@@ -36,12 +36,12 @@ def parser() -> Parser:
     parser = Parser("host", "Show and prepare other machines that have sessions.", _EPILOG)
     actions = parser.add_actions()
     ready = actions.add(
-        "ready", "start a supervisor on this machine, and print its socket, for another one's nsm"
+        "ready", "start a supervisor here, and print its socket; nsm on another machine runs this"
     )
-    ready.add_argument("--no-start", action="store_true", help="start none")
-    receive = actions.add("receive", "take over a project, for another machine's nsm")
+    ready.add_argument("--no-start", action="store_true", help="only print it if one runs")
+    receive = actions.add("receive", "take over a project; nsm on another machine runs this")
     receive.add_argument("--list", action="store_true", help="only list the files that are there")
-    receive.add_argument("--git", action="store_true", help="only have a repository to push to")
+    receive.add_argument("--git", action="store_true", help="only make a repository to push to")
     receive.add_argument("key", metavar="KEY", help="which copy")
     receive.add_argument("name", metavar="NAME", help="name of the directory")
     setup = actions.add("setup", "install this nsm on another machine, or bring it up to date")
@@ -49,7 +49,10 @@ def parser() -> Parser:
         "host", metavar="HOST", help="ssh://user@host:port, or a name in config.toml"
     )
     setup.add_argument(
-        "--python", metavar="VERSION", type=_version, help="its Python, such as 3.13, if not ours"
+        "--python",
+        metavar="VERSION",
+        type=_version,
+        help="version of Python there, such as 3.13; the one that nsm has here, if not given",
     )
     return parser
 

@@ -69,7 +69,7 @@ def _revoke(options: argparse.Namespace) -> int:
     with Client(autostart=False) as client:
         owners = list(client.secrets.revoke(options.name, options.target))
     if not owners:
-        terminal.note(f"nobody has the secret {formats.visible(options.name)}")
+        terminal.note(f"no session or box has the secret {formats.visible(options.name)}")
         return EXIT_RUN_FAILED
     terminal.answer(
         options, {"owners": owners}, lambda: f"revoked {options.name} in {', '.join(owners)}"

@@ -2,6 +2,7 @@
 
 pool.py           `Pool`: what programs use
 sandboxes.py      sandboxes of a pool
+cluster.py        the nodes of a pool, with their actors
 leases.py         sessions that Ray has placed
 node.py           the actor of a node, which has its supervisor
 forwarding.py     sockets here that lead to supervisors of other nodes

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from nsm.client.builds import PackageArguments
 
 CALLS_OF_A_SESSION = 8
-"""Calls of the actor that a session may have under way: connections wait for their supervisor in
-one each. Ray's own limit would be 1000 for a node."""
+"""Largest number of calls of the actor that one session has under way: each of its connections
+waits for the supervisor in a call of its own. Ray's own limit would be 1000 for a node."""
 
 LEAST_CALLS = 1000
 

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 RESOURCE = "nsm_sessions"
 
 MAX_LEASE = 256
-"""Sessions of a lease at most: what is left of it when few of them are used stays unused."""
+"""Largest number of sessions in a lease. Ray cannot give those that stay free to others while some
+of the same lease are used."""
 
 PLACED_S = 1.0
-"""Time for Ray to place a lease of several sessions; then half as many are asked for."""
+"""Time for Ray to place a lease of several sessions; after that, the pool asks for half as many."""
 
 KEPT_S = 5.0
-"""How long an unused lease is kept: the next call of a program that makes one after the other."""
+"""How long a pool keeps an unused lease, for the next call of a program that makes one call after
+another."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""`RayPool`: sessions on all nodes of a Ray cluster."""
+"""`RayPool`, which programs import as `Pool`: sessions on all nodes of a Ray cluster."""
 
 from __future__ import annotations
 

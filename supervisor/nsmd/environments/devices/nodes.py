@@ -69,7 +69,7 @@ def _node(path: str, host: DeviceHost) -> DeviceNode:
 def _nvidia(words: Sequence[str], host: DeviceHost) -> set[str]:
     if is_wsl(host):
         if words != ["nvidia"]:
-            raise DeviceError(f'{WSL} is all GPUs of Windows: ask for "nvidia", without a number')
+            raise DeviceError(f'{WSL} has all GPUs of Windows: ask for "nvidia", without a number')
         return {_usable(WSL, host)}
     if host.device(CONTROL) is None:
         if version := host.read("/proc/driver/nvidia/version"):

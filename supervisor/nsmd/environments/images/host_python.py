@@ -71,7 +71,7 @@ def host_python(program: str, prefixes: Sequence[str]) -> HostPython:
             text=True,
         ).stdout
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise HostPythonError(f"{program} does not tell its libraries: {error}") from error
+        raise HostPythonError(f"{program} does not list its libraries: {error}") from error
     folders = dict.fromkeys(os.path.dirname(path) for path in answer.splitlines())
     roots = [path for path in ("/usr", "/lib", "/lib64") if not os.path.islink(path)]
     roots = [path for path in (*roots, *prefixes) if os.path.isdir(path)]

@@ -134,7 +134,7 @@ class LayoutImage(ImageFiles):
         for descriptor, diff_id in zip(self._layers, diff_ids):  # noqa: B905
             digest, size = _text(descriptor, "digest"), _size(descriptor)
             if descriptor.get("urls"):
-                raise ImageError("one of its layers is somewhere else")
+                raise ImageError("one of its layers is kept outside the image (`urls`)")
             opened = partial(self._open, _blob_path(digest))
             found.append(
                 Layer(opened, digest=digest, size=size, diff_id=diff_id, max_bytes=max_bytes)
@@ -266,7 +266,7 @@ def _for_this_machine(index: Mapping[str, Any]) -> Mapping[str, Any]:
     for descriptor in _maps(index, "manifests"):
         platform = as_object(descriptor.get("platform") or {})
         if platform is None:
-            raise ImageError("its index has a platform that is none")
+            raise ImageError("its index has a platform that is no object of JSON")
         if (platform.get("os"), platform.get("architecture")) == ("linux", architecture()):
             return descriptor
         known.append(f"{platform.get('os')}/{platform.get('architecture')}")

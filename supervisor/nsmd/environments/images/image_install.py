@@ -180,7 +180,9 @@ class ImageInstaller:
             unreadable=launcher.user.why_unreadable,
         )
         if isinstance(found, str):
-            raise InstallError(f"There is no Python for the agent: {found}")
+            raise InstallError(
+                f"There is no Python for the agent: {found}", "`nsm doctor` says what nsm needs."
+            )
         self._python: FoundInterpreter = found
 
     async def make(self) -> Installed:
@@ -351,7 +353,10 @@ class ImageInstaller:
         why = "; ".join(problems) or "none is on its PATH"
         if wanted:
             title = next(q.title for each, q in _QUESTIONS.items() if each == wanted)
-            raise InstallError(f"The image has no {title} that sessions can use: {why}"[:600])
+            raise InstallError(
+                f"The image has no {title} that sessions can use: {why}"[:600],
+                "Choose another `--interpreter`, or leave it out.",
+            )
         self._say(f"it has no interpreter that sessions can use: {why}")
         return details
 

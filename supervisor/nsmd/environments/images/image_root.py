@@ -69,7 +69,9 @@ def shown_image(
     try:
         host = host_python(agent_python, prefixes)
     except HostPythonError as error:
-        raise InstallError(f"There is no Python for the agent: {error}") from error
+        raise InstallError(
+            f"There is no Python for the agent: {error}", "`nsm doctor` says what nsm needs."
+        ) from error
     root = os.path.join(made, ROOT)
     if writable:
         return ShownImage(

@@ -166,7 +166,7 @@ class Layer:
         if name.startswith(WHITEOUT):
             hidden = name[len(WHITEOUT) :]
             if hidden in {"", ".", ".."}:
-                raise ImageError(f"{shown(member.name)} hides nothing that there could be")
+                raise ImageError(f"{shown(member.name)} hides nothing: it names no file to hide")
             self._hide(tree, join(folder, hidden))
             return
         path = join(folder, name)

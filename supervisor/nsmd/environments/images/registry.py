@@ -69,7 +69,7 @@ class Registry:
             # The registry's own word is not needed: a digest is the hash of these bytes.
             data = read_left(path, MAX_MANIFEST_BYTES).encode()
         except ValueError as error:
-            raise InstallError(f"The manifest of {name} is none: {error}") from error
+            raise InstallError(f"The manifest of {name} cannot be read: {error}") from error
         return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
     async def fetch(self, reference: ImageReference, digest: str) -> str:
@@ -101,7 +101,10 @@ class Registry:
             said = file.read(MAX_ERROR_BYTES).decode(errors="replace")
         for line in said.splitlines():
             self._say(line)
-        raise InstallError(f"skopeo cannot fetch it: {_cause(said, ran.returncode)}")
+        raise InstallError(
+            f"skopeo cannot fetch it: {_cause(said, ran.returncode)}",
+            "Check the image's name, and `skopeo login` if it is private.",
+        )
 
 
 def _cause(said: str, status: int) -> str:

@@ -73,14 +73,14 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Read the settings of a configuration that sessions take."""
     found = as_object(config.get("config") or {})
     if found is None:
-        raise ImageError("its configuration is not what it should be")
+        raise ImageError("its configuration has a `config` that is no object of JSON")
     lines = as_list(found.get("Env") or [])
     if lines is None or len(lines) > MAX_VARIABLES:
-        raise ImageError(f"its variables are no list of at most {MAX_VARIABLES}")
+        raise ImageError(f"its variables are not a list of at most {MAX_VARIABLES} entries")
     variables: dict[str, str] = {}
     for line in lines:
         if not isinstance(line, str) or "\0" in line or len(line.encode()) > MAX_VALUE_BYTES:
-            raise ImageError("one of its variables cannot be one")
+            raise ImageError("one of its variables is no text, is too long, or has a NUL")
         name, equals, value = line.partition("=")
         if not equals or not (name.isidentifier() and name.isascii()):
             continue  # nothing could read it
@@ -88,7 +88,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     path = variables.pop("PATH", "") or DEFAULT_PATH
     folder = found.get("WorkingDir") or ""
     if not isinstance(folder, str) or "\0" in folder:
-        raise ImageError("its working directory cannot be one")
+        raise ImageError("its working directory is no text, or has a NUL")
     return {"variables": variables, "path": path, "working_directory": folder}
 
 

@@ -160,7 +160,7 @@ class HostRules:
 
     def _check_form(self, method: bytes, target: bytes, headers: Headers) -> None:
         if not _METHOD.fullmatch(method) or method == b"CONNECT":
-            raise _bad("its method is none that passes")
+            raise _bad("nsm does not know its method, or it is CONNECT")
         if not target.startswith(b"/") and not (target == b"*" and method == b"OPTIONS"):
             raise _bad("its target is no path")
         hosts = [value for name, value in headers if name.lower() == b"host"]

@@ -109,7 +109,10 @@ class SecretService:
                 "`nsm reload --config`.",
             )
         if len(names) > MAX_SECRETS:
-            raise BadRequestError(f"{len(names)} secrets, expected at most {MAX_SECRETS}.")
+            raise BadRequestError(
+                f"{len(names)} secrets, expected at most {MAX_SECRETS}.",
+                hint="Leave out those that the code does not need.",
+            )
         secrets = [self._configured[name] for name in dict.fromkeys(names)]
         if rule.mode != "allow":
             word = {"off": "off", "full": "the host's own"}[rule.mode]
@@ -123,7 +126,7 @@ class SecretService:
             if not any(allowed.permits(host.name, host.port) for host in secret.hosts):
                 hosts = ", ".join(host.text for host in secret.hosts)
                 raise BadRequestError(
-                    f"SecretRule {secret.name} is for {hosts}, and none of these may be reached.",
+                    f"Secret {secret.name} is for {hosts}, and none of these may be reached.",
                     hint="Allow one in `network`, or leave the secret out.",
                 )
         if both := same_header(secrets):
@@ -150,7 +153,8 @@ class SecretService:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
         if len(self._grants) + self._granting >= self._most:
             raise OverloadedError(
-                f"{self._most} sessions and boxes have secrets already.", hint="End some of them."
+                f"{self._most} sessions and boxes have secrets already.",
+                hint="End some of them; `nsm secrets` lists them.",
             )
         self._granting += 1
         try:

@@ -1,8 +1,8 @@
 """Programs that run beside the interpreter of the original, while it is forked.
 
 They stay with the original. Each enters a Landlock domain of its own, so that it cannot reach the
-forks, and so it cannot send signals to any other program either. Therefore a program that has
-started others, or that the interpreter has started, refuses the fork: it may have to.
+forks. In such a domain it cannot send signals to any other program either. So the fork is refused
+if a program has started others, or was started by the interpreter: they may have to send signals.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class Bystanders:
             traced = Traced.seize(thread)
         except PermissionError:
             name = read(f"/proc/{thread}/comm").strip()
-            raise CannotForkError(
-                f"a program that runs in it ({name}) lets nobody trace it"
-            ) from None
+            raise CannotForkError(f"a program that runs in it ({name}) cannot be traced") from None
         self.threads.append(traced)
         try:
             traced.interrupt()

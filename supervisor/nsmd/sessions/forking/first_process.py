@@ -217,8 +217,9 @@ class FirstProcess:
 def prepare_agent(order: Mapping[str, Any]) -> Any:
     """Make the agent of a fork, in its PID 1 or before that is forked.
 
-    Its modules are imported already, but that is of use only if its Python is the one that this
-    is; else there is None.
+    Returns:
+        The agent, made of the modules that this process has imported. None if the session has
+        another Python than this process: then PID 1 executes the agent's program.
     """
     if not order["same_python"]:
         return None

@@ -175,7 +175,7 @@ class NewJails:
         self._restore_limits()
 
     def _hear(self) -> None:
-        """Hear of something that the maker has made.
+        """Wait until the maker reports the next thing that it has made.
 
         Raises:
             CannotForkError: it has failed, or ended.

@@ -303,7 +303,7 @@ LIES: dict[str, tuple[Change, str]] = {
     ),
     "a layer elsewhere": (
         lambda m, _: m["layers"][0].update(urls=["https://example.org"]),
-        "somewhere else",
+        "outside the image",
     ),
     "a layer that is not there": (
         lambda m, _: m["layers"][0].update(digest=digest(b"nowhere")),
