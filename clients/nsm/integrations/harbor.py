@@ -1,6 +1,6 @@
 """Environment of Harbor: a session of the task's container image.
 
-    harbor run --environment-import-path nsm.integrations.harbor:NsmTaskEnvironment ...
+    harbor run -e nsm.integrations.harbor:NsmTaskEnvironment ...
 
 A task needs `docker_image` in its `task.toml`: nsm runs images and builds none from Dockerfiles.
 """
