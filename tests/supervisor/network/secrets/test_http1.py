@@ -228,7 +228,7 @@ async def test_a_value_that_has_changed_its_length() -> None:
     held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
     held.former, held.value = (VALUE,), "a-longer-token-than-before"
     vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
-    body = f"{held.value} {VALUE}".encode()
+    body = f"{held.value} {VALUE}.".encode()
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     client, server, _ = await exchange(request(f"X: {STAND_IN}"), [answer], vault=vault)
     assert held.value.encode() in server

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import re
+import string
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nsmd.network.secrets.stand_ins import (
@@ -142,3 +143,29 @@ def test_bytes_that_begin_no_value_are_not_kept_back() -> None:
     assert redactor.feed(b"data: {}\n\n") == b"data: {}\n\n"
     assert redactor.feed(b"data: sk-an") == b"data: "
     assert redactor.feed(b"d so on") == b"sk-and so on"
+
+
+@given(
+    value=st.text(string.ascii_letters + string.digits + "-_/.%\\", min_size=20, max_size=60),
+    number=st.integers(0, 11),
+    size=st.integers(1, 20),
+)
+def test_what_is_kept_back_says_nothing_about_a_value(value: str, number: int, size: int) -> None:
+    # Code has a host send it a guess, and sees in which pieces that comes.
+    stand_in = make_stand_in(value)
+    assume(any(map(str.isalnum, value[-12:])))
+    assume([c.isalnum() for c in stand_in] == [c.isalnum() for c in value])
+    guess = forms(value)[number][:size]
+    assume(value.encode() not in guess)
+    lengths = {
+        len(Redactor(Patterns([(secret, stand_in)])).feed(b"guess: " + guess))
+        for secret in (value, stand_in)
+    }
+    assert len(lengths) == 1
+
+
+def test_a_guess_of_a_beginning_is_kept_back_like_any_other() -> None:
+    value = "ghp_" + "Zq8rT1xKw0LmN5" * 2
+    for guess in (b"ghp_Z", b"ghp_Zq8", b"ghp_Zq8rT1", b"ghp_A", b"ghp_Aa1", b"ghp_Aa1bC2"):
+        redactor = Redactor(Patterns([(value, make_stand_in(value))]))
+        assert redactor.feed(b"guess: " + guess) == b"guess: "
