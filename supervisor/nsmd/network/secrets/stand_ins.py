@@ -27,7 +27,8 @@ _LEAST_RANDOM = 12
 """Characters that are chosen by chance, if there is room: nobody finds a stand-in by accident."""
 
 _CLASSES = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
-_PRINTABLE = frozenset(range(0x21, 0x7F))
+_PRINTABLE_BYTES = bytes(range(0x21, 0x7F))
+_PRINTABLE = frozenset(_PRINTABLE_BYTES)
 
 _Shape = tuple[frozenset[int], ...]
 """The bytes that may be at each place of a text."""
@@ -165,6 +166,8 @@ class Patterns:
                     other = _core(encode(b"\0" * shift + stand_in.encode()), shift, len(stand_in))
                     self._plain.setdefault(core, other)
                     self._shapes.add(_core_shape(shape, shift, encode(_ALL_SEXTETS)))
+        # A value that has another one in it comes first: its ends would be left.
+        self._plain = dict(sorted(self._plain.items(), key=lambda pair: -len(pair[0])))
         self._firsts = frozenset(b"\\%").union(*(shape[0] for shape in self._shapes if shape))
         self._window = max((each.longest for each in self._escaped), default=1) - 1
         self.same_length = all(len(real) == len(other) for real, other in self._plain.items())
@@ -182,7 +185,8 @@ class Patterns:
     def begins_at(self, data: bytes) -> int:
         """Return where a value may begin that is not complete; the length if none may."""
         escape = max(data.rfind(b"\\"), data.rfind(b"%"))
-        for place in range(max(0, len(data) - self._window), len(data)):
+        start = max(len(data.rstrip(_PRINTABLE_BYTES)), len(data) - self._window)
+        for place in range(start, len(data)):
             if data[place] not in self._firsts:
                 continue
             rest = data[place:]

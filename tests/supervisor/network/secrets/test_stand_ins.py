@@ -169,3 +169,9 @@ def test_a_guess_of_a_beginning_is_kept_back_like_any_other() -> None:
     for guess in (b"ghp_Z", b"ghp_Zq8", b"ghp_Zq8rT1", b"ghp_A", b"ghp_Aa1", b"ghp_Aa1bC2"):
         redactor = Redactor(Patterns([(value, make_stand_in(value))]))
         assert redactor.feed(b"guess: " + guess) == b"guess: "
+
+
+def test_no_end_is_left_of_a_value_that_has_another_in_it() -> None:
+    inner, outer = "secretpass99", "user-x:secretpass99:tail"
+    patterns = Patterns([(value, make_stand_in(value)) for value in (inner, outer)])
+    assert b"user-x" not in patterns.replace(outer.encode())
