@@ -11,7 +11,7 @@ import binascii
 import re
 import secrets
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nsm.dataclass import dataclass
 
@@ -201,16 +201,20 @@ class Redactor:
     """Puts stand-ins in the place of values in one text that comes piece by piece.
 
     Bytes that may begin a value are kept back until it is known.
+
+    Args:
+        patterns: returns the present ones: a value may change while a long response comes.
     """
 
-    def __init__(self, patterns: Patterns) -> None:
+    def __init__(self, patterns: Callable[[], Patterns]) -> None:
         self._patterns = patterns
         self._kept = b""
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; return those that can be passed on."""
-        data = self._patterns.replace(self._kept + data)
-        keep = self._patterns.begins_at(data)
+        patterns = self._patterns()
+        data = patterns.replace(self._kept + data)
+        keep = patterns.begins_at(data)
         self._kept = data[keep:]
         return data[:keep]
 
@@ -329,4 +333,6 @@ def _core_shape(shape: _Shape, shift: int, alphabet: bytes) -> _Shape:
 
 def _may_begin(shape: _Shape, data: bytes) -> bool:
     """Return whether these bytes may begin a longer text of this shape."""
-    return len(data) < len(shape) and all(map(frozenset.__contains__, shape, data))
+    return len(data) < len(shape) and all(
+        byte in allowed for allowed, byte in zip(shape, data, strict=False)
+    )
