@@ -34,6 +34,20 @@ MAX_FILES = 200_000
 
 _OTHER_WAYS = "Correct that there, or set `project` of the host to another way (`path`, `none`)."
 
+_NO_PROGRAMS = tuple(
+    word
+    for option in (
+        "core.fsmonitor=false",
+        "core.hooksPath=/dev/null",
+        "push.gpgSign=false",
+        "push.recurseSubmodules=no",
+    )
+    for word in ("-c", option)
+)
+"""Options of git. A project's own `.git/config` has no say about programs that run here: the
+project may be somebody else's, and only sessions there shall run what it wants.
+"""
+
 
 def place_there(host: RemoteHost, path: str) -> str:
     """The directory of a host that has the copy of a project.
@@ -154,7 +168,8 @@ class _Exactly(io.RawIOBase):
 
 def _files(path: str) -> list[str]:
     """The files of a project that git does not ignore; all, where there is no git."""
-    command = ["git", "-C", path, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    command = ["git", *_NO_PROGRAMS, "-C", path, *listing]
     try:
         done = subprocess.run(command, capture_output=True, check=False)
         listed = done.stdout if done.returncode == 0 else None
@@ -195,8 +210,9 @@ def _push(host: RemoteHost, far_socket: str, path: str) -> None:
 def _git(path: str, *arguments: str, environment: dict[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", path, *arguments],
-            env={**os.environ, **(environment or {})},
+            ["git", *_NO_PROGRAMS, "-C", path, *arguments],
+            # By `url.*.insteadOf` the project could choose a transport that is a command.
+            env={**os.environ, "GIT_ALLOW_PROTOCOL": "ssh", **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

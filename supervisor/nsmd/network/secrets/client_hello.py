@@ -34,19 +34,20 @@ def read_client_hello(data: bytes) -> ClientHello | None:
     Raises:
         NoTlsError: this is no such message.
     """
-    message = b""
+    message = bytearray()
+    place = 0  # of the next record: a client may send one for each byte
     while True:
-        if data and data[0] != _HANDSHAKE:
+        if place < len(data) and data[place] != _HANDSHAKE:
             raise NoTlsError("the client does not speak TLS")
-        if len(data) < 5:
+        if len(data) < place + 5:
             return None
-        size = int.from_bytes(data[3:5], "big")
-        if not 0 < size <= 2**14 or data[1] != 3:
+        size = int.from_bytes(data[place + 3 : place + 5], "big")
+        if not 0 < size <= 2**14 or data[place + 1] != 3:
             raise NoTlsError("the client's first message is no TLS record")
-        if len(data) < 5 + size:
+        if len(data) < place + 5 + size:
             return None
-        message += data[5 : 5 + size]
-        data = data[5 + size :]
+        message += data[place + 5 : place + 5 + size]
+        place += 5 + size
         if message[0] != _CLIENT_HELLO:
             raise NoTlsError("the client's first message is no ClientHello")
         if len(message) >= 4:
@@ -54,7 +55,7 @@ def read_client_hello(data: bytes) -> ClientHello | None:
             if whole > MAX_BYTES:
                 raise NoTlsError("the client's first message is too long")
             if len(message) >= whole:
-                return _read(message[4:whole])
+                return _read(bytes(message[4:whole]))
 
 
 def _read(body: bytes) -> ClientHello:

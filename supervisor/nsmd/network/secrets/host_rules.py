@@ -151,7 +151,7 @@ class HostRules:
 
     def redactor(self) -> Redactor:
         """Make a redactor for one response."""
-        return Redactor(self._vault.patterns)
+        return Redactor(lambda: self._vault.patterns)
 
     def redacted(self, headers: Headers) -> list[tuple[bytes, bytes]]:
         """Return the headers of a response without values."""

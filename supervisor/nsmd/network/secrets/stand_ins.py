@@ -11,7 +11,7 @@ import binascii
 import re
 import secrets
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nsm.dataclass import dataclass
 
@@ -27,20 +27,40 @@ _LEAST_RANDOM = 12
 """Characters that are chosen by chance, if there is room: nobody finds a stand-in by accident."""
 
 _CLASSES = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
+_PRINTABLE_BYTES = bytes(range(0x21, 0x7F))
+_PRINTABLE = frozenset(_PRINTABLE_BYTES)
+
+_Shape = tuple[frozenset[int], ...]
+"""The bytes that may be at each place of a text."""
+
+_ALL_SEXTETS = bytes.fromhex(
+    "00108310518720928b30d38f41149351559761969b71d79f8218a39259a7a29aabb2dbafc31cb3d35db7e39ebbf3dfbf"
+)
+"""What base64 makes its whole alphabet of, in order."""
+
+_ESCAPE = re.compile(rb'\\u00([0-9a-fA-F]{2})|%([0-9a-fA-F]{2})|\\([/"\\])')
+_ESCAPE_BEGINS = re.compile(rb"\\(?:u(?:0(?:0[0-9a-fA-F]?)?)?)?|%[0-9a-fA-F]?")
 
 
 def make_stand_in(value: str) -> str:
     """Make a random text of the same shape: length, known prefix, and kind of each character."""
+    prefix, shaped = _shown(value)
+    rest = value[len(prefix) :]
+    while True:
+        made = "".join(map(_like if shaped else _any, rest))
+        if made != rest:
+            return prefix + made
+
+
+def _shown(value: str) -> tuple[str, bool]:
+    """What a stand-in shows of its value: a beginning, and whether the kind of each character."""
     prefix = ""
     if len(value) >= _LEAST_WITH_PREFIX and (found := _PREFIX.match(value)):
         prefix = found.group()[: len(value) // 3]
         prefix = prefix[: max(prefix.rfind("_"), prefix.rfind("-")) + 1]
     rest = value[len(prefix) :]
     shaped = sum(character.isalnum() for character in rest) >= min(_LEAST_RANDOM, len(rest))
-    while True:
-        made = "".join(map(_like if shaped else _any, rest))
-        if made != rest:
-            return prefix + made
+    return prefix, shaped
 
 
 def _like(character: str) -> str:
@@ -123,6 +143,10 @@ class Patterns:
     A value is found as it is, with JSON's and URLs' escapes (`\\u0041`, `\\/`, `%41`), and in
     base64 of any text that has it in it.
 
+    What is kept back depends on the shape of a value only, which its stand-in shows anyway: code
+    sees where pieces end. Were it the value itself, a host that sends back what code has written
+    would tell whether that begins the value, and so all of it, character by character.
+
     Args:
         pairs: value and stand-in of each secret.
     """
@@ -130,15 +154,21 @@ class Patterns:
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._plain: dict[bytes, bytes] = {}
         self._escaped: list[_EscapedValue] = []
+        self._shapes: set[_Shape] = set()
         for real, stand_in in pairs:
+            shape = _shape(real)
             self._plain[real.encode()] = stand_in.encode()
-            self._escaped.append(_EscapedValue(real, stand_in))
+            self._escaped.append(_EscapedValue(real, stand_in, shape))
+            self._shapes.add(shape)
             for encode in (base64.b64encode, base64.urlsafe_b64encode):
                 for shift in range(3):
                     core = _core(encode(b"\0" * shift + real.encode()), shift, len(real))
                     other = _core(encode(b"\0" * shift + stand_in.encode()), shift, len(stand_in))
                     self._plain.setdefault(core, other)
-        self._firsts = {pattern[0] for pattern in self._plain} | {*b"\\%"}
+                    self._shapes.add(_core_shape(shape, shift, encode(_ALL_SEXTETS)))
+        # A value that has another one in it comes first: its ends would be left.
+        self._plain = dict(sorted(self._plain.items(), key=lambda pair: -len(pair[0])))
+        self._firsts = frozenset(b"\\%").union(*(shape[0] for shape in self._shapes if shape))
         self._window = max((each.longest for each in self._escaped), default=1) - 1
         self.same_length = all(len(real) == len(other) for real, other in self._plain.items())
 
@@ -154,13 +184,15 @@ class Patterns:
 
     def begins_at(self, data: bytes) -> int:
         """Return where a value may begin that is not complete; the length if none may."""
-        for place in range(max(0, len(data) - self._window), len(data)):
+        escape = max(data.rfind(b"\\"), data.rfind(b"%"))
+        start = max(len(data.rstrip(_PRINTABLE_BYTES)), len(data) - self._window)
+        for place in range(start, len(data)):
             if data[place] not in self._firsts:
                 continue
             rest = data[place:]
-            if any(pattern.startswith(rest) for pattern in self._plain):
+            if any(_may_begin(shape, rest) for shape in self._shapes):
                 return place
-            if any(each.may_begin(rest) for each in self._escaped):
+            if place <= escape and any(each.may_begin(rest) for each in self._escaped):
                 return place
         return len(data)
 
@@ -169,16 +201,20 @@ class Redactor:
     """Puts stand-ins in the place of values in one text that comes piece by piece.
 
     Bytes that may begin a value are kept back until it is known.
+
+    Args:
+        patterns: returns the present ones: a value may change while a long response comes.
     """
 
-    def __init__(self, patterns: Patterns) -> None:
+    def __init__(self, patterns: Callable[[], Patterns]) -> None:
         self._patterns = patterns
         self._kept = b""
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; return those that can be passed on."""
-        data = self._patterns.replace(self._kept + data)
-        keep = self._patterns.begins_at(data)
+        patterns = self._patterns()
+        data = patterns.replace(self._kept + data)
+        keep = patterns.begins_at(data)
         self._kept = data[keep:]
         return data[:keep]
 
@@ -191,8 +227,8 @@ class Redactor:
 class _EscapedValue:
     """A value any characters of which may be escaped."""
 
-    def __init__(self, real: str, stand_in: str) -> None:
-        self._real = real.encode()
+    def __init__(self, real: str, stand_in: str, shape: _Shape) -> None:
+        self._shape = shape
         self._stand_in = stand_in
         self._pattern = re.compile(b"".join(map(_either, real)))
         self._character = re.compile(rb"\\u00[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
@@ -202,17 +238,26 @@ class _EscapedValue:
         return self._pattern.sub(lambda found: self._like(found.group()), data)
 
     def may_begin(self, data: bytes) -> bool:
-        """Return whether these bytes, which are the last, may begin the value."""
-        place = 0
-        for character in self._real:
-            if place >= len(data):
+        """Return whether these bytes, which are the last, may begin a value of this shape."""
+        places = {0}
+        for allowed in self._shape:
+            following: set[int] = set()
+            for place in places:
+                if _ESCAPE_BEGINS.fullmatch(data, place):
+                    return True
+                if data[place] in allowed:
+                    following.add(place + 1)
+                escape = _ESCAPE.match(data, place)
+                if (
+                    escape
+                    and (escape[3] or bytes((int(escape[1] or escape[2], 16),)))[0] in allowed
+                ):
+                    following.add(escape.end())
+            if len(data) in following:
                 return True
-            forms = _forms(character)
-            found = next((form for form in forms if _starts(data, place, form)), None)
-            if found is None:
-                rest = data[place:].lower()
-                return any(form.lower().startswith(rest) for form in forms)
-            place += len(found)
+            if not following:
+                return False
+            places = following
         return False
 
     def _like(self, found: bytes) -> bytes:
@@ -247,13 +292,47 @@ def _either(character: str) -> bytes:
     return b"(?:" + b"|".join(either) + b")"
 
 
-def _starts(data: bytes, place: int, form: bytes) -> bool:
-    piece = data[place : place + len(form)]
-    return piece == form or (len(form) > 2 and piece.lower() == form.lower())
-
-
 def _core(encoded: bytes, shift: int, length: int) -> bytes:
     """The characters of base64 that depend on the value alone, and not on what is around it."""
     first = -(-8 * shift // 6)
     last = 8 * (shift + length) // 6
     return encoded[first:last]
+
+
+def _shape(value: str) -> _Shape:
+    """The bytes that may be at each place of a value, as its stand-in shows them."""
+    prefix, shaped = _shown(value)
+    kinds = [frozenset(kind.encode()) for kind in _CLASSES]
+    shape: list[frozenset[int]] = []
+    for place, byte in enumerate(value.encode()):
+        if place < len(prefix):
+            shape.append(frozenset((byte,)))
+        elif shaped:
+            shape.append(next((kind for kind in kinds if byte in kind), frozenset((byte,))))
+        else:
+            shape.append(_PRINTABLE)
+    return tuple(shape)
+
+
+def _core_shape(shape: _Shape, shift: int, alphabet: bytes) -> _Shape:
+    """The same for the characters of base64 that `_core` returns.
+
+    Args:
+        alphabet: the 64 characters.
+    """
+    made: list[frozenset[int]] = []
+    for place in range(-(-8 * shift // 6), 8 * (shift + len(shape)) // 6):
+        byte, bit = divmod(6 * place, 8)
+        first = {(each << bit & 0xFF) >> 2 for each in shape[byte - shift]}
+        second = {0}
+        if bit > 2:
+            second = {each >> (10 - bit) for each in shape[byte - shift + 1]}
+        made.append(frozenset(alphabet[one | other] for one in first for other in second))
+    return tuple(made)
+
+
+def _may_begin(shape: _Shape, data: bytes) -> bool:
+    """Return whether these bytes may begin a longer text of this shape."""
+    return len(data) < len(shape) and all(
+        byte in allowed for allowed, byte in zip(shape, data, strict=False)
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import re
+import string
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nsmd.network.secrets.stand_ins import (
@@ -87,6 +88,11 @@ def test_stand_ins_in_urls_are_found() -> None:
     assert find(b"/x?t=" + VALUE.encode(), stand_ins) is None
 
 
+def redactor_of(pairs: list[tuple[str, str]]) -> Redactor:
+    patterns = Patterns(pairs)
+    return Redactor(lambda: patterns)
+
+
 def forms(value: str) -> list[bytes]:
     """Ways in which a server may write a value."""
     return [
@@ -118,7 +124,7 @@ def test_no_form_of_a_value_passes_in_any_pieces(value: str, cuts: list[int], nu
     stand_in = make_stand_in(value)
     text = b"before " + forms(value)[number] + b" after"
     assert core(value, text)
-    redactor = Redactor(Patterns([(value, stand_in)]))
+    redactor = redactor_of([(value, stand_in)])
     out, rest = b"", text
     for cut in cuts:
         out += redactor.feed(rest[:cut])
@@ -133,12 +139,44 @@ def test_no_form_of_a_value_passes_in_any_pieces(value: str, cuts: list[int], nu
 
 @given(data=st.binary(max_size=300), cut=st.integers(0, 300))
 def test_what_has_no_value_passes_unchanged(data: bytes, cut: int) -> None:
-    redactor = Redactor(Patterns([(VALUE, STAND_IN)]))
+    redactor = redactor_of([(VALUE, STAND_IN)])
     assert redactor.feed(data[:cut]) + redactor.feed(data[cut:]) + redactor.finish() == data
 
 
 def test_bytes_that_begin_no_value_are_not_kept_back() -> None:
-    redactor = Redactor(Patterns([(VALUE, STAND_IN)]))
+    redactor = redactor_of([(VALUE, STAND_IN)])
     assert redactor.feed(b"data: {}\n\n") == b"data: {}\n\n"
     assert redactor.feed(b"data: sk-an") == b"data: "
     assert redactor.feed(b"d so on") == b"sk-and so on"
+
+
+@given(
+    value=st.text(string.ascii_letters + string.digits + "-_/.%\\", min_size=20, max_size=60),
+    number=st.integers(0, 11),
+    size=st.integers(1, 20),
+)
+def test_what_is_kept_back_says_nothing_about_a_value(value: str, number: int, size: int) -> None:
+    # Code has a host send it a guess, and sees in which pieces that comes.
+    stand_in = make_stand_in(value)
+    assume(any(map(str.isalnum, value[-12:])))
+    assume([c.isalnum() for c in stand_in] == [c.isalnum() for c in value])
+    guess = forms(value)[number][:size]
+    assume(value.encode() not in guess)
+    lengths = {
+        len(redactor_of([(secret, stand_in)]).feed(b"guess: " + guess))
+        for secret in (value, stand_in)
+    }
+    assert len(lengths) == 1
+
+
+def test_a_guess_of_a_beginning_is_kept_back_like_any_other() -> None:
+    value = "ghp_" + "Zq8rT1xKw0LmN5" * 2
+    for guess in (b"ghp_Z", b"ghp_Zq8", b"ghp_Zq8rT1", b"ghp_A", b"ghp_Aa1", b"ghp_Aa1bC2"):
+        redactor = redactor_of([(value, make_stand_in(value))])
+        assert redactor.feed(b"guess: " + guess) == b"guess: "
+
+
+def test_no_end_is_left_of_a_value_that_has_another_in_it() -> None:
+    inner, outer = "secretpass99", "user-x:secretpass99:tail"
+    patterns = Patterns([(value, make_stand_in(value)) for value in (inner, outer)])
+    assert b"user-x" not in patterns.replace(outer.encode())

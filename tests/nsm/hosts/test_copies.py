@@ -1,0 +1,57 @@
+"""Copies of a project, on the machine that has it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm.hosts import copies
+from nsm.wire.errors import HostError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def git(project: Path, *arguments: str) -> None:
+    me = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    subprocess.run(["git", "-C", str(project), *me, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    git(made, "init", "--quiet")
+    (made / "a").write_text("1")
+    git(made, "add", "a")
+    git(made, "commit", "--quiet", "-m", "one")
+    return made
+
+
+def test_a_project_cannot_run_programs_while_it_is_listed(project: Path, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    git(project, "config", "core.fsmonitor", f"touch '{proof}'; false")
+    git(project, "ls-files", "--others")
+    assert proof.exists(), "this git would run it"
+    proof.unlink()
+    assert copies._files(str(project)) == ["a"]  # pyright: ignore[reportPrivateUsage]
+    assert not proof.exists()
+
+
+def test_a_project_cannot_choose_the_way_of_a_push(project: Path, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\ntouch '{proof}'\n")
+    script.chmod(0o700)
+    git(project, "config", "protocol.ext.allow", "always")
+    git(project, "config", f"url.ext::{script} .insteadOf", "nsm:")
+    push = ("push", "nsm:x", "HEAD:refs/heads/nsm")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(project, *push)
+    assert proof.exists(), "this git would run it"
+    proof.unlink()
+    with pytest.raises(HostError, match="could not bring"):
+        copies._git(str(project), *push)  # pyright: ignore[reportPrivateUsage]
+    assert not proof.exists()
