@@ -123,7 +123,7 @@ class SecretService:
             if not any(allowed.permits(host.name, host.port) for host in secret.hosts):
                 hosts = ", ".join(host.text for host in secret.hosts)
                 raise BadRequestError(
-                    f"SecretRule {secret.name} is for {hosts}, and none of these may be reached.",
+                    f"The secret {secret.name!r} is for {hosts}, and none of these may be reached.",
                     hint="Allow one in `network`, or leave the secret out.",
                 )
         if both := same_header(secrets):
