@@ -66,6 +66,18 @@ def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
         client.kill("work")
 
 
+def test_a_replay_leaves_out_what_was_undone(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        for code in (MAKE, SPOIL):
+            client.run(code, env="python", session="work")
+        client.undo("work", 9)
+        client.undo("work")
+        client.run(LOOK, env="python", session="work")
+        report = client.replay(client.transcript("work"))
+        assert (report.same, report.differs, report.skipped) == (2, 0, 3)
+        client.kill("work")
+
+
 @needs_scopes
 def test_a_fork_goes_back_to_where_it_began(undoing: Supervisor) -> None:
     with undoing.client() as client:
