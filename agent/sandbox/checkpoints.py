@@ -42,7 +42,7 @@ NOT_TAKEN_BACK = (
     "processes that code had started are gone. Not taken back: what went over a network, and what "
     "programs of the host did"
 )
-NOR_THE_COPY = ", and changes to the project's copy"
+NOR_THE_COPY = ", and changes to a copy of the project, if there is one"
 
 OTHERS = {
     "bash": "a shell cannot be copied while it goes on",
@@ -109,10 +109,9 @@ class Checkpoints:
             return
         if not self._kept:
             self._kept.append(first := Checkpoint())
-            if interpreter.has_state:
-                first.refusal = "undo was turned off when it was the state of the session"
-            else:
-                self._look(first, interpreter)
+            self._look(first, interpreter)
+            if interpreter.has_state:  # a fork of a session: its first call can be undone, too
+                self._copy(first, interpreter)
         elif self.is_stale and self._kept[-1].files:
             self._look(self._kept[-1], interpreter)
         self.is_stale = False
@@ -367,7 +366,7 @@ class Checkpoints:
             raise UnkeptError("the number of calls to undo must be a whole number above 0")
         most = len(self._kept) - 1
         if steps > most:
-            raise UnkeptError(words_of(most))
+            raise UnkeptError(words_of(max(0, most)))
         target = self._kept[-1 - steps]
         if target.has_process and not target.refusal:
             self._await_answer(target)

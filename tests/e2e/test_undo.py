@@ -14,6 +14,7 @@ from mcp_types import TextContent
 
 import nsm
 from e2e_support import program, supervisor
+from live_forks import needs_scopes
 from nsm.changes import Changes
 from nsm.wire.errors import BadRequestError, UnknownSessionError
 from realjail import needs_bwrap
@@ -62,6 +63,32 @@ def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
             client.undo("work", 0)
         with pytest.raises(UnknownSessionError):
             client.undo("nobody")
+        client.kill("work")
+
+
+def test_a_replay_leaves_out_what_was_undone(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        for code in (MAKE, SPOIL):
+            client.run(code, env="python", session="work")
+        client.undo("work", 9)
+        client.undo("work")
+        client.run(LOOK, env="python", session="work")
+        report = client.replay(client.transcript("work"))
+        assert (report.same, report.differs, report.skipped) == (2, 0, 3)
+        client.kill("work")
+
+
+@needs_scopes
+def test_a_fork_goes_back_to_where_it_began(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        client.run(MAKE, env="python", session="work")
+        client.fork("work", "fork")
+        result = client.undo("fork")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "no earlier state is kept" in result.stderr
+        client.run(SPOIL, env="python", session="fork")
+        assert client.undo("fork").stdout == DONE
+        assert client.run(LOOK, env="python", session="fork").stdout == AS_BEFORE
         client.kill("work")
 
 

@@ -6,6 +6,7 @@ a session of the supervisor lends its project and network, a file lends nothing 
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from functools import partial
@@ -39,6 +40,9 @@ IDLE_S = 60.0
 """Seconds after which the session of a replay ends if its client does not end it."""
 
 SAME, DIFFERS, NOT_COMPARED, SKIPPED = "same", "differs", "not-compared", "skipped"
+
+_UNDO = re.compile(r"# undo the last (?:call|(\d{1,9}) calls)")
+"""What a transcript has for an undo."""
 
 SHORTEST_LIMIT_S = 0.05
 """Least time for code that was stopped when it was recorded, seconds."""
@@ -257,10 +261,13 @@ class _Replay:
         self, transcript: SessionTranscript, until: int | None, on_replayed: OnReplayed | None
     ) -> Steps[None]:
         """Run all, up to the one with the number `until`."""
+        undone = undone_in(
+            each for each in transcript.executions if until is None or each.start.number <= until
+        )
         for recorded in transcript.executions:
             if until is not None and recorded.start.number > until:
                 return
-            replayed = yield from self._replay(recorded)
+            replayed = yield from self._replay(recorded, undone.get(recorded.start.number, ""))
             if replayed is None:
                 self.interrupted = True
                 return
@@ -283,11 +290,11 @@ class _Replay:
             skipped=self._counts[SKIPPED],
         )
 
-    def _replay(self, recorded: RecordedExecution) -> Steps[ReplayedExecution | None]:
+    def _replay(self, recorded: RecordedExecution, undone: str) -> Steps[ReplayedExecution | None]:
         """Replay one; None if it was interrupted now and not then."""
         start, end = recorded.start, recorded.end
         done = partial(_replayed, start)
-        if (why := _why_skipped(recorded)) or end is None:
+        if (why := undone or _why_skipped(recorded)) or end is None:
             self._incomplete += bool(start.code_omitted)
             return done(SKIPPED, why)
         began = time.time()
@@ -328,6 +335,25 @@ class _Replay:
                 )
             ),
         )
+
+
+def undone_in(executions: Iterable[RecordedExecution]) -> dict[int, str]:
+    """Why executions are not run again by whose undo the session has nothing of them, by number."""
+    undone: dict[int, str] = {}
+    standing: list[int] = []
+    for each in executions:
+        number, asked = each.start.number, _UNDO.fullmatch(each.start.code)
+        if asked is None or each.end is None:
+            standing.append(number)
+            continue
+        if each.end.exit_code:
+            undone[number] = "it was an undo, and nothing was undone"
+            continue
+        for taken in standing[-int(asked[1] or 1) :]:
+            undone[taken] = f"[{number}] took it back"
+        del standing[-int(asked[1] or 1) :]
+        undone[number] = "what it took back is not run again"
+    return undone
 
 
 def _why_skipped(recorded: RecordedExecution) -> str:

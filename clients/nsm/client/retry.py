@@ -130,7 +130,7 @@ class RetriedCall:
             return
         if self._op.startswith("file_"):
             raise DisconnectedError(
-                "the supervisor ended while a file was on its way",
+                "the supervisor ended, or the connection to it, while a file was on its way",
                 hint="Files appear whole or not at all: see whether it is there, and copy it again "
                 "if it is not.",
             ) from error

@@ -82,6 +82,8 @@ def find_host(wanted: str) -> RemoteHost:
     else:
         table = _configured().get(wanted)
         if table is None:
+            if "://" in wanted:
+                raise _no_address(wanted, f"it does not begin with {_SCHEME}")
             raise HostError(
                 f"there is no host {wanted!r} in config.toml",
                 hint=f"Add [hosts.{wanted}] there, or write its address: {_SCHEME}{wanted}",

@@ -138,7 +138,7 @@ def _asked(client: str, *, start: bool = True) -> ProgramsReport:
     from nsm.wire.errors import NsmError  # noqa: PLC0415
 
     try:
-        with Client(name=client, autostart=start) as connected:
+        with Client(host="", name=client, autostart=start) as connected:
             return connected.bridge.programs()
     except (NsmError, OSError) as error:
         told = error.message if isinstance(error, NsmError) else str(error)

@@ -181,7 +181,7 @@ def _tell_of_limits(box: str, way: Way) -> None:
     """Tell which processes were ended because the box had too much memory."""
     from nsm import Client  # noqa: PLC0415
 
-    with Client(name=way.program, autostart=False) as client:
+    with Client(host="", name=way.program, autostart=False) as client:
         use = next((row.limits for row in client.boxes.list() if row.id == box), None)
     if use is not None and use.killed:
         processes = "1 process was" if use.killed == 1 else f"{use.killed} processes were"
@@ -313,7 +313,7 @@ def _place(plan: Plan, way: Way) -> BoxPlace | None:
     below = plan.directory.rstrip("/") + "/"
     hides = any(m.kind == "mask" and m.target.startswith(below) for m in plan.mounts)
     try:
-        with Client(name=way.program) as client:
+        with Client(host="", name=way.program) as client:  # boxes are on this machine
             place = client.boxes.open(
                 plan.directory,
                 profile=plan.profile,

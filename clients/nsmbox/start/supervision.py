@@ -50,7 +50,8 @@ def watch(place: BoxPlace, lost: Callable[[], None], *, name: str) -> None:
                 return
             with suppress(NsmError, OSError):
                 if not shut_down:
-                    Client(name=name, project=None).close()  # starts a supervisor if none answers
+                    # Starts a supervisor if none answers.
+                    Client(host="", name=name, project=None).close()
                 shut_down = _is_shut_down(connection, name)
         if time.monotonic() < began_s + PAUSE_S:
             time.sleep(PAUSE_S)

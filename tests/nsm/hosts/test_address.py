@@ -47,6 +47,7 @@ def test_an_address_becomes_arguments_of_ssh(
         "ssh://big:port",
         "ssh://a b",
         "ssh://big?x=1",
+        "http://big",
     ],
 )
 def test_what_is_no_address_is_refused(config: Path, address: str) -> None:

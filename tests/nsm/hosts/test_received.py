@@ -47,6 +47,25 @@ def test_a_difference_is_taken_over(copy: Path) -> None:
     assert received.open_copy("0123456789ab", "shop") == str(copy)
 
 
+def test_a_python_of_debian_12_takes_it_too(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract = tarfile.TarFile.extract
+
+    def of_3_11_2(
+        self: tarfile.TarFile,
+        member: tarfile.TarInfo,
+        path: str = "",
+        set_attrs: bool = True,
+        *,
+        numeric_owner: bool = False,
+    ) -> None:
+        extract(self, member, path, set_attrs, numeric_owner=numeric_owner)
+
+    monkeypatch.setattr(tarfile.TarFile, "extract", of_3_11_2)
+    received.receive(str(copy), difference(("b", b"2"), ("link", b"->/etc")))
+    assert (copy / "b").read_bytes() == b"2"
+    assert (copy / "link").readlink() == Path("/etc")
+
+
 @pytest.mark.parametrize("name", ["../out", "/out", "link/out", ".", "a/../../out"])
 def test_nothing_outside_is_touched(copy: Path, name: str) -> None:
     out = copy.parent / "out"

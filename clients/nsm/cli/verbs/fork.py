@@ -38,7 +38,10 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Fork."""
-    options = parser().parse_args(arguments)
+    command = parser()
+    options = command.parse_args(arguments)
+    if options.count == 0:
+        command.error("argument -n/--count: 0 forks are none; N is 1 or more")
     with Client(autostart=False) as client:
         targets.tell(client, options.session)
         report = client.fork(options.session, *options.names, count=options.count)

@@ -293,7 +293,8 @@ class _Execution:
                 live.miss()
             if not self._options.json:
                 terminal.note(
-                    "the supervisor was replaced; what the code prints now comes with its result"
+                    "the supervisor was replaced, or out of reach for a moment; what the code "
+                    "prints now comes with its result"
                 )
             return
         output = operations.output_of(event)
