@@ -42,7 +42,7 @@ IDLE_S = 60.0
 SAME, DIFFERS, NOT_COMPARED, SKIPPED = "same", "differs", "not-compared", "skipped"
 
 _UNDO = re.compile(r"# undo the last (?:call|(\d{1,9}) calls)")
-"""What a transcript has for an undo."""
+"""Code that a transcript has for an undo."""
 
 SHORTEST_LIMIT_S = 0.05
 """Least time for code that was stopped when it was recorded, seconds."""

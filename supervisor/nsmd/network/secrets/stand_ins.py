@@ -36,7 +36,7 @@ _Shape = tuple[frozenset[int], ...]
 _ALL_SEXTETS = bytes.fromhex(
     "00108310518720928b30d38f41149351559761969b71d79f8218a39259a7a29aabb2dbafc31cb3d35db7e39ebbf3dfbf"
 )
-"""What base64 makes its whole alphabet of, in order."""
+"""Bytes of which base64 makes its whole alphabet, in order."""
 
 _ESCAPE = re.compile(rb'\\u00([0-9a-fA-F]{2})|%([0-9a-fA-F]{2})|\\([/"\\])')
 _ESCAPE_BEGINS = re.compile(rb"\\(?:u(?:0(?:0[0-9a-fA-F]?)?)?)?|%[0-9a-fA-F]?")
@@ -53,7 +53,9 @@ def make_stand_in(value: str) -> str:
 
 
 def _shown(value: str) -> tuple[str, bool]:
-    """What a stand-in shows of its value: a beginning, and whether the kind of each character."""
+    """Return the beginning of a value that its stand-in shows, and True if it also shows the kind
+    of each other character.
+    """
     prefix = ""
     if len(value) >= _LEAST_WITH_PREFIX and (found := _PREFIX.match(value)):
         prefix = found.group()[: len(value) // 3]
