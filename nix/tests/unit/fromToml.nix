@@ -216,7 +216,7 @@ in
   testBackendNoName = fails "no-backend" "unknown backend a list: expected one of jail, microvm[.]";
   testNeither = fails "neither" "it has neither preset nor flake[.] Add preset";
   testBoth = fails "both" "it has preset and flake[.] Remove one[.]";
-  testUnknownKey = fails "unknown-key" "unknown flak: expected only allow_builds, backend, cpu_weight, description, env, flake, .*; did you mean flake[?]";
+  testUnknownKey = fails "unknown-key" "unknown flak: expected only allow_builds, backend, cpu_weight, description, devices, env, flake, .*; did you mean flake[?]";
   testNoPackage = fails "no-package" "there is no such package in flake envs[.] Tried: packages[.]${system}[.]nosuch, legacyPackages[.]${system}[.]nosuch[.]";
   testNoDefault = fails "no-default" "there is no such package in flake empty[.] Tried: packages[.]${system}[.]default[.]";
   testNoPath = fails "no-path" "there is no such package in flake envs[.] Tried: some[.]where[.]not[.]";
