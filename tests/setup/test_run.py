@@ -150,6 +150,7 @@ LEAVES = """
     def test_leaves():
         left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         left.returncode = 0  # or its end is told to be missed
+        while not open(f"/proc/{left.pid}/environ").read(): pass  # it is empty amid execve(2)
         with open("pid", "w") as file: print(left.pid, file=file)
 """
 
