@@ -133,7 +133,7 @@ async def test_an_environment_is_made_and_locked(it: Workshop) -> None:
     assert "demo==2.0" in lock
     assert lock.count("--hash=sha256:") == 2
     assert it.leftovers() == []
-    assert "installing" in it.phases
+    assert it.phases[0] == "resolving"  # phases that take no time may go untold
 
 
 async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None:
