@@ -388,7 +388,12 @@ class TemplateLauncher:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
             return self._failed(line, failures, error)
-        if await self._is_changing(line):
+        try:
+            changing = await self._is_changing(line)
+        except BaseException:  # cancelled: nobody else knows of it
+            await discard(jail)
+            raise
+        if changing:
             await discard(jail)
             return CHANGING
         line.failures = 0

@@ -16,7 +16,7 @@ from nsm.wire.errors import BadProjectError
 from nsmd.host.processes import pid_of
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
-from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
@@ -402,6 +402,9 @@ async def test_forkers_share_the_work_and_end_with_the_first(python: Environment
 
 
 async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
+    async def start() -> None:
+        await discard(await forking.launch(jail_spec(python)))  # a quick one is not cancelled
+
     async with open_launcher() as forking:
         async with open_session(python, launcher=forking):
             pass
@@ -409,7 +412,7 @@ async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
         [made] = forking.templates
         for turns in range(12):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(forking.launch, jail_spec(python))
+                nursery.start_soon(start)
                 for _ in range(turns):
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
