@@ -129,9 +129,15 @@ def pause_after(
         waited_s: seconds since the connection was lost.
         patience_s: as for `reconnect`.
     """
-    from nsm.wire.errors import HostUnreachableError, NotRunningError  # noqa: PLC0415  # imports typing
+    # Imports typing.
+    from nsm.wire.errors import (  # noqa: PLC0415
+        DisconnectedError,
+        HostUnreachableError,
+        NotRunningError,
+    )
 
-    if not isinstance(error, NotRunningError):
+    # Disconnected: the one that was ending took the connection before its end.
+    if not isinstance(error, (NotRunningError, DisconnectedError)):
         return None
     away = isinstance(error, HostUnreachableError)
     waited_s += RETRY_S

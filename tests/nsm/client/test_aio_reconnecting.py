@@ -96,6 +96,25 @@ async def test_events_say_that_output_may_be_missing(path: str, stack: ExitStack
     assert events == [RECONNECTED]
 
 
+async def test_one_that_ends_as_it_takes_the_connection_is_passed_over(
+    path: str, stack: ExitStack
+) -> None:
+    first = stack.enter_context(FakeSupervisor(path))
+    second = FakeSupervisor(path, run=echo)
+    second.going = 2
+
+    def lose(exchange: Exchange) -> dict[str, Any]:
+        first.stop_listening()
+        stack.enter_context(second)
+        exchange.hang_up()
+        return {}
+
+    first.handlers["run"] = lose
+    async with client(path) as it:
+        assert (await it.run("x", env="python")).stdout == "x"
+    assert second.going == 0
+
+
 async def test_between_calls_nobody_notices(path: str, stack: ExitStack) -> None:
     first = stack.enter_context(FakeSupervisor(path, run=echo))
     async with client(path) as it:
