@@ -194,8 +194,7 @@ class LiveFork:
     async def _ask(
         self, order: Mapping[str, object], fds: Sequence[int]
     ) -> tuple[CarrierReport, Sequence[int]]:
-        with self._helpers.ask() as channel:
-            socket.send_fds(channel, [json.dumps(order).encode()], fds)
+        with self._order(order, fds) as channel:
             try:
                 return await self._converse(channel)
             except BaseException:
@@ -204,11 +203,27 @@ class LiveFork:
                     channel.shutdown(socket.SHUT_WR)
                     await self._until_ended(channel)
                     # A helper that was killed has left limits lifted: another restores them.
-                    with self._helpers.ask() as another:
-                        keys = ("agent", "template")
-                        another.send(json.dumps({key: order[key] for key in keys}).encode())
+                    with self._order({key: order[key] for key in ("agent", "template")}) as another:
                         await self._until_ended(another)
                 raise
+
+    def _order(self, order: Mapping[str, object], fds: Sequence[int] = ()) -> socket.socket:
+        """Give a new helper its order; return the socket to it, owned by the caller.
+
+        A helper that is being killed can still be asked, but ends before it reads the order.
+        """
+        message = json.dumps(order).encode()
+        for tries_left in (2, 1, 0):
+            channel = self._helpers.ask()
+            try:
+                socket.send_fds(channel, [message], fds)
+            except OSError as error:
+                channel.close()
+                if tries_left == 0 or not isinstance(error, ConnectionError):
+                    raise
+            else:
+                return channel
+        raise AssertionError("the last try returns or raises")
 
     async def _until_ended(self, channel: socket.socket) -> None:
         while (await self._hear(channel))[0].get("failed") != ENDED:
