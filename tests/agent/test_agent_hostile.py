@@ -304,6 +304,7 @@ def test_displays_that_are_deep(jailed: AgentProcess, depth: int, kind: str) -> 
     assert works(jailed)
 
 
+@pytest.mark.slow
 def test_forged_starts_bring_no_more_interrupts(jailed: AgentProcess) -> None:
     """Each would have the agent look at all processes, thousands of times in a moment."""
     starts = encode_frame({"type": "started", "id": 1}) * 50
@@ -329,6 +330,7 @@ while True: time.sleep(100)
     assert works(jailed)
 
 
+@pytest.mark.slow
 def test_forged_starts_of_a_shell(jailed: AgentProcess) -> None:
     """Forge, as above, lines in the form of those that tell that the shell is set up."""
     code = r"""

@@ -307,6 +307,7 @@ def test_ctrl_c_that_is_typed_reaches_the_foreground(jobs: Jobs) -> None:
     assert jobs.wait(job)["exit_code"] == 4
 
 
+@pytest.mark.slow
 def test_a_time_limit_and_its_ladder(jobs: Jobs) -> None:
     job = jobs.shell(
         "trap 'echo int' INT; trap 'echo term' TERM; mkfifo no; while :; do read x <>no; done",
@@ -332,6 +333,7 @@ def test_stop_ends_all_that_a_job_has_started(jobs: Jobs) -> None:
 CHILDREN = "sleep 61 & setsid sleep 61 >/dev/null 2>&1 & echo ready; "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [CHILDREN + "wait", "trap '' INT; trap 'exit 3' TERM; " + CHILDREN + "while :; do wait; done"],

@@ -96,6 +96,7 @@ def test_many_at_once_while_code_runs(agent: AgentProcess) -> None:
     assert agent.result(busy).interrupted
 
 
+@pytest.mark.slow
 def test_a_backlog_that_is_full_blocks_nobody(agent: AgentProcess) -> None:
     """A program that listens and never accepts: connections to it are given up in time."""
     with channel_of(agent) as channel, socket.socket() as server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
 import nsm
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 BURST = 50
 
 
+@pytest.mark.slow
 def test_fifty_one_shots_at_once_where_ten_sessions_may_be(short_dir: Path) -> None:
     answers: dict[int, str] = {}
 

@@ -98,6 +98,7 @@ def test_nsm_drain_and_back(short_dir: Path) -> None:
         assert it.run("nsm", "run", "-e", "bash", "-s", "a", "echo x").stdout == "x\n"
 
 
+@pytest.mark.slow
 def test_signals_while_it_ends_leave_nothing_behind(short_dir: Path) -> None:
     with supervisor(short_dir) as it:
         with it.client() as client:

@@ -497,6 +497,7 @@ def test_bad_calls_get_an_error_of_connect(box: Box, method: str, message: dict[
     assert set(answer.json) == {"code", "message"}
 
 
+@pytest.mark.slow
 def test_a_server_that_is_started_again_finds_its_sandboxes(short_dir: Path) -> None:
     with supervisor(short_dir) as it:
         with serving(it) as first:
@@ -508,6 +509,7 @@ def test_a_server_that_is_started_again_finds_its_sandboxes(short_dir: Path) -> 
             assert second.api("DELETE", f"/sandboxes/{box.id}").status == 204
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_and_comes_back(short_dir: Path) -> None:
     with supervisor(short_dir, keep=True) as it, serving(it) as served:
         box = Box(served, served.api("POST", "/v2/sandboxes", {"templateID": "base"}).json)

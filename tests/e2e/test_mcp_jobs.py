@@ -141,6 +141,7 @@ async def test_what_does_not_exist_is_told(emptied: Supervisor) -> None:
         assert "`env` in a call" in text
 
 
+@pytest.mark.slow
 async def test_output_is_told_once_across_a_killed_supervisor(short_dir: Path) -> None:
     with supervisor(short_dir) as first:
         try:
@@ -268,6 +269,7 @@ async def test_a_cancelled_task_is_stopped(emptied: Supervisor) -> None:
             other.call("job_stop", {"target": "s", "job": "9"})
 
 
+@pytest.mark.slow
 async def test_a_client_over_http_has_its_own_jobs_and_no_ports(short_dir: Path) -> None:
     with supervisor(short_dir, config=CONFIG) as it, it.client() as person:
         job = person.exec("s", ["sh", "-c", "echo secret; cat"], env="bash", stdin=True)

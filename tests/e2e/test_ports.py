@@ -255,6 +255,7 @@ def test_ports_of_a_sandbox(shared: Supervisor, client: nsm.Client) -> None:
     trio.run(use_async)
 
 
+@pytest.mark.slow
 def test_ports_of_the_configuration(short_dir: Path) -> None:
     path = short_dir / "web.sock"
     config = f'[ports]\nopen = ["web:8000=unix:{path}"]\n'

@@ -55,6 +55,7 @@ def row_of(it: Supervisor, name: str) -> EnvironmentRow:
         return row
 
 
+@pytest.mark.slow
 def test_what_sessions_wait_for_is_suggested_and_preloaded(running: Supervisor) -> None:
     add(running, "science", "--pip", "demo")
     with running.client() as client:

@@ -148,6 +148,7 @@ def test_it_outlives_the_supervisor(index: IndexServer, project: Path) -> None:
         it.run("nsm", "shutdown")
 
 
+@pytest.mark.slow
 async def test_calls_wait_for_the_build(
     running: Supervisor, index: IndexServer, project: Path
 ) -> None:
@@ -176,6 +177,7 @@ async def test_calls_wait_for_the_build(
         assert rows[0].build.state == "ready"
 
 
+@pytest.mark.slow
 async def test_who_agrees_again_is_told_that_it_takes_time(
     running: Supervisor, index: IndexServer, project: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_exit_codes_and_json(client: nsm.Client, shared: Supervisor, tmp_path: P
     assert (done.returncode, "is a session and a file" in done.stderr) == (125, True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_replay(client: nsm.Client, shared: Supervisor, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     run(client, "print(1)", "import time; time.sleep(1.5); print(2)", "print(3)")

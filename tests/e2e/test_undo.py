@@ -250,6 +250,7 @@ def test_a_person_undoes(undoing: Supervisor) -> None:
         client.kill("work")
 
 
+@pytest.mark.slow
 def test_undo_after_the_supervisor_was_killed(short_dir: Path) -> None:
     with Household() as household, supervisor(short_dir, config=ON) as it:
         with it.client() as client:

@@ -73,6 +73,7 @@ def test_the_socket_and_the_lock_are_taken_away(it: Supervisor) -> None:
         assert client.run("print(x)", env="python", session="a").stdout == "42\n"
 
 
+@pytest.mark.slow
 def test_one_of_many_serves(it: Supervisor) -> None:
     said = others(it, 3)
     assert all(f"running already (pid {it.pid})" in each for each in said), said

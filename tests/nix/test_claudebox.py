@@ -56,6 +56,7 @@ def test_it_starts_what_the_store_has(place: standin.Place, built: Callable[[str
     assert last.endswith('/bin/claudebox "$@"')
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("node_in_store")
 @pytest.mark.parametrize("program", one_in(4, ["ssh", "gpg2", "age-keygen", "tailscale"]))
 def test_what_hands_out_keys_ends_the_build(place: standin.Place, program: str) -> None:
@@ -64,6 +65,7 @@ def test_what_hands_out_keys_ends_the_build(place: standin.Place, program: str) 
     assert f"/bin/{program} must not be on PATH in a box" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("node_in_store")
 def test_other_packages_come_first(place: standin.Place) -> None:
     done = build_path(place, 'pkgs: [ (pkgs.writeShellScriptBin "own-tool" "") ]')

@@ -244,6 +244,7 @@ def test_a_list_of_hosts_is_all_that_is_reached(
     assert world.run(*start, "-I", "-c", DIRECTLY, str(port)).stdout == "failed\n"
 
 
+@pytest.mark.slow
 def test_five_hundred_connections_at_once_are_all_served(
     served: tuple[World, Supervisor], port: int
 ) -> None:
@@ -263,6 +264,7 @@ def asked(box: subprocess.Popen[bytes], url: str) -> str:
     return box.stdout.readline().decode().strip()
 
 
+@pytest.mark.slow
 def test_names_that_lead_to_private_addresses_are_not_reached(world: World, port: int) -> None:
     """Nor those that do so only when they are asked for again."""
     private = {"loop": "127.0.0.1", "other": "127.0.0.2", "six": "::1", "lan": "10.1.2.3"}
@@ -288,6 +290,7 @@ def test_names_that_lead_to_private_addresses_are_not_reached(world: World, port
             box.communicate()
 
 
+@pytest.mark.slow
 def test_a_box_has_its_network_again_from_the_next_supervisor(world: World, port: int) -> None:
     net, url = f"host.nsm.internal:{port}", f"http://host.nsm.internal:{port}/x"
     command = ("nsm", "box", "--yes", "--net", net, "--", "env", IN_BOX, "-I", "-c")

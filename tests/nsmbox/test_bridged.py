@@ -350,6 +350,7 @@ def lines_of(box: Any, word: str) -> list[str]:
     return [box.stdout.readline().decode().rstrip("\n") for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_a_person_is_asked_again_for_a_program_more(world: World) -> None:
     furnish(world)
 

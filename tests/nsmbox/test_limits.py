@@ -163,6 +163,7 @@ def test_the_process_with_most_memory_ends_and_all_are_told(world: World) -> Non
         )
 
 
+@pytest.mark.slow
 def test_lists_show_limits_and_use(world: World) -> None:
     with world.supervisor():
         held = world.popen(

@@ -407,6 +407,7 @@ def test_an_opencode_directory_that_is_there_is_kept_and_can_be_written(world: W
     assert ".opencode" in world.box("cat", "/run/nsm/rules.md").stdout.partition("cannot change")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_whenever_a_box_is_killed_the_next_one_tidies(world: World) -> None:

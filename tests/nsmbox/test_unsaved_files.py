@@ -87,6 +87,7 @@ def test_the_last_box_counts_and_a_directory_must_be_new(world: World) -> None:
     assert os.listdir(world.host(f"{PROJECT}/new{HOME}")) == ["file-2"]
 
 
+@pytest.mark.slow
 def test_a_box_that_is_ended_tells_too(world: World) -> None:
     script = "echo x >~/work; echo up; exec sleep 1000"
     with ending(world.popen("nsm", "box", "--yes", "--", "sh", "-c", script)) as box:

@@ -110,6 +110,7 @@ def test_a_skip_in_ci_fails_and_is_named(clone: Clone) -> None:
     assert "test_it.py::test_refused: bwrap is missing" in output
 
 
+@pytest.mark.slow
 def test_skips_in_ci_are_listed(bad_run: BadRun) -> None:
     listed = bad_run.output.partition("= skipped in CI =")[2].splitlines()[1:4]
     assert sorted(line for line in listed if "not here:" not in line) == [

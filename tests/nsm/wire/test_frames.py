@@ -321,6 +321,7 @@ def test_an_empty_frame_is_refused() -> None:
         reader.next_frame()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", [b"\x80", pytest.param(b"\xa0", marks=pytest.mark.slow)])
 def test_memory_of_the_worst_frame_is_bounded(item: bytes) -> None:
     """16 MiB of empty arrays would be a gigabyte; the limit on items is one on memory."""

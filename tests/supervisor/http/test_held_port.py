@@ -210,6 +210,7 @@ async def test_it_is_held_on_when_the_holder_and_then_the_supervisor_are_killed(
     bound(there).close()
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 async def test_nobody_gets_the_port_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with ExitStack() as stack, supervisor(tmp_path, config=CONFIG) as running:

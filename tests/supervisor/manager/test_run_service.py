@@ -247,6 +247,7 @@ async def test_an_execution_id_is_used_once_and_its_result_kept(
             it.run_service.execution("other")
 
 
+@pytest.mark.slow
 async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         for n in range(10):

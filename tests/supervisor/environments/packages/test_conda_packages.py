@@ -176,6 +176,7 @@ async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: Conda
     assert world.version in world.details(await world.make(hosts=())).version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("packages", "words"),
     [

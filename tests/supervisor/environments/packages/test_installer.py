@@ -136,6 +136,7 @@ async def test_an_environment_is_made_and_locked(it: Workshop) -> None:
     assert it.phases[0] == "resolving"  # phases that take no time may go untold
 
 
+@pytest.mark.slow
 async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None:
     it.index.add_project("demo", "1.0")
     first = await it.make("demo")
@@ -149,6 +150,7 @@ async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None
     assert "demo==2.0" in Path(first.lock).read_text()
 
 
+@pytest.mark.slow
 async def test_other_packages_make_another_lock(it: Workshop) -> None:
     it.index.add_project("demo", "1.0", "2.0")
     first = await it.make("demo")
@@ -157,6 +159,7 @@ async def test_other_packages_make_another_lock(it: Workshop) -> None:
     assert "demo==1.0" in Path(second.lock).read_text()
 
 
+@pytest.mark.slow
 # nsm reads the pages where pip resolves, else uv does.
 @pytest.mark.parametrize(
     ("it", "kind"),
@@ -222,6 +225,7 @@ async def test_a_lock_changed_by_hand_is_used_or_refused(it: Workshop) -> None:
         await it.make("demo")
 
 
+@pytest.mark.slow
 async def test_environments_share_equal_files(it: Workshop) -> None:
     for name in ("demo", "other"):
         it.index.add_project(name, "1.0")
@@ -353,6 +357,7 @@ async def test_no_code_of_wheels_runs(it: Workshop) -> None:
     assert not (it.folder / "envs/.builds/shared/cache/was-here").exists()
 
 
+@pytest.mark.slow
 async def test_compiled_modules_come_from_sources_alone(it: Workshop) -> None:
     it.index.add_project("demo", "1.0")
     source = b"version = __version__ = '1.0'\n"
@@ -373,6 +378,7 @@ async def test_compiled_modules_come_from_sources_alone(it: Workshop) -> None:
     assert b"hostile" not in it.file(good, "__pycache__/demo.*.pyc").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("it", ["pip"], indirect=True)  # uv refuses some by itself
 @pytest.mark.parametrize(
     "path", ["scripts/python", pytest.param("data/pyvenv.cfg", marks=pytest.mark.slow)]
@@ -471,6 +477,7 @@ def locked_by_uv(it: Workshop, text: str) -> Path:
     return project / "pyproject.toml"
 
 
+@pytest.mark.slow
 @needs_uv
 async def test_the_lock_of_a_project_is_used(it: Workshop) -> None:
     it.index.add_project("helper", "1.5")
@@ -502,6 +509,7 @@ async def test_the_lock_of_a_project_is_used(it: Workshop) -> None:
     assert it.versions(await it.make(project=project))["demo"] == "2.0"
 
 
+@pytest.mark.slow
 async def test_requirements_with_hashes_are_a_lock(it: Workshop) -> None:
     it.index.add_project("demo", "1.0")
     first = await it.make("demo")

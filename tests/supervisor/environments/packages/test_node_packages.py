@@ -144,6 +144,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", mode: int 
     return found, b"" if kind != tarfile.REGTYPE else b"x"
 
 
+@pytest.mark.slow
 async def test_hostile_files_of_a_package_do_no_harm(it: Workshop) -> None:
     more = [
         entry("outside", tarfile.SYMTYPE, "/etc/passwd"),

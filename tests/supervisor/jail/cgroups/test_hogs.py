@@ -177,6 +177,7 @@ def besiege(
         assert grown < SLOWER
 
 
+@pytest.mark.slow
 def test_one_of_each(short_dir: Path) -> None:
     """A siege this short has too few calls for a reliable p95."""
     besiege(short_dir, each=1, timeout_s=0.4, calls=40)

@@ -120,6 +120,7 @@ time.sleep(SECONDS)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 @pytest.mark.parametrize("code", [MEMORY_FILE, SOCKETS], ids=["memory file", "sockets"])

@@ -76,6 +76,7 @@ async def renewed(forking: TemplateLauncher) -> None:
             await trio.testing.wait_all_tasks_blocked(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["module", pytest.param("interpreter", marks=pytest.mark.slow)])
 async def test_a_template_is_made_again_when_its_files_change(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -114,6 +115,7 @@ async def test_a_template_is_made_again_when_its_files_change(
             assert forking.templates == [second], "one burst, one template"
 
 
+@pytest.mark.slow
 async def test_what_is_only_touched_changes_nothing(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
